@@ -1,0 +1,3 @@
+from . import (
+    microbatching as microbatching,
+)

@@ -1,0 +1,32 @@
+"""Type aliases, and nothing else."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+# A tree in which every inexact array is a parameter and every other leaf is ignored:
+# a whole Equinox model, or what `eqx.filter` leaves of it.
+Params: TypeAlias = PyTree
+
+# A tree like the parameters', holding inexact arrays or `None`.
+# `PyTree[Inexact[Array, "..."]]` would cost 60 microseconds per leaf per call; the
+# equations check dtype and shape of each distinct leaf once, when they are traced.
+Updates: TypeAlias = PyTree
+
+# Whatever `init` returns and `update` takes and returns.
+State: TypeAlias = PyTree
+
+# A tree of bools like the parameters' or a prefix of it, or a function of the
+# parameters that gives one. An `eqx.Module` is always a tree, callable or not.
+Mask: TypeAlias = PyTree[bool] | Callable[[Params], PyTree[bool]]
+
+# A Python number (static under `eqx.filter_jit`) or a 0-d array (traced). That an array
+# is 0-d is checked where the hyperparameter is used, for the sake of the message.
+RealScalarLike: TypeAlias = float | int | Array | np.ndarray | np.generic
+
+# A schedule takes the number of steps taken so far.
+Schedule: TypeAlias = Callable[[Any], Any]
+ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule

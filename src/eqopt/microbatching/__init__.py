@@ -1,0 +1,6 @@
+"""Functions of a batch, evaluated one microbatch at a time."""
+
+from .._lazy import attach_stub
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
