@@ -1,3 +1,36 @@
 from . import (
     microbatching as microbatching,
+    numerics as numerics,
+    tree as tree,
 )
+from ._apply import (
+    apply_updates as apply_updates,
+    incremental_update as incremental_update,
+    periodic_update as periodic_update,
+)
+from ._combinators.chain import Chain as Chain, NamedChain as NamedChain
+from ._equations import equation as equation
+from ._optimizers.adam import (
+    Adam as Adam,
+    AdamW as AdamW,
+    ScaleByAdam as ScaleByAdam,
+    ScaleByAdamState as ScaleByAdamState,
+)
+from ._pipeline import Leafwise as Leafwise
+from ._transformation import (
+    AbstractLeafwise as AbstractLeafwise,
+    AbstractOptimizer as AbstractOptimizer,
+    AbstractTransformation as AbstractTransformation,
+)
+from ._transforms.clip import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.scale import (
+    Identity as Identity,
+    Scale as Scale,
+    ScaleByLearningRate as ScaleByLearningRate,
+    ScaleByLearningRateState as ScaleByLearningRateState,
+    ScaleBySchedule as ScaleBySchedule,
+    ScaleByScheduleState as ScaleByScheduleState,
+    SetToZero as SetToZero,
+)
+from ._transforms.trace import Trace as Trace, TraceState as TraceState
+from ._transforms.weight_decay import AddDecayedWeights as AddDecayedWeights

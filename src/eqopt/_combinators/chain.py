@@ -1,0 +1,181 @@
+"""Transformations one after the other."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+
+from .._pipeline import Pipeline
+from .._transformation import AbstractFused, AbstractTransformation
+from .._types import Params, State
+
+
+class Chain(AbstractFused):
+    """Applies transformations one after the other, and is one itself.
+
+    Leafwise neighbours are fused: each leaf passes once through all their equations. The
+    updates between them are not rounded to the dtype of the gradients.
+
+    !!! example
+
+        ```python
+        opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Adam(1e-3))
+        ```
+
+    The state is the tuple of the states. `opt[i]` is a part, `opt[i:j]` a shorter chain,
+    `len(opt)` the number of parts.
+
+    **Arguments:**
+
+    - `transformations`: any number of transformations, optimizers and chains.
+
+    **Raises:**
+
+    A `TypeError` if one of them is something else.
+    """
+
+    transformations: tuple[AbstractTransformation, ...]
+
+    def __init__(self, *transformations: Any):
+        self.transformations = _checked(
+            {f"argument {i}": t for i, t in enumerate(transformations)}
+        )
+
+    def __getitem__(self, index: int | slice) -> AbstractTransformation:
+        chosen = self.transformations[index]
+        return Chain(*chosen) if isinstance(index, slice) else chosen
+
+    def __len__(self) -> int:
+        return len(self.transformations)
+
+    def init(self, params: Params) -> tuple[State, ...]:
+        return tuple(t.init(params) for t in self.transformations)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        return _eval_params(self.transformations, self._states(state), params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        promises = _feed_all(self.transformations, self._states(state), pipeline)
+        return lambda: tuple(promise() for promise in promises)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        params, promises = _finish_all(
+            self.transformations, self._states(state), pipeline
+        )
+        return params, lambda: tuple(promise() for promise in promises)
+
+    def _states(self, state: State) -> Sequence[State]:
+        if type(state) is not tuple or len(state) != len(self):
+            found = (
+                f"a tuple of {len(state)}"
+                if isinstance(state, tuple)
+                else f"a {type(state).__name__}"
+            )
+            raise TypeError(
+                f"The state of this Chain is a tuple of {len(self)} states, one for each "
+                f"of {[type(t).__name__ for t in self.transformations]}, but it was "
+                f"given {found}. Is it the state of another optimizer? Pass what `init` "
+                "or `update` of this Chain returned."
+            )
+        return state
+
+
+class NamedChain(AbstractFused):
+    """A [`eqopt.Chain`][] whose parts have names; so have their states.
+
+    !!! example
+
+        ```python
+        opt = eqopt.NamedChain(clip=eqopt.ClipByGlobalNorm(1.0), adam=eqopt.Adam(1e-3))
+        state = opt.init(model)
+        state["adam"]
+        ```
+
+    The state is the dictionary of the states. `opt["adam"]` is a part.
+
+    **Arguments:**
+
+    - `transformations`: transformations by name, in the order in which they apply.
+
+    **Raises:**
+
+    A `TypeError` if one of them is no transformation.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    transformations: tuple[AbstractTransformation, ...]
+
+    def __init__(self, **transformations: Any):
+        self.names = tuple(transformations)
+        self.transformations = _checked(transformations)
+
+    def __getitem__(self, name: str) -> AbstractTransformation:
+        return self.transformations[self.names.index(name)]
+
+    def __len__(self) -> int:
+        return len(self.transformations)
+
+    def init(self, params: Params) -> dict[str, State]:
+        return self._named(t.init(params) for t in self.transformations)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        return _eval_params(self.transformations, self._states(state), params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        promises = _feed_all(self.transformations, self._states(state), pipeline)
+        return lambda: self._named(promise() for promise in promises)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        params, promises = _finish_all(
+            self.transformations, self._states(state), pipeline
+        )
+        return params, lambda: self._named(promise() for promise in promises)
+
+    def _named(self, states: Any) -> dict[str, State]:
+        return dict(zip(self.names, states, strict=True))
+
+    def _states(self, state: State) -> Sequence[State]:
+        if type(state) is not dict or set(state) != set(self.names):
+            found = sorted(state) if isinstance(state, dict) else type(state).__name__
+            raise TypeError(
+                "The state of this NamedChain is a dictionary with the keys "
+                f"{sorted(self.names)}, but it was given {found}. Is it the state of "
+                "another optimizer? Pass what `init` or `update` of this one returned."
+            )
+        return [state[name] for name in self.names]
+
+
+def _checked(transformations: dict[str, Any]) -> tuple[AbstractTransformation, ...]:
+    for name, t in transformations.items():
+        if not isinstance(t, AbstractTransformation):
+            raise TypeError(
+                f"A chain is made of eqopt transformations, but {name} is {t!r}, a "
+                f"{type(t).__module__}.{type(t).__qualname__}."
+                + (" Create an instance of it." if isinstance(t, type) else "")
+            )
+    return tuple(transformations.values())
+
+
+def _feed_all(transformations, states, pipeline):
+    return [
+        t._feed(pipeline, s) for t, s in zip(transformations, states, strict=True)
+    ]
+
+
+def _finish_all(transformations, states, pipeline):
+    """All but the last add to the pipeline; how to step is the last one's business."""
+    if not transformations:
+        return pipeline.apply(), []
+    promises = _feed_all(transformations[:-1], states[:-1], pipeline)
+    params, last = transformations[-1]._finish(pipeline, states[-1])
+    return params, [*promises, last]
+
+
+def _eval_params(transformations, states, params):
+    pairs = zip(transformations, states, strict=True)
+    return functools.reduce(lambda p, ts: ts[0].eval_params(ts[1], p), pairs, params)

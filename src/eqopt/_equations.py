@@ -1,0 +1,182 @@
+"""Equations: the maths of one leaf, and the compiled kernels made of them."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from beartype import beartype
+from jaxtyping import Array, jaxtyped
+
+
+class Equation:
+    """What [`eqopt.equation`][] makes of a function of arrays."""
+
+    def __init__(self, fn: Callable):
+        parameters = inspect.signature(fn).parameters.values()
+        leaves = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.name = fn.__name__
+        self.shared = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        if not leaves or len(leaves) + len(self.shared) != len(parameters):
+            raise TypeError(
+                f"The equation `{self.name}` must have a signature such as "
+                "`(g, mu, p, *, decay)`: the update, then slots of the state and "
+                "perhaps the parameter `p`, then keyword-only values that all leaves "
+                "share."
+            )
+        self.leaves = tuple(leaves[1:])
+        # The import hook may have wrapped it already.
+        self._fn = jaxtyped(inspect.unwrap(fn), typechecker=beartype)
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *leaves: Array, **shared: Any) -> Any:
+        return self._fn(*leaves, **shared)
+
+    def __repr__(self) -> str:
+        return f"<equation {self.name}>"
+
+
+def equation(fn: Callable) -> Equation:
+    """Declares a function of arrays to be the equation of a leafwise transformation.
+
+    Its arguments say where they come from by their names, as in the paper:
+
+    - the first one is the update of the leaf;
+    - the further positional ones are the fields of the same names in the state, or the
+        leaf of the parameters where the name is `p`;
+    - the keyword-only ones are values that all leaves share: hyperparameters, bias
+        corrections, norms. Bools, strings and functions are static, numbers are traced.
+
+    It returns the new update followed by the new value of each field of the state, in the
+    order of the arguments (only the update, not a tuple, if there is none).
+
+    Inputs come in at least float32, and what it returns is stored in the dtype of the
+    slot that it came from, so an equation never converts a dtype. It is type-checked and
+    traced once per distinct shape and dtype of the leaf, not once per leaf.
+
+    !!! example
+
+        ```python
+        @eqopt.equation
+        def heavy_ball(g, trace, *, decay):
+            trace = decay * trace + g
+            return trace, trace
+        ```
+    """
+    return Equation(fn)
+
+
+class Operation(NamedTuple):
+    """An equation with what is static of its arguments; hashable."""
+
+    equation: Equation
+    slots: tuple[str, ...]  # the positional names that are stored back
+    packed: tuple[str, ...]  # shared floats, which travel in one vector
+    loose: tuple[str, ...]  # shared values of other dtypes
+    static: tuple[tuple[str, Any], ...]
+
+
+class ShapeMismatch(Exception):
+    """An equation was given leaves that do not fit together."""
+
+
+@functools.lru_cache(maxsize=None)
+def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> Callable:
+    """The equations of `program` one after the other, as one jitted function of a leaf.
+
+    It takes the vector of all packed values, the update, the parameter if `takes_params`,
+    then each operation's further leaves, then each operation's loose values. It gives
+    back the update (the new parameter if `apply`) and the new slots, in one flat tuple.
+    (Tracing and calling a function costs time by the argument; hence the vector.)
+
+    Between the equations the update stays in the precision they compute in; it is
+    rounded once, at the end.
+    """
+    fn = functools.partial(_evaluate, program, takes_params, apply)
+    name = "_".join(operation.equation.name for operation in program)
+    fn.__name__ = fn.__qualname__ = f"{name}_apply" if apply else name  # type: ignore
+    return jax.jit(fn)
+
+
+def _evaluate(program, takes_params, apply, packed, g, *arguments):
+    rest = iter(arguments)
+    p = next(rest) if takes_params else None
+    leaves = [
+        [p if name == "p" else next(rest) for name in operation.equation.leaves]
+        for operation in program
+    ]
+    real = _compute_dtype(g, p, *(x for group in leaves for x in group))
+    values = iter(packed.astype(real))
+    shared = [
+        {name: next(values) for name in operation.packed}
+        | {name: next(rest) for name in operation.loose}
+        for operation in program
+    ]
+    u, stored = _widen(g, real), []
+    # Every dtype is set here, by hand, so promotion inside an equation is no accident.
+    with jax.numpy_dtype_promotion("standard"):
+        for operation, old, given in zip(program, leaves, shared, strict=True):
+            old_widened = (_widen(x, real) for x in old)
+            static = dict(operation.static)
+            out = operation.equation(u, *old_widened, **given, **static)
+            u, *new = out if isinstance(out, tuple) else (out,)
+            slots = [
+                x
+                for name, x in zip(operation.equation.leaves, old, strict=True)
+                if name in operation.slots
+            ]
+            _check_outputs(operation, g, u, slots, new)
+            stored += [
+                x.astype(slot.dtype) for x, slot in zip(new, slots, strict=True)
+            ]
+        if apply:
+            if u.shape != p.shape:
+                raise ShapeMismatch("p")
+            # A sum that the caller's rounding sees once: not of a rounded update.
+            return (_widen(p, real) + u).astype(p.dtype), *stored
+    return _narrow(u, g.dtype), *stored
+
+
+def _compute_dtype(*leaves: Any) -> Any:
+    """The real dtype to compute in: float64 if any leaf has it, else float32."""
+    dtypes = [x.dtype for x in leaves if _is_inexact(x)]
+    return jnp.finfo(functools.reduce(jnp.promote_types, dtypes, jnp.float32)).dtype
+
+
+def _is_inexact(x: Any) -> bool:
+    return x is not None and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _widen(x: Any, real: Any) -> Any:
+    if not _is_inexact(x):
+        return x
+    if jnp.iscomplexobj(x):
+        return x.astype(jnp.promote_types(real, jnp.complex64))
+    return x.astype(real)
+
+
+def _narrow(u: Array, dtype: Any) -> Array:
+    if jnp.iscomplexobj(u) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ShapeMismatch("a complex update for a real leaf")
+    return u.astype(dtype)
+
+
+def _check_outputs(operation, g, u, slots, new):
+    if len(new) != len(slots):
+        raise TypeError(
+            f"The equation `{operation.equation.name}` must return the update and the "
+            f"new {operation.slots}, {1 + len(slots)} values; it returned "
+            f"{1 + len(new)}."
+        )
+    for x, like in ((u, g), *zip(new, slots, strict=True)):
+        if x.shape != like.shape:
+            raise ShapeMismatch(f"{like.shape} became {x.shape}")
+
+
+@jax.jit
+def pack(values: tuple) -> Array:
+    """The vector of shared values that a kernel takes."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    return jnp.stack([jnp.asarray(x, dtype) for x in values] or [jnp.zeros((), dtype)])

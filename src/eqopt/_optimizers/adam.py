@@ -1,0 +1,242 @@
+"""Adam and its decoupled twin, AdamW."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from .._checks import check_range
+from .._combinators.chain import Chain
+from .._equations import equation
+from .._leaves import map_parameters
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise, AbstractOptimizer
+from .._transforms.scale import ScaleByLearningRate
+from .._transforms.weight_decay import AddDecayedWeights
+from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ..tree import zeros_like
+from ..tree._zeros import zeros_like_leaf
+
+
+class ScaleByAdamState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def adam(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    g_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[
+    Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]
+]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    mu_hat = mu / mu_correction
+    if nesterov:
+        mu_hat = b1 * mu_hat + (1 - b1) * (g / g_correction)
+    return mu_hat / (safe_sqrt(nu / nu_correction + eps_root) + eps), mu, nu
+
+
+class ScaleByAdam(AbstractLeafwise):
+    r"""Divides the mean of the gradients by the root of the mean of their squares.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
+    \end{aligned}$$
+
+    With Nesterov momentum $\hat\mu_t$ is replaced by
+    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+    Moments are stored in the dtype of each parameter unless you say otherwise. For
+    bfloat16 parameters ask for `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$ a bfloat16
+    $\nu$ is too coarse to move.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are finite also without it.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored.
+    - `nesterov`: whether to use Nesterov momentum.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+
+        @inproceedings{dozat2016incorporating,
+            author = {Dozat, Timothy},
+            title = {Incorporating {N}esterov Momentum into {A}dam},
+            booktitle = {ICLR Workshop},
+            year = {2016},
+        }
+        ```
+    """
+
+    b1: RealScalarLike = 0.9
+    b2: RealScalarLike = 0.999
+    eps: RealScalarLike = 1e-8
+    eps_root: RealScalarLike = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = False
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        for name in ("eps", "eps_root"):
+            check_range(self, name, 0)
+
+    def init(self, params: Params) -> ScaleByAdamState:
+        return ScaleByAdamState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=map_parameters(
+                lambda x: zeros_like_leaf(x, self.nu_dtype or jnp.finfo(x.dtype).dtype),
+                params,
+            ),
+        )
+
+    def leafwise(
+        self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        mu_count = safe_increment(count) if self.nesterov else count
+        return Leafwise(
+            adam,
+            ScaleByAdamState(count, state.mu, state.nu),
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "eps": self.eps,
+                "eps_root": self.eps_root,
+                "mu_correction": bias_correction(self.b1, mu_count),
+                "g_correction": bias_correction(self.b1, count),
+                "nu_correction": bias_correction(self.b2, count),
+                "nesterov": self.nesterov,
+            },
+        )
+
+
+class Adam(AbstractOptimizer):
+    r"""Adam: steps of about the learning rate in every coordinate.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t, \qquad u_t \text{ of }$$
+    [`eqopt.ScaleByAdam`][], where the equations and the paper are. The
+    $\varepsilon$ is outside the root and applies to the bias-corrected
+    moments, as in the paper and in `torch.optim.Adam`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: RealScalarLike = 0.9
+    b2: RealScalarLike = 0.999
+    eps: RealScalarLike = 1e-8
+    eps_root: RealScalarLike = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = False
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(_scale_by_adam(self), ScaleByLearningRate(self.learning_rate))
+
+
+class AdamW(AbstractOptimizer):
+    r"""Adam with decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad u_t \text{ of }$$
+    [`eqopt.ScaleByAdam`][]. As in `torch.optim.AdamW`, the decay is multiplied by the
+    learning rate, but the default of $\lambda$ is a hundredth of torch's.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{loshchilov2019decoupled,
+            author = {Loshchilov, Ilya and Hutter, Frank},
+            title = {Decoupled Weight Decay Regularization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2019},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: RealScalarLike = 0.9
+    b2: RealScalarLike = 0.999
+    eps: RealScalarLike = 1e-8
+    eps_root: RealScalarLike = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: RealScalarLike = 1e-4
+    mask: Mask | None = None
+    nesterov: bool = False
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            _scale_by_adam(self),
+            AddDecayedWeights(self.weight_decay, self.mask),
+            ScaleByLearningRate(self.learning_rate),
+        )
+
+
+def _scale_by_adam(recipe: Adam | AdamW) -> ScaleByAdam:
+    return ScaleByAdam(
+        b1=recipe.b1,
+        b2=recipe.b2,
+        eps=recipe.eps,
+        eps_root=recipe.eps_root,
+        mu_dtype=recipe.mu_dtype,
+        nu_dtype=recipe.nu_dtype,
+        nesterov=recipe.nesterov,
+    )

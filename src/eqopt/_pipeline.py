@@ -1,0 +1,261 @@
+"""Updates on their way through leafwise transformations.
+
+Equations pile up until somebody needs the values. Then, leaf by leaf, one compiled kernel
+runs all of them: neighbours in a chain are fused, and a model of a thousand leaves costs
+a thousand calls, not a thousand for each transformation.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, no_type_check
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree, TypeCheckError
+
+from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
+from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._types import Mask, Params, State, Updates
+
+
+class Leafwise(NamedTuple):
+    """What a leafwise transformation does in one step: an equation and its arguments.
+
+    **Attributes:**
+
+    - `equation`: what [`eqopt.equation`][] made of a function of arrays.
+    - `state`: the new state, but for the fields that the equation computes: these still
+        hold their old values, and are found by the names of the equation's arguments.
+    - `shared`: the equation's keyword-only arguments. Numbers and 0-d arrays are traced;
+        bools, strings, functions and `None` are static.
+    - `reads`: further trees like the parameters that the equation only reads, by the
+        names of its arguments. (The parameters themselves are always there, as `p`.)
+    - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
+    - `measure`: a function of the whole incoming updates that gives further `shared`
+        values: a norm over all leaves, say. It ends the fusing with what came before.
+    """
+
+    equation: Equation
+    state: State = None
+    shared: Mapping[str, Any] = {}
+    reads: Mapping[str, PyTree] = {}
+    mask: Mask | None = None
+    measure: Callable[[Updates], Mapping[str, Any]] | None = None
+
+
+class Pipeline:
+    """The updates of one call of `update` or `step`, and the equations still to apply."""
+
+    def __init__(
+        self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
+    ):
+        self.params = params
+        self.extra = extra
+        self._updates = updates
+        self._pending: list[tuple[str, Leafwise]] = []
+        self._states: list[State] = []
+
+    def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
+        """Adds an equation; what is returned gives the new state once it has run."""
+        if leafwise.measure is not None:
+            updates = self.flush()
+            if leafwise.mask is not None:
+                updates = mask_out(updates, leafwise.mask)
+            shared = {**leafwise.shared, **leafwise.measure(updates)}
+            leafwise = leafwise._replace(shared=shared)
+        self._pending.append((owner, leafwise))
+        index = len(self._states)
+        self._states.append(None)
+        return lambda: self._states[index]
+
+    def replace(self, updates: Updates) -> None:
+        """Goes on with other updates, once nothing is pending."""
+        self._updates = updates
+
+    def flush(self) -> Updates:
+        """Runs the pending equations and gives the updates."""
+        if self._pending:
+            self._updates = self._run(apply=False)
+        return self._updates
+
+    def apply(self) -> Params:
+        """Runs the pending equations and gives the updated parameters."""
+        return self._run(apply=True)
+
+    def _run(self, apply: bool) -> PyTree:
+        result, states = _walk(self._updates, self.params, self._pending, apply)
+        self._states[len(self._states) - len(states) :] = states
+        self._pending = []
+        return result
+
+
+class _Stage(NamedTuple):
+    """A `Leafwise`, with its trees laid out as columns beside the leaves of updates."""
+
+    owner: str
+    operation: Operation
+    state: State
+    columns: dict[str, list]
+    packed: list
+    loose: list
+    flags: list[bool]
+
+
+@no_type_check  # what is inside its loop would cost as much as the kernels it calls
+def _walk(updates, params, pending, apply):
+    """Runs `pending` on every leaf: the new updates or parameters, and the states."""
+    leaves, treedef = flatten_updates(updates)
+    stages = [_lay_out(*item, updates, leaves, treedef) for item in pending]
+    p = _column_of_params(leaves, treedef, params, stages, apply)
+    result = list(p if apply else leaves)
+    # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
+    prepared = {}
+    for i, g in enumerate(leaves):
+        active = tuple([stage.flags[i] for stage in stages])
+        if g is None or not (apply or any(active)):
+            continue
+        if active not in prepared:
+            prepared[active] = _prepare(stages, active, apply)
+        run, packed, head, columns, slots, loose = prepared[active]
+        if apply and not hasattr(p[i], "dtype"):
+            raise ValueError(
+                f"`updates` has a value at `{keystr(updates, i)}`, where `params` has "
+                f"no array to add it to, but {p[i]!r}."
+            )
+        arguments = [p[i]] if head else []
+        arguments += [column[i] for column in columns]
+        try:
+            out = run(packed, g, *arguments, *loose)
+        except (ShapeMismatch, TypeCheckError) as error:
+            chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
+            named = {"updates": g, "params": p[i]} if apply or head else {"updates": g}
+            for stage in chosen:
+                named |= {f"state.{k}": c[i] for k, c in stage.columns.items()}
+            raise ValueError(
+                _misfit([stage.owner for stage in chosen], keystr(updates, i), named)
+            ) from error
+        result[i] = out[0]
+        for column, new in zip(slots, out[1:], strict=True):
+            column[i] = new
+    states = [_store(stage, treedef) for stage in stages]
+    return treedef.unflatten(result), states
+
+
+@no_type_check
+def _lay_out(owner, leafwise, updates, leaves, treedef):
+    equation = leafwise.equation
+    columns = {}
+    for name in equation.leaves:
+        if name == "p":
+            continue
+        if name in leafwise.reads:
+            columns[name] = align(treedef, leafwise.reads[name], name)
+        elif hasattr(leafwise.state, name):
+            tree = getattr(leafwise.state, name)
+            columns[name] = align(treedef, tree, f"state.{name}")
+        else:
+            raise TypeError(
+                f"{owner}: the equation `{equation.name}` takes `{name}`, which is no "
+                f"field of its state, {type(leafwise.state).__name__}."
+            )
+    static, packed, loose = {}, {}, {}
+    for name in equation.shared:
+        if name not in leafwise.shared:
+            raise TypeError(f"{owner}: the equation `{equation.name}` needs `{name}`.")
+        value = leafwise.shared[name]
+        if value is None or isinstance(value, bool | str) or callable(value):
+            static[name] = value
+            continue
+        value = _as_scalar(owner, name, value)
+        is_float = jnp.issubdtype(value.dtype, jnp.floating)
+        (packed if is_float else loose)[name] = value
+    operation = Operation(
+        equation,
+        tuple(name for name in columns if name not in leafwise.reads),
+        tuple(packed),
+        tuple(loose),
+        tuple(static.items()),
+    )
+    if leafwise.mask is None:
+        flags = [True] * len(leaves)
+    else:
+        flags = resolve_mask(leafwise.mask, updates)
+    for name in operation.slots:
+        for i, (flag, g, x) in enumerate(zip(flags, leaves, columns[name], strict=True)):
+            if flag and (g is None) != (x is None) and (g is None) == has_arrays(x):
+                raise ValueError(_unpaired(owner, name, keystr(updates, i), g is None))
+    values = [*packed.values()], [*loose.values()]
+    return _Stage(owner, operation, leafwise.state, columns, *values, flags)
+
+
+def _as_scalar(owner: str, name: str, value: Any) -> Any:
+    if np.ndim(value) != 0:
+        raise ValueError(
+            f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter is a "
+            "number or a 0-d array. For a population of optimizers, map over it: "
+            f"`eqx.filter_vmap(lambda {name}: ...)({name}s)`."
+        )
+    # A float keeps all of its digits, for float64 parameters.
+    return np.asarray(value, float) if isinstance(value, int | float) else value
+
+
+@no_type_check
+def _column_of_params(leaves, treedef, params, stages, apply):
+    readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
+    if not (apply or readers):
+        return [None] * len(leaves)
+    if params is None:
+        raise ValueError(
+            f"{readers[0] if readers else '`step`'} needs the parameters, but `params` "
+            "is None. Pass the model as third argument: `update(updates, state, model)`."
+        )
+    return align(treedef, params, "params")
+
+
+@no_type_check
+def _prepare(stages, active, apply):
+    """The kernel for the stages that are on, and what to call it with."""
+    chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
+    head = apply or any("p" in s.operation.equation.leaves for s in chosen)
+    run = kernel(tuple(stage.operation for stage in chosen), head, apply)
+    columns = [column for stage in chosen for column in stage.columns.values()]
+    slots = [s.columns[name] for s in chosen for name in s.operation.slots]
+    packed = pack(tuple(value for stage in chosen for value in stage.packed))
+    loose = [value for stage in chosen for value in stage.loose]
+    return run, packed, head, columns, slots, loose
+
+
+def _store(stage: _Stage, treedef: jtu.PyTreeDef) -> State:
+    if not stage.operation.slots:
+        return stage.state
+    new = {s: treedef.unflatten(stage.columns[s]) for s in stage.operation.slots}
+    return dataclasses.replace(stage.state, **new)
+
+
+def _unpaired(owner: str, slot: str, path: str, absent: bool) -> str:
+    if absent:
+        return (
+            f"`updates` has no value at `{path}`, which has optimizer state ({owner}, "
+            f"`{slot}`): was it frozen after `init`? Use `eqopt.Freeze`, or call `init` "
+            "with the model as it is trained, for example "
+            "`init(eqx.filter(model, is_trained))`."
+        )
+    return (
+        f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
+        f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
+        "model whose gradients you pass."
+    )
+
+
+def _misfit(owners: list[str], path: str, named: Mapping[str, Any]) -> str:
+    shapes = ", ".join(
+        f"`{name}` is {x.dtype}{list(x.shape)}"
+        for name, x in named.items()
+        if hasattr(x, "dtype")
+    )
+    return (
+        f"{' and '.join(owners)}: shapes do not fit at `{path}`: {shapes}. Updates, "
+        "parameters and optimizer state belong to one model: was the model changed "
+        "after `init`, or is this another model's state?"
+    )

@@ -1,0 +1,236 @@
+"""The protocol: what a gradient transformation is, and the three ways to be one."""
+
+import abc
+import functools
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+
+from ._apply import apply_updates
+from ._pipeline import Leafwise, Pipeline
+from ._types import Params, State, Updates
+
+
+class AbstractTransformation(eqx.Module):
+    """A gradient transformation: what turns gradients into updates of the parameters.
+
+    Subclass it and implement `init` and `update`; both take whole Equinox models.
+    Where the same equation applies to each leaf on its own, subclass
+    [`eqopt.AbstractLeafwise`][] instead: it is shorter, and neighbours in an
+    [`eqopt.Chain`][] are fused.
+    """
+
+    @abc.abstractmethod
+    def init(self, params: Params) -> State:
+        """The state before the first step.
+
+        **Arguments:**
+
+        - `params`: any pytree, such as an `eqx.Module`. Each inexact array in it is a
+            parameter; every other leaf is ignored.
+
+        **Returns:**
+
+        The state, which shares no buffer with `params`.
+        """
+
+    @abc.abstractmethod
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        """One step: transforms the updates and moves the state on.
+
+        **Arguments:**
+
+        - `updates`: the gradients, or what another transformation made of them: a tree
+            like the parameters', with inexact arrays and `None`.
+        - `state`: what `init` or the last `update` returned.
+        - `params`: the parameters, for those transformations that look at them.
+        - `extra`: anything else that a transformation may look at (`value`, `grad`,
+            `value_fn`, ...). Everyone takes everything and passes it on.
+
+        **Returns:**
+
+        The new updates, with the structure, shapes and dtypes of the given ones, and the
+        new state, likewise. Add the updates to the parameters with
+        [`eqopt.apply_updates`][].
+
+        **Raises:**
+
+        A `ValueError` or `TypeError` that names the key path if `updates`, `state` and
+        `params` do not belong together.
+        """
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
+        """`update` and [`eqopt.apply_updates`][] in one, which saves work.
+
+        The sum is rounded to the parameters' dtype once, and wrappers that skip a step
+        move no memory. Arguments are those of `update`.
+
+        **Returns:**
+
+        The new parameters, with all that was in `params` besides them, and the new state.
+        """
+        updates, state = self.update(grads, state, params, **extra)
+        return apply_updates(params, updates), state
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The parameters to evaluate the model with: those given, or an average of them.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`.
+        """
+        return params
+
+    # How a chain calls its parts. A promise gives the new state once the pipeline ran.
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        updates, params = pipeline.flush(), pipeline.params
+        updates, state = self.update(updates, state, params, **pipeline.extra)
+        pipeline.replace(updates)
+        return lambda: state
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        updates, params = pipeline.flush(), pipeline.params
+        params, state = self.step(updates, state, params, **pipeline.extra)
+        return params, lambda: state
+
+
+class AbstractFused(AbstractTransformation):
+    """A transformation that works by feeding equations into a pipeline.
+
+    `update` and `step` follow from the two methods by which a chain calls its parts.
+    """
+
+    @abc.abstractmethod
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...
+
+    @abc.abstractmethod
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]: ...
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        pipeline = Pipeline(updates, params, extra)
+        promise = self._feed(pipeline, state)
+        return pipeline.flush(), promise()
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
+        params, promise = self._finish(Pipeline(grads, params, extra), state)
+        return params, promise()
+
+
+class AbstractLeafwise(AbstractFused):
+    """A transformation that applies one equation to each leaf on its own.
+
+    Subclass it and implement `init` and `leafwise`; `update` and `step` follow.
+
+    !!! example
+
+        ```python
+        class HeavyBallState(eqx.Module):
+            trace: PyTree
+
+
+        @eqopt.equation
+        def heavy_ball(g, trace, *, decay):
+            trace = decay * trace + g
+            return trace, trace
+
+
+        class HeavyBall(eqopt.AbstractLeafwise):
+            decay: float = 0.9
+
+            def init(self, params):
+                return HeavyBallState(trace=eqopt.tree.zeros_like(params))
+
+            def leafwise(self, state, params, **extra):
+                return eqopt.Leafwise(heavy_ball, state, {"decay": self.decay})
+        ```
+    """
+
+    @abc.abstractmethod
+    def leafwise(
+        self, state: State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        """The equation of this step and its arguments.
+
+        **Arguments:**
+
+        - `state`, `params`, `extra`: as in `update`.
+        """
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        leafwise = self.leafwise(state, pipeline.params, **pipeline.extra)
+        return pipeline.push(type(self).__name__, leafwise)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        promise = self._feed(pipeline, state)
+        return pipeline.apply(), promise
+
+
+class AbstractOptimizer(AbstractFused):
+    """A named recipe: hyperparameters as fields, and the chain that they make."""
+
+    @property
+    @abc.abstractmethod
+    def chain(self) -> AbstractTransformation:
+        """The transformation that the hyperparameters stand for."""
+
+    def __check_init__(self):
+        # The parts check their hyperparameters; better now than at `init`.
+        self.chain  # noqa: B018
+
+    def init(self, params: Params) -> State:
+        return self.chain.init(params)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        return self.chain.eval_params(state, params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        return self.chain._feed(pipeline, state)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        return self.chain._finish(pipeline, state)
+
+
+def check_state(transformation: AbstractTransformation, state: State) -> None:
+    """Raises a `TypeError` if `state` is not of the type that `init` says it returns."""
+    expected = _state_type(type(transformation))
+    if not isinstance(state, expected):
+        name = type(transformation).__name__
+        raise TypeError(
+            f"{name} was given a state of type {type(state).__name__}, but its own is "
+            f"of type {expected.__name__}. Is it the state of another optimizer? Pass "
+            f"what `init` or `update` of this {name} returned."
+        )
+
+
+@functools.lru_cache(maxsize=None)
+def _state_type(cls: type) -> type:
+    annotation = typing.get_type_hints(cls.init).get("return", object)
+    return annotation if isinstance(annotation, type) else object

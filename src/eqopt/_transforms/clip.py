@@ -1,0 +1,107 @@
+"""Bounding updates: each element, or all of them together."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Inexact
+
+from .._checks import check_range
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Params, RealScalarLike, Updates
+from ..tree import norm
+from .scale import scale
+
+
+@equation
+def clip(
+    g: Inexact[Array, "*leaf"], *, max_delta: Float[Array, ""]
+) -> Inexact[Array, "*leaf"]:
+    if jnp.iscomplexobj(g):
+        real = jnp.clip(g.real, -max_delta, max_delta)
+        return lax.complex(real, jnp.clip(g.imag, -max_delta, max_delta))
+    return jnp.clip(g, -max_delta, max_delta)
+
+
+class Clip(AbstractLeafwise):
+    r"""Clips each element of the updates to $[-\delta, \delta]$.
+
+    Of complex updates, the real and the imaginary part are clipped, each by itself. NaN
+    stays NaN.
+
+    **Arguments:**
+
+    - `max_delta`: $\delta \ge 0$.
+
+    **Raises:**
+
+    A `ValueError` if `max_delta` is negative.
+    """
+
+    max_delta: RealScalarLike
+
+    def __check_init__(self):
+        check_range(self, "max_delta", 0)
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(clip, shared={"max_delta": self.max_delta})
+
+
+class ClipByGlobalNorm(AbstractLeafwise):
+    r"""Scales all updates down together if their global norm is too large.
+
+    $$u = g \cdot \min\left(1, \frac{c}{\|g\|_2}\right), \qquad
+      \|g\|_2^2 = \sum_{\text{leaves}} \sum_i |g_i|^2.$$
+
+    Zero updates stay zero, also for $c = 0$. A NaN or an infinity anywhere makes all
+    updates NaN: wrap the optimizer in [`eqopt.ApplyIfFinite`][] where that may happen.
+
+    **Arguments:**
+
+    - `max_norm`: $c \ge 0$.
+
+    **Raises:**
+
+    A `ValueError` if `max_norm` is negative.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{pascanu2013difficulty,
+            author = {Pascanu, Razvan and Mikolov, Tomas and Bengio, Yoshua},
+            title = {On the Difficulty of Training Recurrent Neural Networks},
+            booktitle = {International Conference on Machine Learning},
+            year = {2013},
+        }
+        ```
+    """
+
+    max_norm: RealScalarLike
+
+    def __check_init__(self):
+        check_range(self, "max_norm", 0)
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(scale, measure=self._factor)
+
+    def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
+        global_norm = norm(updates)
+        max_norm = jnp.asarray(self.max_norm, global_norm.dtype)
+        # One scalar, multiplied into whatever equation comes next. Written with
+        # `where`, not `minimum`, so that a NaN norm says so, and with a denominator
+        # that is 1 where it does not count, for the sake of the derivative.
+        exceeds = ~(global_norm <= max_norm)
+        denominator = jnp.where(exceeds, global_norm, 1)
+        return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}

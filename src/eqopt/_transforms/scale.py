@@ -1,0 +1,172 @@
+"""Multiplying updates by a number: fixed, scheduled, or a learning rate."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Int
+
+from .._checks import check_scalar
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Params, RealScalarLike, Schedule, ScalarOrSchedule
+from ..numerics import safe_increment
+
+
+@equation
+def scale(
+    g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
+) -> Inexact[Array, "*leaf"]:
+    return step_size * g
+
+
+@equation
+def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    return jnp.zeros_like(g)
+
+
+@equation
+def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    return g
+
+
+class Identity(AbstractLeafwise):
+    """Leaves the updates as they are."""
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(same)
+
+
+class SetToZero(AbstractLeafwise):
+    """Makes every update zero, also where it is not finite."""
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(zero)
+
+
+class Scale(AbstractLeafwise):
+    r"""Multiplies the updates: $u = s\,g$.
+
+    **Arguments:**
+
+    - `step_size`: $s$, a number or a 0-d array. Its dtype does not change that of the
+        updates.
+    """
+
+    step_size: RealScalarLike
+
+    def __check_init__(self):
+        check_scalar(self, "step_size")
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(scale, shared={"step_size": self.step_size})
+
+
+class ScaleByScheduleState(eqx.Module):
+    """`count`: the steps taken so far, a 0-d int32 array."""
+
+    count: Int[Array, ""]
+
+
+class ScaleBySchedule(AbstractLeafwise):
+    r"""Multiplies the updates by what a schedule gives: $u_t = s(t)\,g_t$, $t = 0, 1, …$
+
+    **Arguments:**
+
+    - `schedule`: $s$, one of [`eqopt.schedules`][] or any function of the number of steps
+        taken so far (0 in the first one).
+    """
+
+    schedule: Schedule
+
+    def init(self, params: Params) -> ScaleByScheduleState:
+        return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
+
+    def leafwise(
+        self,
+        state: ScaleByScheduleState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        return Leafwise(
+            scale,
+            ScaleByScheduleState(count=safe_increment(state.count)),
+            {"step_size": self.schedule(state.count)},
+        )
+
+
+class ScaleByLearningRateState(eqx.Module):
+    """Says which learning rate is in use.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `learning_rate`: the one of the last step (before the first step: of the first), a
+        0-d float32 array.
+    """
+
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+
+
+class ScaleByLearningRate(AbstractLeafwise):
+    r"""Multiplies the updates by the negative learning rate: $u_t = -\eta_t\,g_t$.
+
+    It stands at the end of an optimizer, and turns what was uphill so far downhill. The
+    learning rate in use is found by `eqopt.tree.get(state, "learning_rate")`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: one of
+        [`eqopt.schedules`][] or any function of the number of steps taken so far (0 in
+        the first one).
+    - `flip_sign`: whether to multiply by $-\eta$, not $\eta$.
+    """
+
+    learning_rate: ScalarOrSchedule
+    flip_sign: bool = True
+
+    def __check_init__(self):
+        check_scalar(self, "learning_rate", or_schedule=True)
+
+    def init(self, params: Params) -> ScaleByLearningRateState:
+        count = jnp.zeros((), jnp.int32)
+        return ScaleByLearningRateState(count, _recorded(self._at(count)))
+
+    def leafwise(
+        self,
+        state: ScaleByLearningRateState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        eta = self._at(state.count)
+        return Leafwise(
+            scale,
+            ScaleByLearningRateState(safe_increment(state.count), _recorded(eta)),
+            {"step_size": -eta if self.flip_sign else eta},
+        )
+
+    def _at(self, count: Int[Array, ""]) -> Any:
+        schedule = self.learning_rate
+        return schedule(count) if callable(schedule) else schedule
+
+
+def _recorded(learning_rate: Any) -> Float[Array, ""]:
+    # A copy: the state must not share a buffer with the hyperparameter it records.
+    return jnp.array(learning_rate, jnp.float32)

@@ -1,0 +1,64 @@
+"""Momentum."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from .._checks import check_scalar
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Params, RealScalarLike, Updates
+from ..tree import zeros_like
+
+
+class TraceState(eqx.Module):
+    """`trace`: the decaying sum of the updates so far, a tree like the parameters."""
+
+    trace: Updates
+
+
+@equation
+def accumulate(
+    g: Inexact[Array, "*leaf"],
+    trace: Inexact[Array, "*leaf"],
+    *,
+    decay: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    trace = g + decay * trace
+    return (g + decay * trace if nesterov else trace), trace
+
+
+class Trace(AbstractLeafwise):
+    r"""Momentum: the decaying sum of all updates so far.
+
+    $$m_t = g_t + \beta m_{t-1}, \qquad
+      u_t = m_t \quad\text{or, with Nesterov,}\quad u_t = g_t + \beta m_t.$$
+
+    (An exponential moving *average* would weigh $g_t$ with $1 - \beta$.)
+
+    **Arguments:**
+
+    - `decay`: $\beta$, a number or a 0-d array.
+    - `nesterov`: whether to look ahead.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
+        parameter.
+    """
+
+    decay: RealScalarLike
+    nesterov: bool = False
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_scalar(self, "decay")
+
+    def init(self, params: Params) -> TraceState:
+        return TraceState(trace=zeros_like(params, self.accumulator_dtype))
+
+    def leafwise(
+        self, state: TraceState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        shared = {"decay": self.decay, "nesterov": self.nesterov}
+        return Leafwise(accumulate, state, shared)

@@ -1,0 +1,202 @@
+"""Per-example gradients, one microbatch at a time."""
+
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from ._accumulator import AccumulationType, check_accumulator
+from ._microbatch import resolve_argnums
+from ._rows import check_size
+from ._vmap import micro_vmap
+
+
+class PerExample(NamedTuple):
+    """What `micro_grad` returns besides the gradients; axis 0 is that of the batch."""
+
+    values: Any
+    metrics: Any
+    aux: Any
+
+
+def micro_grad(
+    fun: Callable[..., Any],
+    has_aux: bool = False,
+    argnums: int | Sequence[int] = 0,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    keep_batch_dim: bool = True,
+    microbatch_size: int | None = None,
+    accumulator: PyTree = AccumulationType.SUM,
+    transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
+    metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
+    num_real_microbatches: int | Array | np.ndarray | np.generic | None = None,
+) -> Callable[..., Any]:
+    """Computes the gradient for every example, transforms it, and accumulates.
+
+    The gradients of different examples are combined only after `transform_fn`, which can
+    clip or square them, say. They exist for one microbatch at a time.
+
+    As with `eqx.filter_grad`, the gradient is with respect to the floating-point arrays
+    of an argument; there is `None` in place of its other leaves.
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import AccumulationType, micro_grad
+
+        def loss(params, features, targets):
+            return 0.5 * jnp.mean((features @ params - targets) ** 2)
+
+        grad_fn = micro_grad(
+            loss,
+            batch_argnums=(1, 2),
+            microbatch_size=2,
+            accumulator=AccumulationType.MEAN,
+            transform_fn=lambda g: (g, g**2),
+            metrics_fn=jnp.linalg.norm,
+        )
+        features, targets = jnp.ones((4, 1)), jnp.array([0.0, 2.0, 4.0, 6.0])
+        (mean, mean_square), aux = grad_fn(jnp.zeros(1), features, targets)
+        mean, mean_square  # [-3.], [14.]
+        aux.values         # [0., 2., 8., 18.]
+        aux.metrics        # [0., 2., 4., 6.]
+        ```
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @misc{roulet2025per,
+            title={Per-Example Gradients: a New Frontier for Understanding and Improving
+                   Optimizers},
+            author={Vincent Roulet and Atish Agarwala},
+            year={2025},
+            eprint={2510.00236},
+            archivePrefix={arXiv},
+            primaryClass={cs.LG},
+        }
+        ```
+
+    **Arguments:**
+
+    - `fun`: a function that returns a scalar, and with `has_aux` a pair of this and
+        anything else.
+    - `has_aux`: whether it does. Defaults to `False`.
+    - `argnums`: the positional argument to differentiate with respect to. With a sequence
+        of these the gradient is a tuple. Defaults to 0.
+    - `batch_argnums`: which positional arguments are batches: every array in them has
+        its examples along axis 0. Defaults to 1. The arrays in keyword arguments, such as
+        one random key per example, do as well.
+    - `keep_batch_dim`: whether `fun` gets an example as a batch of size one; otherwise
+        without its batch axis. Keyword arguments never have one. Defaults to `True`.
+    - `microbatch_size`: the number of examples per microbatch. Need not divide the number
+        of examples. Defaults to `None`: all at once.
+    - `accumulator`: how to combine what `transform_fn` returns, as in
+        [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults to
+        the sum.
+    - `transform_fn`: a function of one example's gradient. Defaults to the identity.
+    - `metrics_fn`: a function of one example's gradient as it was before `transform_fn`,
+        returning something small. Defaults to `None`.
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun` that returns `(gradients, aux)`. The former are
+    accumulated; `aux` is a named tuple with the fields `values` (what `fun` returned),
+    `metrics` and `aux` (or `None`), each with one entry per example along axis 0.
+
+    **Raises:**
+
+    `ValueError` as [`eqopt.microbatching.micro_vmap`][] does.
+    """
+    check_size(microbatch_size)
+    check_accumulator(accumulator)
+    if not isinstance(batch_argnums, int) and len(batch_argnums) == 0:
+        raise ValueError(
+            "`batch_argnums` is empty: name at least one argument that is a batch."
+        )
+    out = _MicroGrad(
+        fun,
+        has_aux,
+        argnums if isinstance(argnums, int) else tuple(argnums),
+        (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums),
+        keep_batch_dim,
+        microbatch_size,
+        accumulator,
+        transform_fn,
+        metrics_fn,
+        num_real_microbatches,
+    )
+    return eqx.module_update_wrapper(out)
+
+
+class _MicroGrad(eqx.Module):
+    fun: Callable[..., Any]
+    has_aux: bool
+    argnums: int | tuple[int, ...]
+    batch_argnums: tuple[int, ...]
+    keep_batch_dim: bool
+    microbatch_size: int | None
+    accumulator: PyTree
+    transform_fn: Callable[[PyTree], Any]
+    metrics_fn: Callable[[PyTree], Any]
+    num_real_microbatches: Any
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fun
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        single = isinstance(self.argnums, int)
+        argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+        argnums = resolve_argnums("argnums", argnums, len(args))
+        batch_argnums = resolve_argnums("batch_argnums", self.batch_argnums, len(args))
+        micro_fun = micro_vmap(
+            ft.partial(self._one_example, single, argnums, batch_argnums),
+            [0 if i in batch_argnums else None for i in range(len(args))],
+            microbatch_size=self.microbatch_size,
+            accumulator=(self.accumulator, AccumulationType.CONCAT),
+            num_real_microbatches=self.num_real_microbatches,
+        )
+        return micro_fun(*args, **kwargs)
+
+    def _one_example(
+        self,
+        single: bool,
+        argnums: tuple[int, ...],
+        batch_argnums: tuple[int, ...],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Any, PerExample]:
+        if self.keep_batch_dim:
+            args = tuple(
+                _expand(x) if i in batch_argnums else x for i, x in enumerate(args)
+            )
+        grad_fn = eqx.filter_value_and_grad(self._value_and_aux, has_aux=True)
+        wrt = tuple(args[i] for i in argnums)
+        (value, aux), grads = grad_fn(wrt, argnums, args, kwargs)
+        grads = grads[0] if single else grads
+        return self.transform_fn(grads), PerExample(value, self.metrics_fn(grads), aux)
+
+    def _value_and_aux(
+        self,
+        wrt: tuple[Any, ...],
+        argnums: tuple[int, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, Any]:
+        replaced = dict(zip(argnums, wrt, strict=True))
+        out = self.fun(*(replaced.get(i, x) for i, x in enumerate(args)), **kwargs)
+        return out if self.has_aux else (out, None)
+
+
+def _expand(example: PyTree) -> PyTree:
+    return jtu.tree_map(
+        lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x, example
+    )

@@ -1,0 +1,219 @@
+"""The rows of a batch: which arrays have them, and which go into which microbatch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import PyTree
+
+
+def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyTree:
+    """Splits the batch axis of every array into `(num_microbatches, microbatch_size)`.
+
+    Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`. With this column-major
+    order the *rows of a microbatch* are spread over the batch just as the whole batch is,
+    so that an array sharded over its batch axis comes out sharded over
+    `microbatch_size`, every device keeping its own rows.
+
+    !!! example
+
+        ```python
+        reshape_batch_axis(jnp.arange(6), 2)  # [[0, 3], [1, 4], [2, 5]]
+        ```
+
+    **Arguments:**
+
+    - `tree`: any pytree. Leaves that are not arrays are left alone.
+    - `microbatch_size`: the number of rows per microbatch. Must divide the batch axis
+        of every array.
+    - `axis`: the batch axis. May be negative.
+
+    **Returns:**
+
+    As `tree`, each array of shape `(..., batch, ...)` replaced by one of shape
+    `(..., num_microbatches, microbatch_size, ...)` and the same dtype.
+
+    **Raises:**
+
+    `ValueError` if `axis` is out of range for an array, or if `microbatch_size` is not
+    positive or does not divide a batch axis.
+    """
+    check_size(microbatch_size)
+    return jtu.tree_map_with_path(
+        lambda path, x: _reshape(f"tree{jtu.keystr(path)}", x, microbatch_size, axis),
+        tree,
+    )
+
+
+def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
+    if not eqx.is_array(x):
+        return x
+    axis = _resolve_axis(where, x, axis, "axis")
+    split = Split(x.shape[axis], size)
+    if split.count == 0 or split.rest != 0:
+        raise ValueError(
+            f"`microbatch_size={size}` does not divide the {split.rows} rows of "
+            f"`{where}` (axis {axis} of shape {x.shape}), so that they do not fit in one "
+            "array. `microbatch` takes such a batch; here, choose a divisor or pad."
+        )
+    return jnp.swapaxes(_columns(x, axis, split), axis, axis + 1)
+
+
+class Split(eqx.Module):
+    """`rows` rows cut into `count` microbatches of `size` rows, and one of `rest`."""
+
+    rows: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def count(self) -> int:
+        return self.rows // self.size
+
+    @property
+    def rest(self) -> int:
+        return self.rows % self.size
+
+    @property
+    def total(self) -> int:
+        return self.count + (self.rest > 0)
+
+
+class Batch(eqx.Module):
+    """The leaves of `(args, kwargs)`, of which any microbatch can be asked for."""
+
+    leaves: list[Any]
+    axes: tuple[int | None, ...]  # of each leaf; `None` if every row has all of it
+    treedef: Any
+    split: Split
+
+    def full(self, index: Any) -> list[Any]:
+        """The leaves for the microbatch `index < split.count`."""
+        pairs = zip(self.leaves, self.axes, strict=True)
+        return [x if a is None else _full(x, a, self.split, index) for x, a in pairs]
+
+    def last(self) -> list[Any]:
+        """The leaves for the `split.rest` rows at the end that fill no microbatch."""
+        pairs = zip(self.leaves, self.axes, strict=True)
+        return [x if a is None else _last(x, a, self.split) for x, a in pairs]
+
+
+def _columns(x: Any, axis: int, split: Split) -> Any:
+    # Row-major to (size, count), so that a microbatch is a *column*: the same rows as
+    # those of a column-major (count, size), but no data moves and sharding stays.
+    shape = (*x.shape[:axis], split.size, split.count, *x.shape[axis + 1 :])
+    return jnp.reshape(x, shape)
+
+
+def _full(x: Any, axis: int, split: Split, index: Any) -> Any:
+    if split.rest == 0:
+        columns = _columns(x, axis, split)
+        return lax.dynamic_index_in_dim(columns, index, axis + 1, keepdims=False)
+    # The full microbatches end before the batch does: slicing those rows off, to reshape
+    # them, would copy nearly the whole batch. A gather of one microbatch does not.
+    rows = index + split.count * jnp.arange(split.size, dtype=jnp.int32)
+    return jnp.take(
+        x, rows, axis, mode="clip", unique_indices=True, indices_are_sorted=True
+    )
+
+
+def _last(x: Any, axis: int, split: Split) -> Any:
+    start = split.rows - split.rest
+    return lax.slice_in_dim(jnp.asarray(x), start, split.rows, axis=axis)
+
+
+def find_batch(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    arg_axes: Sequence[int | None],
+    kwarg_axes: Mapping[str, int],
+    size: int | None,
+) -> Batch:
+    """Finds the arrays with a batch axis, and checks that they can be cut alike.
+
+    **Arguments:**
+
+    - `args`, `kwargs`: the arguments of a call.
+    - `arg_axes`, `kwarg_axes`: the batch axis of each argument; `None` if it has none.
+    - `size`: the number of rows per microbatch; `None` for all of them.
+    """
+    with_path, treedef = jtu.tree_flatten_with_path((args, kwargs))
+    axes: list[int | None] = []
+    lengths: dict[str, int] = {}
+    for (which, key, *rest), x in with_path:
+        axis = arg_axes[key.idx] if which.idx == 0 else kwarg_axes.get(key.key)
+        if axis is None or not eqx.is_array(x):
+            axes.append(None)
+            continue
+        where = f"{'kwargs' if which.idx else 'args'}{jtu.keystr((key, *rest))}"
+        axis = _resolve_axis(where, x, axis, "in_axes")
+        axes.append(axis)
+        lengths[where] = x.shape[axis]
+    rows = _common_length(lengths, args, kwargs, arg_axes, kwarg_axes)
+    size = rows if size is None else size
+    if size > rows:
+        raise ValueError(
+            f"`microbatch_size={size}` is larger than the batch, which has {rows} rows "
+            f"(`{next(iter(lengths))}`). Use at most {rows}, or `None` for one "
+            "microbatch of the whole batch."
+        )
+    return Batch([x for _, x in with_path], tuple(axes), treedef, Split(rows, size))
+
+
+def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        fix = (
+            "An array without a batch axis is no part of a batch: pass it in another "
+            "argument."
+            if x.ndim == 0
+            else f"Expected an axis from {-x.ndim} to {x.ndim - 1}."
+        )
+        raise ValueError(
+            f"`{name}={axis}` is out of range for `{where}`, which has shape {x.shape}. "
+            + fix
+        )
+    return axis % x.ndim
+
+
+def _common_length(
+    lengths: dict[str, int],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    arg_axes: Sequence[int | None],
+    kwarg_axes: Mapping[str, int],
+) -> int:
+    if not lengths:
+        named = {f"args[{i}]": args[i] for i, a in enumerate(arg_axes) if a is not None}
+        named |= {f"kwargs[{name!r}]": kwargs[name] for name in kwarg_axes}
+        found = ", ".join(
+            f"`{where}` with leaves of type "
+            f"{sorted({type(x).__name__ for x in jtu.tree_leaves(tree)})}"
+            for where, tree in named.items()
+        )
+        raise ValueError(
+            "No array with a batch axis: at least one argument must hold one. Found "
+            f"{found or 'no batch argument'}. Name the arguments that are batches, and "
+            "turn Python numbers and lists of them into arrays with `jnp.asarray`."
+        )
+    first, rows = next(iter(lengths.items()))
+    for where, length in lengths.items():
+        if length != rows:
+            raise ValueError(
+                f"Batch axes must have one size: `{first}` has {rows} rows but "
+                f"`{where}` has {length}. Is `in_axes` right for both, and is each of "
+                "them part of the batch?"
+            )
+    if rows == 0:
+        raise ValueError(
+            f"The batch is empty: `{first}` has 0 rows. Expected at least one."
+        )
+    return rows
+
+
+def check_size(microbatch_size: int | None) -> None:
+    if microbatch_size is not None and microbatch_size < 1:
+        raise ValueError(
+            f"`microbatch_size` must be a positive int, got {microbatch_size}."
+        )

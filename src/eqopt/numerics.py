@@ -1,0 +1,66 @@
+"""Arithmetic that stays finite where the textbook formula does not."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Inexact, Int
+
+from ._types import RealScalarLike
+
+
+def safe_increment(count: Int[Array, ""]) -> Int[Array, ""]:
+    """`count + 1`, staying at the largest value of the dtype instead of overflowing.
+
+    **Arguments:**
+
+    - `count`: a 0-d integer array.
+
+    **Returns:**
+
+    An array of the same dtype.
+    """
+    largest = jnp.iinfo(count.dtype).max
+    return jnp.where(count < largest, count + 1, count)
+
+
+def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
+    r"""The squared modulus $|x|^2$, real also for complex `x`, without a square root.
+
+    **Arguments:**
+
+    - `x`: a floating or complex array.
+
+    **Returns:**
+
+    A real array of the same shape and precision.
+    """
+    if jnp.iscomplexobj(x):
+        return x.real * x.real + x.imag * x.imag
+    return x * x
+
+
+def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    r"""$\sqrt x$ with derivative 0, instead of infinity, at $x = 0$.
+
+    An optimizer divides by $\sqrt\nu$, and $\nu$ is zero wherever the gradient has been
+    zero so far: differentiating through the step would give `inf * 0`.
+
+    **Arguments:**
+
+    - `x`: a non-negative array.
+    """
+    positive = x > 0
+    root = jnp.sqrt(jnp.where(positive, x, 1))
+    return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
+
+
+def bias_correction(decay: RealScalarLike, count: Int[Array, ""]) -> Float[Array, ""]:
+    r"""$1 - \beta^t$: how far an average that started at zero has filled up.
+
+    **Arguments:**
+
+    - `decay`: $\beta$, in $[0, 1)$.
+    - `count`: $t$, the number of values averaged so far, a 0-d integer array.
+    """
+    with jax.numpy_dtype_promotion("standard"):  # a float to the power of an integer
+        return 1 - jnp.power(decay, count)

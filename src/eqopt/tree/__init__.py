@@ -1,0 +1,6 @@
+"""Arithmetic on, and search in, trees: models, gradients, states and optimizers."""
+
+from .._lazy import attach_stub
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

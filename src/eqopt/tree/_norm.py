@@ -1,0 +1,68 @@
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._leaves import parameters
+from ..numerics import abs_sq, safe_sqrt
+
+
+def norm(
+    tree: PyTree, ord: int | float | str = 2, *, squared: bool = False
+) -> Float[Array, ""]:
+    r"""The norm of all inexact arrays in `tree`, taken together as one vector.
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as gradients or a whole Equinox model.
+    - `ord`: `1`, `2` or `inf` (also `"inf"`): $\sum_i |x_i|$, $\sqrt{\sum_i |x_i|^2}$ or
+        $\max_i |x_i|$.
+    - `squared`: whether to return the square of the norm.
+
+    **Returns:**
+
+    A 0-d array in the widest precision in `tree`, at least float32. It is 0 if there are
+    no arrays, and its gradient is 0 at 0.
+
+    **Raises:**
+
+    A `ValueError` for any other `ord`.
+    """
+    if ord not in _REDUCTIONS:
+        raise ValueError(f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
+    leaf, total = _REDUCTIONS[ord]
+    parts = [leaf(x) for x in jtu.tree_leaves(parameters(tree))]
+    if not parts:
+        return jnp.zeros(())
+    dtype = jnp.result_type(*parts)
+    value = total(jnp.stack([part.astype(dtype) for part in parts]))
+    if ord == 2:
+        return value if squared else safe_sqrt(value)
+    return value * value if squared else value
+
+
+@jax.jit
+def _sum_of_squares(x):
+    return jnp.sum(abs_sq(_at_least_float32(x)))
+
+
+@jax.jit
+def _sum_of_moduli(x):
+    return jnp.sum(jnp.abs(_at_least_float32(x)))
+
+
+@jax.jit
+def _largest_modulus(x):
+    return jnp.max(jnp.abs(_at_least_float32(x)), initial=0)
+
+
+def _at_least_float32(x):
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+_REDUCTIONS = {
+    1: (_sum_of_moduli, jnp.sum),
+    2: (_sum_of_squares, jnp.sum),
+    float("inf"): (_largest_modulus, jnp.max),
+    "inf": (_largest_modulus, jnp.max),
+}

@@ -1,0 +1,139 @@
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._leaves import listed
+
+
+_Filtering: TypeAlias = Callable[[tuple, Any], bool] | None
+
+
+def get_all_with_path(
+    tree: PyTree, key: str, filtering: _Filtering = None
+) -> list[tuple[tuple, Any]]:
+    """Everything in `tree` that goes by the name `key`, with its key path.
+
+    **Arguments:**
+
+    - `tree`: a state, an optimizer or any other pytree.
+    - `key`: the name of a field or of a dictionary key, or the name of the class of a
+        node, such as `"ScaleByAdamState"`.
+    - `filtering`: a function of the key path and the value, to keep only some.
+
+    **Returns:**
+
+    A list of pairs of a key path (for `jax.tree_util.keystr`) and a value.
+    """
+    found = []
+    _walk((), None, tree, key, filtering, found)
+    return found
+
+
+def _walk(path, name, node, key, filtering, found):
+    if key in (name, type(node).__name__) and (
+        filtering is None or filtering(path, node)
+    ):
+        found.append((path, node))
+    for entry, child in _children(node)[0]:
+        _walk((*path, entry), _name(entry), child, key, filtering, found)
+
+
+def _children(node):
+    """The children of a node with their keys, and how to put them together again."""
+    children, treedef = jtu.tree_flatten_with_path(
+        node, is_leaf=lambda x: x is not node
+    )
+    # A leaf is its own child, at the empty path.
+    return [(path[0], child) for path, child in children if path], treedef
+
+
+def _name(entry):
+    return getattr(entry, "name", getattr(entry, "key", None))
+
+
+def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = None):
+    """The one value in `tree` that goes by the name `key`.
+
+    !!! example
+
+        ```python
+        opt = eqopt.Adam(eqopt.schedules.Linear(1e-3, 0.0, 100))
+        state = opt.init(model)
+        eqopt.tree.get(state, "learning_rate")  # the one in use, a 0-d array
+        ```
+
+    **Arguments:**
+
+    - `tree`, `key`, `filtering`: as for [`eqopt.tree.get_all_with_path`][].
+    - `default`: what to return if there is no such value.
+
+    **Raises:**
+
+    A `KeyError` that lists the key paths, if there are several.
+    """
+    found = get_all_with_path(tree, key, filtering)
+    if len(found) > 1:
+        paths = listed([jtu.keystr(path) for path, _ in found])
+        raise KeyError(
+            f"{len(found)} values go by the name {key!r}: {paths}. Choose one with "
+            "`filtering=lambda path, value: ...`, or get the node that holds it by the "
+            "name of its class first."
+        )
+    return found[0][1] if found else default
+
+
+def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
+    """A copy of `tree` in which everything that goes by one of some names is replaced.
+
+    !!! example
+
+        ```python
+        opt = eqopt.tree.set(opt, learning_rate=3e-4)
+        ```
+
+    **Arguments:**
+
+    - `tree`, `filtering`: as for [`eqopt.tree.get_all_with_path`][].
+    - `values`: the new values by name. A number that takes the place of an array becomes
+        an array of that dtype, so that nothing compiles again.
+
+    **Raises:**
+
+    A `KeyError` if there is nothing of some name, and a `ValueError` if an array would
+    change its shape.
+    """
+    for key in values:
+        if not get_all_with_path(tree, key, filtering):
+            raise KeyError(
+                f"Nothing goes by the name {key!r} in a {type(tree).__name__}"
+                + (" for which `filtering` is true." if filtering else ".")
+            )
+    return _replaced((), None, tree, filtering, values)
+
+
+def _replaced(path, name, node, filtering, values):
+    for key in (name, type(node).__name__):
+        if key in values and (filtering is None or filtering(path, node)):
+            return _like(node, values[key], path)
+    children, treedef = _children(node)
+    if not children:
+        return node
+    return treedef.unflatten(
+        _replaced((*path, entry), _name(entry), child, filtering, values)
+        for entry, child in children
+    )
+
+
+def _like(old, new, path):
+    if not isinstance(old, jax.Array) or isinstance(new, jax.ShapeDtypeStruct):
+        return new
+    if jnp.shape(new) != old.shape:
+        raise ValueError(
+            f"The new value for `{jtu.keystr(path)}` has shape {jnp.shape(new)}, but "
+            f"the old one has shape {old.shape}."
+        )
+    return jnp.asarray(new, old.dtype)
