@@ -1,6 +1,7 @@
 from . import (
     microbatching as microbatching,
     numerics as numerics,
+    schedules as schedules,
     tree as tree,
 )
 from ._apply import (
@@ -9,6 +10,8 @@ from ._apply import (
     periodic_update as periodic_update,
 )
 from ._combinators.chain import Chain as Chain, NamedChain as NamedChain
+from ._combinators.freeze import Freeze as Freeze
+from ._combinators.masked import Masked as Masked, MaskedState as MaskedState
 from ._equations import equation as equation
 from ._optimizers.adam import (
     Adam as Adam,
@@ -16,6 +19,12 @@ from ._optimizers.adam import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
 )
+from ._optimizers.lion import (
+    Lion as Lion,
+    ScaleByLion as ScaleByLion,
+    ScaleByLionState as ScaleByLionState,
+)
+from ._optimizers.sgd import SGD as SGD
 from ._pipeline import Leafwise as Leafwise
 from ._transformation import (
     AbstractLeafwise as AbstractLeafwise,
@@ -34,3 +43,17 @@ from ._transforms.scale import (
 )
 from ._transforms.trace import Trace as Trace, TraceState as TraceState
 from ._transforms.weight_decay import AddDecayedWeights as AddDecayedWeights
+from ._wrappers.apply_if_finite import (
+    ApplyIfFinite as ApplyIfFinite,
+    ApplyIfFiniteState as ApplyIfFiniteState,
+)
+from ._wrappers.flatten import Flatten as Flatten
+from ._wrappers.lookahead import (
+    Lookahead as Lookahead,
+    LookaheadParams as LookaheadParams,
+    LookaheadState as LookaheadState,
+)
+from ._wrappers.multi_steps import (
+    MultiSteps as MultiSteps,
+    MultiStepsState as MultiStepsState,
+)

@@ -179,3 +179,20 @@ def resolve_mask(mask: Mask, tree: Params, name: str = "mask") -> list[bool]:
         bool(flag) if is_parameter(leaf) else False
         for flag, leaf in zip(flags, leaves, strict=True)
     ]
+
+
+@no_type_check
+def filter_cond(pred, true_fn, false_fn):
+    """`lax.cond` for functions that return trees with leaves other than arrays.
+
+    These must be the same in both branches. What the functions close over is not copied.
+    """
+    rest = []
+
+    def arrays_of(fn):
+        arrays, others = eqx.partition(fn(), eqx.is_array)
+        rest.append(others)
+        return arrays
+
+    arrays = jax.lax.cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
+    return eqx.combine(arrays, rest[0])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_scalar
+from .._combinators.freeze import zero
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
@@ -19,11 +20,6 @@ def scale(
     g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
 ) -> Inexact[Array, "*leaf"]:
     return step_size * g
-
-
-@equation
-def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
-    return jnp.zeros_like(g)
 
 
 @equation

@@ -1,5 +1,7 @@
-from ._accumulator import AccumulationType as AccumulationType
-from ._accumulator import Accumulator as Accumulator
+from ._accumulator import (
+    AccumulationType as AccumulationType,
+    Accumulator as Accumulator,
+)
 from ._grad import micro_grad as micro_grad
 from ._microbatch import microbatch as microbatch
 from ._rows import reshape_batch_axis as reshape_batch_axis

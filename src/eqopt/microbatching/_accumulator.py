@@ -23,12 +23,12 @@ class AccumulationType(enum.Enum):
     microbatches, also those that `num_real_microbatches` leaves out (as zeros)."""
 
     RUNNING_MEAN = enum.auto()
-    """The mean over the microbatches that have been evaluated: the same as `MEAN`, unless
-    `num_real_microbatches` leaves some out."""
+    """The mean over the microbatches that have been evaluated: the same as `MEAN`,
+    unless `num_real_microbatches` leaves some out."""
 
     CONCAT = enum.auto()
-    """The concatenation along axis 0, in the order of the rows of the batch. Scalars are
-    stacked, one per microbatch. What `num_real_microbatches` leaves out is zero."""
+    """The concatenation along axis 0, in the order of the rows of the batch. Scalars
+    are stacked, one per microbatch. What `num_real_microbatches` leaves out is zero."""
 
 
 class Accumulator(eqx.Module):
@@ -63,8 +63,8 @@ class Accumulator(eqx.Module):
 
     - `init`: a function `like -> carry`, where `like` is a value with a
         `jax.ShapeDtypeStruct` for every array.
-    - `update`: a function `(carry, value, index) -> carry`. It may not change the shapes
-        and dtypes of the carry. `index` is an int32 scalar.
+    - `update`: a function `(carry, value, index) -> carry`. It may not change the
+        shapes and dtypes of the carry. `index` is an int32 scalar.
     - `finalize`: a function `carry -> result`.
     - `aggregate`: a function `values -> value`, combining the rows of one microbatch,
         which lie along axis 0. Only `micro_vmap` and `micro_grad` use it.

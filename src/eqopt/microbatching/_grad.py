@@ -39,8 +39,8 @@ def micro_grad(
 ) -> Callable[..., Any]:
     """Computes the gradient for every example, transforms it, and accumulates.
 
-    The gradients of different examples are combined only after `transform_fn`, which can
-    clip or square them, say. They exist for one microbatch at a time.
+    The gradients of different examples are combined only after `transform_fn`, which
+    can clip or square them, say. They exist for one microbatch at a time.
 
     As with `eqx.filter_grad`, the gradient is with respect to the floating-point arrays
     of an argument; there is `None` in place of its other leaves.
@@ -87,28 +87,29 @@ def micro_grad(
     - `fun`: a function that returns a scalar, and with `has_aux` a pair of this and
         anything else.
     - `has_aux`: whether it does. Defaults to `False`.
-    - `argnums`: the positional argument to differentiate with respect to. With a sequence
-        of these the gradient is a tuple. Defaults to 0.
+    - `argnums`: the positional argument to differentiate with respect to, or a sequence
+        of these, which makes the gradient a tuple. Defaults to 0.
     - `batch_argnums`: which positional arguments are batches: every array in them has
-        its examples along axis 0. Defaults to 1. The arrays in keyword arguments, such as
-        one random key per example, do as well.
+        its examples along axis 0. Defaults to 1. So has every array in a keyword
+        argument: there you can pass one random key per example.
     - `keep_batch_dim`: whether `fun` gets an example as a batch of size one; otherwise
         without its batch axis. Keyword arguments never have one. Defaults to `True`.
-    - `microbatch_size`: the number of examples per microbatch. Need not divide the number
-        of examples. Defaults to `None`: all at once.
+    - `microbatch_size`: the number of examples per microbatch. Need not divide the
+        number of examples. Defaults to `None`: all at once.
     - `accumulator`: how to combine what `transform_fn` returns, as in
-        [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults to
-        the sum.
+        [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
+        to the sum.
     - `transform_fn`: a function of one example's gradient. Defaults to the identity.
-    - `metrics_fn`: a function of one example's gradient as it was before `transform_fn`,
-        returning something small. Defaults to `None`.
+    - `metrics_fn`: a function of one example's gradient, as it is before
+        `transform_fn`, that returns something small. Defaults to returning `None`.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
 
-    A function with the arguments of `fun` that returns `(gradients, aux)`. The former are
-    accumulated; `aux` is a named tuple with the fields `values` (what `fun` returned),
-    `metrics` and `aux` (or `None`), each with one entry per example along axis 0.
+    A function with the arguments of `fun` that returns `(gradients, aux)`. The former
+    are accumulated; `aux` is a named tuple with the fields `values` (the scalars),
+    `metrics` and `aux` (`None` without `has_aux`), all with one entry per example along
+    axis 0.
 
     **Raises:**
 

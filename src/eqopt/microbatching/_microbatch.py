@@ -35,15 +35,15 @@ def microbatch(
     `accumulator`: it is for you to say that your function is, for example, a sum over
     rows.
 
-    Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`, which keeps an array
-    that is sharded over its batch axis where it is. If `microbatch_size` does not divide
-    the batch then the `n` full microbatches share the first rows in this manner, and
-    the remaining rows are a smaller microbatch of their own, the last one.
+    Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`, so that an array that
+    is sharded over its batch axis stays where it is. If `microbatch_size` does not
+    divide the batch then the `n` full microbatches share the first rows in this manner,
+    and the rows that remain are a smaller microbatch of their own, the last one.
 
-    `fun` is traced once (twice if there is a smaller microbatch). Reverse-mode
-    differentiation of the result works and keeps the intermediate values of *all*
-    microbatches; for gradients in little memory, microbatch the gradient function, as in
-    the second example.
+    `fun` is traced once, or twice if there is a smaller microbatch. The result can be
+    differentiated, but reverse-mode differentiation keeps the intermediate values of
+    *all* microbatches: for a gradient in little memory, microbatch the function that
+    computes it, as in the second example.
 
     !!! example
 
@@ -115,8 +115,8 @@ def microbatch(
     if len(in_axes) != count:
         raise ValueError(
             f"`in_axes={in_axes}` has length {len(in_axes)}, but there are {count} "
-            f"batch arguments: `argnums={argnums}`, `argnames={argnames}`. Give one axis "
-            "for each, or a single int for all."
+            f"batch arguments: `argnums={argnums}`, `argnames={argnames}`. Give one "
+            "axis for each, or a single int for all."
         )
     out = _Microbatch(
         fun,
@@ -210,7 +210,7 @@ def accumulate(
     carry = _each(rules, "init", like)
     update = ft.partial(_update, rules, has_rows)
     carry = _loop(
-        lambda carry, i: update(carry, full(i), i, False), carry, executed, split
+        lambda i, carry: update(carry, full(i), i, False), carry, executed, split
     )
     if split.rest:
         last = jnp.asarray(split.count, jnp.int32)
@@ -232,8 +232,8 @@ def _executed(num_real: Any, split: Split) -> int | Array:
     if isinstance(num_real, int):
         if not 0 <= num_real <= split.total:
             raise ValueError(
-                f"`num_real_microbatches={num_real}` is out of range: {split.rows} rows "
-                f"in microbatches of {split.size} make {split.total}."
+                f"`num_real_microbatches={num_real}` is out of range: {split.rows} "
+                f"rows in microbatches of {split.size} make {split.total}."
             )
         return num_real
     num_real = jnp.asarray(num_real)
@@ -252,10 +252,10 @@ def _loop(
         return lax.fori_loop(0, jnp.minimum(executed, split.count), body, carry)
     steps = min(executed, split.count)
     if split.count == 1:
-        return body(carry, jnp.asarray(0, jnp.int32)) if steps else carry
+        return body(jnp.asarray(0, jnp.int32), carry) if steps else carry
     # A scan, unlike a while loop, can be differentiated in reverse.
     indices = jnp.arange(steps, dtype=jnp.int32)
-    return lax.scan(lambda carry, i: (body(carry, i), None), carry, indices)[0]
+    return lax.scan(lambda carry, i: (body(i, carry), None), carry, indices)[0]
 
 
 def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
@@ -13,10 +14,9 @@ from jaxtyping import PyTree
 def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyTree:
     """Splits the batch axis of every array into `(num_microbatches, microbatch_size)`.
 
-    Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`. With this column-major
-    order the *rows of a microbatch* are spread over the batch just as the whole batch is,
-    so that an array sharded over its batch axis comes out sharded over
-    `microbatch_size`, every device keeping its own rows.
+    Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`. An array that is
+    sharded over its batch axis comes out sharded over `microbatch_size`: every device
+    keeps its rows, and has its share of every microbatch.
 
     !!! example
 
@@ -56,9 +56,10 @@ def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
     if split.count == 0 or split.rest != 0:
         raise ValueError(
             f"`microbatch_size={size}` does not divide the {split.rows} rows of "
-            f"`{where}` (axis {axis} of shape {x.shape}), so that they do not fit in one "
-            "array. `microbatch` takes such a batch; here, choose a divisor or pad."
+            f"`{where}` (axis {axis} of shape {x.shape}), so that they do not fit in "
+            "one array. `microbatch` takes such a batch; here, choose a divisor or pad."
         )
+    _check_shards(where, x, axis, split)
     return jnp.swapaxes(_columns(x, axis, split), axis, axis + 1)
 
 
@@ -111,8 +112,9 @@ def _full(x: Any, axis: int, split: Split, index: Any) -> Any:
     if split.rest == 0:
         columns = _columns(x, axis, split)
         return lax.dynamic_index_in_dim(columns, index, axis + 1, keepdims=False)
-    # The full microbatches end before the batch does: slicing those rows off, to reshape
-    # them, would copy nearly the whole batch. A gather of one microbatch does not.
+    # The full microbatches end before the batch does: slicing off what remains, to be
+    # able to reshape, would copy nearly the whole batch. A gather of one microbatch
+    # does not.
     rows = index + split.count * jnp.arange(split.size, dtype=jnp.int32)
     return jnp.take(
         x, rows, axis, mode="clip", unique_indices=True, indices_are_sorted=True
@@ -141,7 +143,7 @@ def find_batch(
     """
     with_path, treedef = jtu.tree_flatten_with_path((args, kwargs))
     axes: list[int | None] = []
-    lengths: dict[str, int] = {}
+    found: dict[str, tuple[Any, int]] = {}
     for (which, key, *rest), x in with_path:
         axis = arg_axes[key.idx] if which.idx == 0 else kwarg_axes.get(key.key)
         if axis is None or not eqx.is_array(x):
@@ -150,7 +152,8 @@ def find_batch(
         where = f"{'kwargs' if which.idx else 'args'}{jtu.keystr((key, *rest))}"
         axis = _resolve_axis(where, x, axis, "in_axes")
         axes.append(axis)
-        lengths[where] = x.shape[axis]
+        found[where] = x, axis
+    lengths = {where: x.shape[axis] for where, (x, axis) in found.items()}
     rows = _common_length(lengths, args, kwargs, arg_axes, kwarg_axes)
     size = rows if size is None else size
     if size > rows:
@@ -159,7 +162,10 @@ def find_batch(
             f"(`{next(iter(lengths))}`). Use at most {rows}, or `None` for one "
             "microbatch of the whole batch."
         )
-    return Batch([x for _, x in with_path], tuple(axes), treedef, Split(rows, size))
+    split = Split(rows, size)
+    for where, (x, axis) in found.items():
+        _check_shards(where, x, axis, split)
+    return Batch([x for _, x in with_path], tuple(axes), treedef, split)
 
 
 def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
@@ -171,10 +177,21 @@ def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
             else f"Expected an axis from {-x.ndim} to {x.ndim - 1}."
         )
         raise ValueError(
-            f"`{name}={axis}` is out of range for `{where}`, which has shape {x.shape}. "
-            + fix
+            f"`{name}={axis}` is out of range for `{where}` of shape {x.shape}. {fix}"
         )
     return axis % x.ndim
+
+
+def _check_shards(where: str, x: Any, axis: int, split: Split) -> None:
+    # On an automatic mesh the type of an array has no shards: XLA moves what must move.
+    local = jax.typeof(x).sharding.shard_shape(x.shape)[axis]
+    shards = x.shape[axis] // local
+    if shards > 1 and (split.rest or split.size % shards):
+        raise ValueError(
+            f"`{where}` has its {split.rows} rows explicitly sharded {shards} ways, so "
+            f"`microbatch_size={split.size}` must divide {split.rows} and be a "
+            f"multiple of {shards}."
+        )
 
 
 def _common_length(

@@ -75,29 +75,31 @@ class _Total(AbstractRule):
     """Sum and means of one array: a mean is a weighted sum, divided once at the end."""
 
     dtype: Any
-    rest_weight: float  # of the smaller, last microbatch; a full one has weight 1
+    weights: tuple[int, int]  # of a full microbatch, and of the smaller, last one
     divisor: float | Array | None  # `None` for a sum
 
     def aggregate(self, values: Array) -> Array:
-        values = values.astype(_wide(values.dtype))
-        return (jnp.sum if self.divisor is None else jnp.mean)(values, axis=0)
+        if self.divisor is not None and not self._inexact:
+            values = values.astype(jnp.result_type(float))
+        return jnp.sum(values.astype(_wide(values.dtype)), axis=0)
 
     def init(self, like: Any) -> Array:
         return jnp.zeros_like(like, dtype=_wide(like.dtype))
 
     def update(self, carry: Array, value: Array, index: Any, rest: bool) -> Array:
         value = value.astype(carry.dtype)
-        if rest and self.divisor is not None:
-            value = value * self.rest_weight
-        return carry + value
+        weight = self.weights[rest]
+        return carry + (value if weight == 1 else value * weight)
 
     def finalize(self, carry: Array) -> Array:
         if self.divisor is not None:
             carry = carry / jnp.asarray(self.divisor, carry.dtype)
-        # Rows of integers have been aggregated to the dtype that `jnp.sum` or `jnp.mean`
-        # gives them: that is the one to keep.
-        inexact = jnp.issubdtype(self.dtype, jnp.inexact)
-        return carry.astype(self.dtype) if inexact else carry
+        # Rows of integers have got the dtype that `jnp.sum` or `jnp.mean` gives them.
+        return carry.astype(self.dtype) if self._inexact else carry
+
+    @property
+    def _inexact(self) -> bool:
+        return bool(jnp.issubdtype(self.dtype, jnp.inexact))
 
 
 class _Concat(AbstractRule):
@@ -110,8 +112,8 @@ class _Concat(AbstractRule):
         return values
 
     def init(self, like: Any) -> tuple[Array, Array | None]:
-        # A microbatch is a column, as it is in the batch (`_rows.py`): merging the first
-        # two axes then gives the original order without moving any data.
+        # A microbatch is a column, as it is in the batch (`_rows.py`): merging the
+        # first two axes then gives the original order without moving any data.
         axis = min(1, len(like.shape))
         shape = (*like.shape[:axis], self.split.count, *like.shape[axis:])
         columns = jnp.expand_dims(jnp.zeros_like(like), axis)
@@ -160,23 +162,24 @@ def make_rules(
         raise ValueError(
             "`accumulator` must have the structure of the function's output, or be a "
             f"prefix of it.\nFound:    {found}\nExpected: {expected}\nA single "
-            "`AccumulationType` treats all of the output alike. JAX says about the first "
-            f"difference: {error}"
+            "`AccumulationType` treats all of the output alike. JAX says about the "
+            f"first difference: {error}"
         ) from None
-    # The number of microbatches, where the smaller, last one counts for less than one.
-    weight = split.rows / split.size
+    # A mean weights microbatches by their rows, which its divisor counts, in units of
+    # full microbatches if there are no others. Aggregated rows are a sum already.
+    equal = split.rest == 0 and not has_rows
+    unit = split.size if equal else 1
+    weights = (1, 1) if equal or has_rows else (split.size, split.rest)
     if isinstance(executed, int):
-        running = weight if executed > split.count else max(executed, 1)
+        done = max(1, min(executed * split.size, split.rows))
     else:
-        # Without any microbatch the sum is zero, and so is the running mean.
-        some = jnp.maximum(executed, 1).astype(jnp.result_type(float))
-        running = jnp.where(executed > split.count, weight, some)
+        done = jnp.clip(executed * split.size, 1, split.rows)
     divisors = {
         AccumulationType.SUM: None,
-        AccumulationType.MEAN: weight,
-        AccumulationType.RUNNING_MEAN: running,
+        AccumulationType.MEAN: split.rows / unit,
+        AccumulationType.RUNNING_MEAN: done / unit,
     }
-    make_rule = ft.partial(_rule, divisors=divisors, split=split, has_rows=has_rows)
+    make_rule = ft.partial(_rule, weights, divisors, split, has_rows)
     return jtu.tree_map_with_path(
         lambda path, kind, out, rest: (
             _Custom(kind)
@@ -193,14 +196,14 @@ def make_rules(
 
 
 def _rule(
+    weights: tuple[int, int],
+    divisors: dict[AccumulationType, float | Array | None],
+    split: Split,
+    has_rows: bool,
     path: Any,
     kind: AccumulationType,
     output: Any,
     rest_output: Any,
-    *,
-    divisors: dict[AccumulationType, float | Array | None],
-    split: Split,
-    has_rows: bool,
 ) -> AbstractRule:
     if not isinstance(output, jax.ShapeDtypeStruct):
         return _Keep(output)
@@ -209,8 +212,8 @@ def _rule(
     skip = 1 if concat or has_rows else 0
     if output.shape[skip:] != rest_output.shape[skip:]:
         raise ValueError(
-            f"{kind.name} cannot combine `{where}`: its shape is {output.shape} for the "
-            f"microbatches of {split.size} rows, and {rest_output.shape} for the last "
+            f"{kind.name} cannot combine `{where}`: it has shape {output.shape} for "
+            f"microbatches of {split.size} rows, but {rest_output.shape} for the last "
             f"one of {split.rest}. Use CONCAT for what has one entry per row, or a "
             f"microbatch size that divides {split.rows}."
         )
@@ -222,7 +225,7 @@ def _rule(
             f"{kind.name} needs floating-point values, but `{where}` has dtype "
             f"{output.dtype}. Cast it in the function, or use SUM."
         )
-    return _Total(output.dtype, split.rest / split.size, divisor)
+    return _Total(output.dtype, (1, 1) if divisor is None else weights, divisor)
 
 
 def _wide(dtype: Any) -> Any:

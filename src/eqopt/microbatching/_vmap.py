@@ -48,8 +48,8 @@ def micro_vmap(
         an axis, or `None` for an argument that is not mapped, for each of them. May be
         negative. Keyword arguments are mapped over axis 0. Defaults to 0.
     - `out_axes`: where the mapped axis goes in the output. Only 0 is supported.
-    - `microbatch_size`: the number of examples per microbatch. Need not divide the number
-        of examples. Defaults to `None`: all at once.
+    - `microbatch_size`: the number of examples per microbatch. Need not divide the
+        number of examples. Defaults to `None`: all at once.
     - `vmap_fn`: what vectorises a microbatch: a function like `jax.vmap`, called as
         `vmap_fn(function_of_arrays, in_axes=..., out_axes=0)`. Defaults to `jax.vmap`.
     - `accumulator`: what to do with the outputs, as in
@@ -102,8 +102,8 @@ class _MicroVmap(eqx.Module):
         if len(in_axes) != len(args):
             raise ValueError(
                 f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
-                f"{len(args)} positional arguments. Give an axis or `None` for each, or a "
-                "single int for all."
+                f"{len(args)} positional arguments. Give an axis or `None` for each, "
+                "or a single int for all."
             )
         kwarg_axes = dict.fromkeys(kwargs, 0)
         batch = find_batch(args, kwargs, in_axes, kwarg_axes, self.microbatch_size)

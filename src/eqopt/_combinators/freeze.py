@@ -1,0 +1,45 @@
+"""Keeping some leaves as they are."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Inexact
+
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Mask, Params
+
+
+@equation
+def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    return jnp.zeros_like(g)
+
+
+class Freeze(AbstractLeafwise):
+    """Makes the updates of some leaves zero, so that these parameters stay as they are.
+
+    Put it last in a chain, behind weight decay, and the parameters do not change by a
+    bit. (A transformation before it still holds state for them.)
+
+    !!! example
+
+        ```python
+        frozen = eqx.tree_at(lambda m: m.encoder, jax.tree.map(lambda _: False, model), True)
+        opt = eqopt.Chain(eqopt.AdamW(1e-3), eqopt.Freeze(frozen))
+        ```
+
+    **Arguments:**
+
+    - `mask`: which leaves are frozen, as in [`eqopt.Masked`][].
+    """
+
+    mask: Mask
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(zero, mask=self.mask)

@@ -1,0 +1,100 @@
+"""Transforming some leaves only."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+
+from .._apply import apply_updates
+from .._leaves import mask_out
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import (
+    AbstractFused,
+    AbstractLeafwise,
+    AbstractTransformation,
+    check_state,
+)
+from .._types import Mask, Params, State, Updates
+
+
+class MaskedState(eqx.Module):
+    """`inner_state`: the inner state, with `None` at every leaf that is left out."""
+
+    inner_state: State
+
+
+class Masked(AbstractFused):
+    """Applies a transformation to some leaves; the updates of all others pass unchanged.
+
+    Leaves that are left out have no state.
+
+    !!! example
+
+        ```python
+        is_matrix = lambda params: jax.tree.map(lambda p: p.ndim >= 2, params)
+        decay = eqopt.Masked(eqopt.AddDecayedWeights(1e-4), is_matrix)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the transformation.
+    - `mask`: which leaves it transforms: a tree of Python bools with the structure of the
+        parameters or a prefix of it, or a function of the parameters that gives one. An
+        `eqx.Module` is always a tree, also if it can be called. What stands at leaves
+        that are no parameters does not matter.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if the
+    mask does not fit the parameters or holds anything but Python bools.
+    """
+
+    inner: AbstractTransformation
+    mask: Mask
+
+    def init(self, params: Params) -> MaskedState:
+        return MaskedState(self.inner.init(mask_out(params, self.mask)))
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        chosen = mask_out(params, self.mask)
+        return eqx.combine(self.inner.eval_params(state.inner_state, chosen), params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        leafwise = self._leafwise(pipeline, state)
+        if leafwise is not None:
+            promise = pipeline.push(type(self.inner).__name__, leafwise)
+            return lambda: MaskedState(promise())
+        updates, params = pipeline.flush(), pipeline.params
+        chosen = mask_out(updates, self.mask)
+        new, inner_state = self.inner.update(
+            chosen, state.inner_state, self._chosen(params), **pipeline.extra
+        )
+        pipeline.replace(eqx.combine(new, updates))
+        return lambda: MaskedState(inner_state)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        check_state(self, state)
+        if isinstance(self.inner, AbstractLeafwise):
+            promise = self._feed(pipeline, state)
+            return pipeline.apply(), promise
+        updates, params = pipeline.flush(), pipeline.params
+        chosen, others = (mask_out(updates, self.mask, keep) for keep in (True, False))
+        new, inner_state = self.inner.step(
+            chosen, state.inner_state, self._chosen(params), **pipeline.extra
+        )
+        params = eqx.combine(new, apply_updates(params, others))
+        return params, lambda: MaskedState(inner_state)
+
+    def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
+        """The inner equation with this mask, where that says it all."""
+        if not isinstance(self.inner, AbstractLeafwise):
+            return None
+        params = self._chosen(pipeline.params)
+        leafwise = self.inner.leafwise(state.inner_state, params, **pipeline.extra)
+        return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
+
+    def _chosen(self, params: Params | None) -> Updates | None:
+        return None if params is None else mask_out(params, self.mask)

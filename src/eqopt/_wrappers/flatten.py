@@ -1,0 +1,107 @@
+"""All parameters as one vector."""
+
+import functools
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Inexact
+
+from .._leaves import align, flatten_updates, is_parameter, keystr, parameters
+from .._transformation import AbstractTransformation
+from .._types import Params, State, Updates
+
+
+class Flatten(AbstractTransformation):
+    """Lets the inner transformation see all parameters as one vector.
+
+    For a model of very many small leaves, that is less to trace, to compile and to
+    launch, at the price of copying the leaves together and apart. For transformations
+    that look at a leaf as a whole (trust ratios, factored moments) it is another
+    algorithm: the whole model is their one leaf.
+
+    Leaves of different dtypes meet in the dtype to which they promote: with float32 and
+    bfloat16 parameters the vector and the inner state are float32, with float32 and
+    complex64 ones they are complex64. Updates come back in the dtypes they had.
+
+    **Arguments:**
+
+    - `inner`: the transformation.
+
+    **Raises:**
+
+    A `ValueError` that names the key path, in `update`, if `updates` and `params` do not
+    hold arrays at the same places.
+    """
+
+    inner: AbstractTransformation
+
+    def init(self, params: Params) -> State:
+        return self.inner.init(_joined(jtu.tree_leaves(parameters(params))))
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        leaves, treedef = flatten_updates(updates)
+        given = [leaf for leaf in leaves if leaf is not None]
+        flat_params = None
+        if params is not None:
+            flat_params = _joined(_matching(updates, leaves, treedef, params))
+        flat, state = self.inner.update(_joined(given), state, flat_params, **extra)
+        parts = iter(_parted(flat, given))
+        new = [None if leaf is None else next(parts) for leaf in leaves]
+        return treedef.unflatten(new), state
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
+        leaves, treedef = flatten_updates(grads)
+        given = [leaf for leaf in leaves if leaf is not None]
+        old = _matching(grads, leaves, treedef, params)
+        flat, state = self.inner.step(_joined(given), state, _joined(old), **extra)
+        parts = iter(_parted(flat, old))
+        new = [None if leaf is None else next(parts) for leaf in leaves]
+        return eqx.combine(treedef.unflatten(new), params), state
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        leaves, treedef = jtu.tree_flatten(parameters(params))
+        flat = self.inner.eval_params(state, _joined(leaves))
+        return eqx.combine(treedef.unflatten(_parted(flat, leaves)), params)
+
+
+def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> list:
+    """The parameters of which all, and no others, have an update."""
+    column = align(treedef, params, "params")
+    for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
+        if (g is None) == is_parameter(p):
+            has, lacks = ("params", "updates") if g is None else ("updates", "params")
+            raise ValueError(
+                f"Flatten: `{has}` has an array at `{keystr(updates, i)}`, but `{lacks}` "
+                "has none. All parameters become one vector, so each needs an update: "
+                "to train some of them only, put `Flatten` inside `eqopt.Masked`."
+            )
+    return [p for g, p in zip(leaves, column, strict=True) if g is not None]
+
+
+def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:
+    if not leaves:
+        return jnp.zeros(0)
+    dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
+    return jnp.concatenate([leaf.reshape(-1).astype(dtype) for leaf in leaves])
+
+
+def _parted(
+    flat: Inexact[Array, " size"], like: list[Inexact[Array, "..."]]
+) -> list[Inexact[Array, "..."]]:
+    ends = list(itertools.accumulate(leaf.size for leaf in like))
+    parts = [flat[end - x.size : end] for x, end in zip(like, ends, strict=True)]
+    return [
+        (part if jnp.iscomplexobj(x) else part.real).reshape(x.shape).astype(x.dtype)
+        for part, x in zip(parts, like, strict=True)
+    ]

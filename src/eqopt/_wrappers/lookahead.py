@@ -1,0 +1,212 @@
+"""Slow weights that follow fast ones."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Int
+
+from .._apply import apply_updates, incremental_update
+from .._checks import check_count, check_range
+from .._equations import equation
+from .._leaves import filter_cond, map_parameters, parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractTransformation, check_state
+from .._types import Params, RealScalarLike, State, Updates
+from ..tree import zeros_like
+
+
+class LookaheadParams(eqx.Module):
+    """A pair of fast and slow parameters.
+
+    **Attributes:**
+
+    - `fast`: the parameters to take gradients with.
+    - `slow`: the parameters to evaluate with.
+    """
+
+    fast: Params
+    slow: Params
+
+    @classmethod
+    def init_synced(cls, params: Params) -> "LookaheadParams":
+        """A pair that starts at the same place, in buffers of its own."""
+        return cls(fast=params, slow=eqx.combine(_copied(params), params))
+
+
+def _copied(params: Params) -> Params:
+    """The parameters in buffers of their own, so that each may be donated."""
+    return map_parameters(lambda x: jnp.array(x, copy=True), params)
+
+
+class LookaheadState(eqx.Module):
+    """The state of [`eqopt.Lookahead`][].
+
+    **Attributes:**
+
+    - `fast_state`: the inner state.
+    - `steps_since_sync`: the fast steps since the last slow one, a 0-d int32 array.
+    - `slow`: the slow weights, a tree like the parameters; `None` if the parameters are
+        [`eqopt.LookaheadParams`][], which hold them.
+    """
+
+    fast_state: State
+    steps_since_sync: Int[Array, ""]
+    slow: Params | None
+
+
+class Lookahead(AbstractTransformation):
+    r"""Goes $k$ steps with the inner optimizer, then back a part of the way.
+
+    Every $k$-th step is followed by
+    $$\phi \leftarrow \phi + \alpha\,(\theta - \phi), \qquad \theta \leftarrow \phi$$
+    for the fast weights $\theta$ and the slow weights $\phi$.
+
+    Given plain parameters, such as a model, it holds the slow weights in its state; get
+    a model with them by [`eqopt.Lookahead.eval_params`][]. It also takes
+    [`eqopt.LookaheadParams`][], for which gradients are those of the fast parameters
+    alone, and updates are again a pair.
+
+    The updates must be added to the parameters as they are: nothing may follow this in a
+    chain.
+
+    **Arguments:**
+
+    - `inner`: the fast optimizer.
+    - `sync_period`: $k \ge 1$, an integer.
+    - `slow_step_size`: $\alpha \in [0, 1]$.
+    - `reset_state`: whether the inner optimizer starts afresh after each slow step.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhang2019lookahead,
+            author = {Zhang, Michael R. and Lucas, James and Hinton, Geoffrey and Ba,
+                      Jimmy},
+            title = {Lookahead Optimizer: k Steps Forward, 1 Step Back},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2019},
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    sync_period: int | Int[Array, ""]
+    slow_step_size: RealScalarLike
+    reset_state: bool = False
+
+    def __check_init__(self):
+        check_count(self, "sync_period")
+        check_range(self, "slow_step_size", 0, 1, includes_high=True)
+
+    def init(self, params: Params) -> LookaheadState:
+        fast = params.fast if isinstance(params, LookaheadParams) else params
+        is_pair = fast is not params
+        return LookaheadState(
+            fast_state=self.inner.init(fast),
+            steps_since_sync=jnp.zeros((), jnp.int32),
+            slow=None if is_pair else _copied(params),
+        )
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, LookaheadState]:
+        if params is None:
+            raise ValueError(
+                "Lookahead needs the parameters, but `params` is None. Pass the model "
+                "as third argument: `update(updates, state, model)`."
+            )
+        fast, slow = self._split(state, params)
+        updates, fast_state = self.inner.update(
+            updates, state.fast_state, fast, **extra
+        )
+        due, count = self._due(state)
+        updates, move, fast_state = filter_cond(
+            due,
+            lambda: (
+                *self._moves(updates, fast, slow),
+                self._restarted(fast, fast_state),
+            ),
+            lambda: (updates, zeros_like(slow), fast_state),
+        )
+        if isinstance(params, LookaheadParams):
+            new = LookaheadState(fast_state, count, None)
+            return LookaheadParams(fast=updates, slow=move), new
+        slow = apply_updates(slow, move)
+        return updates, LookaheadState(fast_state, count, slow)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, LookaheadState]:
+        fast, slow = self._split(state, params)
+        fast, fast_state = self.inner.step(grads, state.fast_state, fast, **extra)
+        due, count = self._due(state)
+        fast, slow, fast_state = filter_cond(
+            due,
+            lambda: self._synced(fast, slow, fast_state),
+            lambda: (fast, slow, fast_state),
+        )
+        if isinstance(params, LookaheadParams):
+            return LookaheadParams(fast, slow), LookaheadState(fast_state, count, None)
+        return fast, LookaheadState(fast_state, count, slow)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        fast, slow = self._split(state, params)
+        return self.inner.eval_params(state.fast_state, eqx.combine(slow, fast))
+
+    def _split(self, state, params):
+        """The fast and the slow parameters, wherever they are."""
+        check_state(self, state)
+        is_pair = isinstance(params, LookaheadParams)
+        if is_pair == (state.slow is not None):
+            kinds = ("plain parameters", "LookaheadParams")
+            raise TypeError(
+                f"Lookahead was given {kinds[is_pair]}, but `init` was given "
+                f"{kinds[not is_pair]}. Pass the same kind to both."
+            )
+        return (params.fast, params.slow) if is_pair else (params, state.slow)
+
+    def _due(self, state):
+        count = state.steps_since_sync + 1
+        due = count >= self.sync_period
+        return due, jnp.where(due, 0, count).astype(jnp.int32)
+
+    def _moves(self, updates, fast, slow):
+        """What to add to the fast and to the slow parameters for a synchronization."""
+        pipeline = Pipeline(updates, fast, {})
+        shared = {"slow_step_size": self.slow_step_size}
+        promise = pipeline.push("Lookahead", Leafwise(synchronize, _Slow(slow), shared))
+        return pipeline.flush(), promise().slow
+
+    def _synced(self, fast, slow, fast_state):
+        slow = incremental_update(fast, slow, self.slow_step_size)
+        fast = eqx.combine(parameters(slow), fast)
+        return fast, slow, self._restarted(fast, fast_state)
+
+    def _restarted(self, fast, fast_state):
+        return self.inner.init(fast) if self.reset_state else fast_state
+
+
+class _Slow(eqx.Module):
+    slow: Params
+
+
+@equation
+def synchronize(
+    g: Inexact[Array, "*leaf"],
+    slow: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    slow_step_size: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    distance = p + g - slow
+    return g - (1 - slow_step_size) * distance, slow_step_size * distance

@@ -1,0 +1,200 @@
+"""One step from the gradients of several mini-batches."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Inexact, Int, PyTree
+
+from .._checks import check_count
+from .._equations import equation
+from .._leaves import filter_cond, map_parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractTransformation, check_state
+from .._types import Params, Schedule, State, Updates
+from ..numerics import safe_increment
+from ..tree import zeros_like
+
+
+class MultiStepsState(eqx.Module):
+    """What has been gathered since the last step.
+
+    **Attributes:**
+
+    - `mini_step`: the mini-steps gathered since then, a 0-d int32 array.
+    - `gradient_step`: the steps of the inner optimizer so far, a 0-d int32 array.
+    - `inner_state`: the inner state.
+    - `acc_grads`: the mean, or sum, of the gradients gathered since then. (After a step
+        it holds those of that step until the next mini-step overwrites it.)
+    - `skip_state`: the diagnostics of the last call of `should_skip_update_fn`.
+    """
+
+    mini_step: Int[Array, ""]
+    gradient_step: Int[Array, ""]
+    inner_state: State
+    acc_grads: Updates
+    skip_state: PyTree
+
+
+@equation
+def gather(
+    g: Inexact[Array, "*leaf"],
+    acc_grads: Inexact[Array, "*leaf"],
+    *,
+    n: Int[Array, ""],
+    mean: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    more = (g - acc_grads) / (n + 1) if mean else g
+    # Chosen, not multiplied by zero: whatever a step left behind, NaNs too, is gone, and
+    # nothing needs to be cleared after a step.
+    return g, jnp.where(n == 0, g, acc_grads + more)
+
+
+class MultiSteps(AbstractTransformation):
+    r"""Gathers the gradients of $k$ mini-batches, and lets the inner optimizer step once.
+
+    In between, updates are zero, and nothing but the gathered gradients changes. With
+    `step`, that is all the work that is done; `update` writes the zeros as well.
+
+    !!! example
+
+        ```python
+        opt = eqopt.MultiSteps(eqopt.AdamW(1e-3), every_k_schedule=8)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the optimizer. It sees the gradients in the dtype in which they came.
+    - `every_k_schedule`: $k \ge 1$, an integer, or a schedule of it: a function of the
+        number of steps of `inner` so far.
+    - `use_grad_mean`: whether `inner` gets the mean of the gradients, not their sum.
+    - `should_skip_update_fn`: a function of the gradients, the number of steps of `inner`
+        so far and the parameters that returns a 0-d bool array and any tree of arrays.
+        Where it says so, a mini-step is left out as if it had never been; the tree is
+        kept as `skip_state`.
+    - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for that
+        of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if `every_k_schedule` is an integer smaller than 1, and a `TypeError`
+    if what `should_skip_update_fn` returns is not a 0-d bool.
+    """
+
+    inner: AbstractTransformation
+    every_k_schedule: int | Int[Array, ""] | Schedule
+    use_grad_mean: bool = True
+    should_skip_update_fn: Callable[..., tuple[Any, PyTree]] | None = None
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
+
+    def __check_init__(self):
+        if not callable(self.every_k_schedule):
+            check_count(self, "every_k_schedule")
+
+    def init(self, params: Params) -> MultiStepsState:
+        gradient_step = jnp.zeros((), jnp.int32)
+        zeros = map_parameters(lambda x: jnp.zeros(x.shape, x.dtype), params)
+        _, skip_state = self._should_skip(zeros, gradient_step, params)
+        return MultiStepsState(
+            mini_step=jnp.zeros((), jnp.int32),
+            gradient_step=gradient_step,
+            inner_state=self.inner.init(params),
+            acc_grads=map_parameters(
+                lambda x: zeros_like(x, self._dtype(x.dtype)), params
+            ),
+            skip_state=skip_state,
+        )
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, MultiStepsState]:
+        zeros = lambda: map_parameters(jnp.zeros_like, updates)
+        step = lambda grads, inner_state: self.inner.update(
+            grads, inner_state, params, **extra
+        )
+        return self._gather(updates, state, params, step, zeros)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, MultiStepsState]:
+        step = lambda grads, inner_state: self.inner.step(
+            grads, inner_state, params, **extra
+        )
+        return self._gather(grads, state, params, step, lambda: params)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return self.inner.eval_params(state.inner_state, params)
+
+    def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
+        """Whether the last call was one in which the inner optimizer made a step.
+
+        **Arguments:**
+
+        - `state`: as returned by that call.
+        """
+        return (state.mini_step == 0) & (state.gradient_step > 0)
+
+    def _gather(self, grads, state, params, step, stay):
+        check_state(self, state)
+        skip, skip_state = self._should_skip(grads, state.gradient_step, params)
+        gathered = lambda: self._gathered(grads, state, step, stay)
+        if self.should_skip_update_fn is None:
+            result, new = gathered()
+        else:
+            result, new = filter_cond(skip, lambda: (stay(), state), gathered)
+        return result, dataclasses.replace(new, skip_state=skip_state)
+
+    def _gathered(self, grads, state, step, stay):
+        pipeline = Pipeline(grads, None, {})
+        shared = {"n": state.mini_step, "mean": self.use_grad_mean}
+        promise = pipeline.push("MultiSteps", Leafwise(gather, state, shared))
+        pipeline.flush()
+        acc_grads = promise().acc_grads
+        k = self.every_k_schedule
+        is_last = state.mini_step + 1 >= (k(state.gradient_step) if callable(k) else k)
+        like_grads = lambda: jax.tree.map(
+            lambda acc, g: acc.astype(g.dtype), acc_grads, grads
+        )
+        result, inner_state = filter_cond(
+            is_last,
+            lambda: step(like_grads(), state.inner_state),
+            lambda: (stay(), state.inner_state),
+        )
+        new = MultiStepsState(
+            mini_step=jnp.where(is_last, 0, state.mini_step + 1),
+            gradient_step=jnp.where(
+                is_last, safe_increment(state.gradient_step), state.gradient_step
+            ),
+            inner_state=inner_state,
+            acc_grads=acc_grads,
+            skip_state=state.skip_state,
+        )
+        return result, new
+
+    def _should_skip(self, grads, gradient_step, params):
+        if self.should_skip_update_fn is None:
+            return False, None
+        skip, diagnostics = self.should_skip_update_fn(grads, gradient_step, params)
+        if jnp.shape(skip) != () or jnp.result_type(skip) != bool:
+            raise TypeError(
+                "MultiSteps: `should_skip_update_fn` must return a pair of a 0-d bool "
+                "and any tree of arrays, but the first is of dtype "
+                f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
+            )
+        return skip, diagnostics
+
+    def _dtype(self, dtype: Any) -> Any:
+        """That of the accumulator for gradients of the given dtype."""
+        if self.accumulator_dtype is None:
+            return dtype
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return jnp.promote_types(self.accumulator_dtype, jnp.complex64)
+        return self.accumulator_dtype
