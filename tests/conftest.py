@@ -1,8 +1,16 @@
-"""Fixtures that every test may use."""
+"""Settings for all tests, and fixtures that every test may use."""
 
-import equinox.internal as eqxi
-import jax
-import pytest
+import os
+
+
+# Before JAX starts: the laws on sharding need several devices.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import equinox.internal as eqxi  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -12,3 +20,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture
 def getkey():
     return eqxi.GetKey()
+
+
+@pytest.fixture
+def standard_promotion():
+    """For tests that run code of others, which may rely on implicit promotion."""
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -52,8 +52,8 @@ def check_scalar(owner: object, name: str, or_schedule: bool = False) -> None:
     if np.ndim(value) != 0:
         raise ValueError(
             f"{where} must be {expected}, but has shape {np.shape(value)}. For a "
-            f"population, map over it: `eqx.filter_vmap(lambda x: "
-            f"{type(owner).__name__}({name}=x))(values)`."
+            "population, build and use the optimizer under `eqx.filter_vmap`: "
+            f"`eqx.filter_vmap(lambda {name}: ...)(values)`."
         )
     if not is_number and not np.issubdtype(value.dtype, np.number) and (
         value.dtype.name not in _JAX_FLOATS

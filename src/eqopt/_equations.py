@@ -27,9 +27,10 @@ class Equation:
                 "share."
             )
         self.leaves = tuple(leaves[1:])
-        # The import hook may have wrapped it already.
-        self._fn = jaxtyped(inspect.unwrap(fn), typechecker=beartype)
         functools.update_wrapper(self, fn)
+        fn = inspect.unwrap(fn)  # the import hook may have been here before
+        is_annotated = bool(getattr(fn, "__annotations__", None))
+        self._fn = jaxtyped(fn, typechecker=beartype) if is_annotated else fn
 
     def __call__(self, *leaves: Array, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
@@ -101,42 +102,34 @@ def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> C
 
 
 def _evaluate(program, takes_params, apply, packed, g, *arguments):
-    rest = iter(arguments)
-    p = next(rest) if takes_params else None
-    leaves = [
-        [p if name == "p" else next(rest) for name in operation.equation.leaves]
-        for operation in program
-    ]
-    real = _compute_dtype(g, p, *(x for group in leaves for x in group))
-    values = iter(packed.astype(real))
-    shared = [
-        {name: next(values) for name in operation.packed}
-        | {name: next(rest) for name in operation.loose}
-        for operation in program
-    ]
-    u, stored = _widen(g, real), []
-    # Every dtype is set here, by hand, so promotion inside an equation is no accident.
+    # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
-        for operation, old, given in zip(program, leaves, shared, strict=True):
-            old_widened = (_widen(x, real) for x in old)
-            static = dict(operation.static)
-            out = operation.equation(u, *old_widened, **given, **static)
+        rest = iter(arguments)
+        p = next(rest) if takes_params else None
+        leaves = [
+            [p if name == "p" else next(rest) for name in operation.equation.leaves]
+            for operation in program
+        ]
+        real = _compute_dtype(g, p, *(x for group in leaves for x in group))
+        values = iter(packed.astype(real))
+        u, stored = _widen(g, real), []
+        for operation, old in zip(program, leaves, strict=True):
+            shared = {name: next(values) for name in operation.packed}
+            shared |= {name: next(rest) for name in operation.loose}
+            out = operation.equation(
+                u, *(_widen(x, real) for x in old), **shared, **dict(operation.static)
+            )
             u, *new = out if isinstance(out, tuple) else (out,)
-            slots = [
-                x
-                for name, x in zip(operation.equation.leaves, old, strict=True)
-                if name in operation.slots
-            ]
+            names = zip(operation.equation.leaves, old, strict=True)
+            slots = [x for name, x in names if name in operation.slots]
             _check_outputs(operation, g, u, slots, new)
-            stored += [
-                x.astype(slot.dtype) for x, slot in zip(new, slots, strict=True)
-            ]
-        if apply:
-            if u.shape != p.shape:
-                raise ShapeMismatch("p")
-            # A sum that the caller's rounding sees once: not of a rounded update.
-            return (_widen(p, real) + u).astype(p.dtype), *stored
-    return _narrow(u, g.dtype), *stored
+            pairs = zip(new, slots, strict=True)
+            stored += [x.astype(slot.dtype) for x, slot in pairs]
+        if not apply:
+            return _narrow(u, g.dtype), *stored
+        if u.shape != p.shape:
+            raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
+        return _narrow(_widen(p, real) + u, p.dtype), *stored
 
 
 def _compute_dtype(*leaves: Any) -> Any:

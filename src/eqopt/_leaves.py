@@ -3,7 +3,6 @@
 Nothing else handles `None`, and nothing else says where two trees differ.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, no_type_check
 
@@ -37,17 +36,10 @@ def is_parameter(x):
     return eqx.is_inexact_array(x)
 
 
-def map_parameters(fn: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
-    """Applies `fn` to every parameter in `tree`, and gives `None` for all other leaves.
-
-    Each of `rest` has the parameters of `tree` at the same places.
-    """
+def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
+    """Applies `fn` to every parameter in `tree`, and gives `None` for all other leaves."""
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
-    columns = [align(treedef, other, "the other tree") for other in rest]
-    return treedef.unflatten(
-        None if x is None else fn(x, *others)
-        for x, *others in zip(leaves, *columns, strict=True)
-    )
+    return treedef.unflatten(None if x is None else fn(x) for x in leaves)
 
 
 def flatten_updates(updates: PyTree) -> tuple[list, jtu.PyTreeDef]:
@@ -72,8 +64,8 @@ def _not_inexact(path: str, leaf: Any) -> str:
     )
 
 
-def align(treedef: jtu.PyTreeDef, tree: PyTree, name: str) -> list:
-    """The subtrees of `tree` at the leaves of `treedef`.
+def align(treedef: jtu.PyTreeDef, tree: PyTree, name: str, updates: PyTree) -> list:
+    """The subtrees of `tree` at the leaves of `updates`, whose structure is `treedef`.
 
     **Raises:**
 
@@ -82,38 +74,61 @@ def align(treedef: jtu.PyTreeDef, tree: PyTree, name: str) -> list:
     try:
         return treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
-        reference = treedef.unflatten(range(treedef.num_leaves))
-        raise ValueError(_disagreement(name, tree, reference)) from None
+        raise ValueError(
+            f"{_disagreement(name, tree, 'updates', updates)} {_ONE_MODEL}"
+        ) from None
 
 
-def _disagreement(name: str, tree: PyTree, reference: PyTree) -> str:
-    message = f"`{name}` has another tree structure than `updates`."
-    found, expected = (
-        {jtu.keystr(path): None for path, _ in jtu.tree_leaves_with_path(t, is_none)}
-        for t in (tree, reference)
+_ONE_MODEL = (
+    "Updates, parameters and optimizer state belong to one model: was the model changed "
+    "after `init`, or is this another model's state?"
+)
+
+
+def _disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
+    """Says where two trees differ: in places, else in shapes, else in their nodes."""
+    here, there = (
+        {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_none)}
+        for t in (tree, other)
     )
-    for problem, here, there in (
-        (f"`updates` has no such place as this of `{name}`", found, expected),
-        (f"`{name}` has no such place as this of `updates`", expected, found),
-    ):
-        paths = [path for path in here if path not in there]
-        if paths:
-            message += f" {problem}: {listed(paths)}."
-    if found.keys() == expected.keys():
-        message += (
-            " Both have leaves at the same places, so their containers differ in type "
-            f"or in static fields: {jtu.tree_structure(tree, is_leaf=is_none)} against "
-            f"{jtu.tree_structure(reference)}."
-        )
-    return (
-        f"{message} Updates, parameters and optimizer state belong to one model: was "
-        "the model changed after `init`, or is this another model's state?"
+    message = f"`{name}` has another tree structure than `{other_name}`."
+    only_here = [path for path in here if path not in there]
+    only_there = [path for path in there if path not in here]
+    if only_here:
+        message += f" Only `{name}` has a leaf at {listed(only_here)}."
+    if only_there:
+        message += f" Only `{other_name}` has a leaf at {listed(only_there)}."
+    if only_here or only_there:
+        return message
+    shapes = [
+        f"`{path}` ({np.shape(x)} against {np.shape(there[path])})"
+        for path, x in here.items()
+        if eqx.is_array(x) and np.shape(x) != np.shape(there[path])
+    ]
+    if shapes:
+        return f"{message} Shapes differ at {listed(shapes, quote='')}."
+    return f"{message} {_node_difference(tree, other)}"
+
+
+def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
+    """Where two trees with the same leaves have different containers."""
+    where = f"At `{path}`" if path else "At the root"
+    if type(tree) is not type(other):
+        return f"{where}, a {type(tree).__name__} faces a {type(other).__name__}."
+    children, others = (
+        jtu.tree_flatten_with_path(t, is_leaf=lambda x, t=t: x is not t)[0]
+        for t in (tree, other)
     )
+    for (key, child), (_, other_child) in zip(children, others, strict=False):
+        structures = (jtu.tree_structure(c, is_leaf=is_none) for c in (child, other_child))
+        if len(set(structures)) > 1:
+            return _node_difference(child, other_child, path + jtu.keystr(key))
+    return f"{where}, two {type(tree).__name__}s differ in a static field."
 
 
-def listed(paths: list[str]) -> str:
-    """The first few of some key paths, quoted, and how many more there are."""
-    shown = ", ".join(f"`{path}`" for path in paths[:_SHOWN_PATHS])
+def listed(paths: list[str], quote: str = "`") -> str:
+    """The first few of some key paths, and how many more there are."""
+    shown = ", ".join(f"{quote}{path}{quote}" for path in paths[:_SHOWN_PATHS])
     more = len(paths) - _SHOWN_PATHS
     return f"{shown} and {more} more" if more > 0 else shown
 
@@ -152,22 +167,22 @@ def resolve_mask(mask: Mask, tree: Params, name: str = "mask") -> list[bool]:
     """
     if callable(mask) and not isinstance(mask, eqx.Module):
         mask = mask(parameters(tree))
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    leaves = jtu.tree_leaves(tree, is_leaf=is_none)
     flags = []
-    # The mask is the shorter tree, so it is the mask that spreads over `tree`.
-    spread = functools.partial(jtu.tree_map, is_leaf=is_none)
     try:
-        spread(
-            lambda flag, part: flags.extend(
-                [flag] * len(jtu.tree_leaves(part, is_leaf=is_none))
+        jtu.tree_map(
+            lambda flag, branch: flags.extend(
+                [flag] * len(jtu.tree_leaves(branch, is_leaf=is_none))
             ),
             mask,
             tree,
+            is_leaf=is_none,
         )
     except (ValueError, TypeError):
-        reference = treedef.unflatten(range(len(leaves)))
         raise ValueError(
-            _disagreement(name, mask, reference).replace("updates", "parameters")
+            f"{_disagreement(name, mask, 'params', tree)} A mask has the structure of "
+            "the parameters, or of the upper part of it, with a bool in the place of "
+            "whole branches."
         ) from None
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):

@@ -107,7 +107,7 @@ def _walk(updates, params, pending, apply):
     """Runs `pending` on every leaf: the new updates or parameters, and the states."""
     leaves, treedef = flatten_updates(updates)
     stages = [_lay_out(*item, updates, leaves, treedef) for item in pending]
-    p = _column_of_params(leaves, treedef, params, stages, apply)
+    p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
     # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
     prepared = {}
@@ -150,10 +150,10 @@ def _lay_out(owner, leafwise, updates, leaves, treedef):
         if name == "p":
             continue
         if name in leafwise.reads:
-            columns[name] = align(treedef, leafwise.reads[name], name)
+            columns[name] = align(treedef, leafwise.reads[name], name, updates)
         elif hasattr(leafwise.state, name):
             tree = getattr(leafwise.state, name)
-            columns[name] = align(treedef, tree, f"state.{name}")
+            columns[name] = align(treedef, tree, f"state.{name}", updates)
         else:
             raise TypeError(
                 f"{owner}: the equation `{equation.name}` takes `{name}`, which is no "
@@ -193,24 +193,24 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
     if np.ndim(value) != 0:
         raise ValueError(
             f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter is a "
-            "number or a 0-d array. For a population of optimizers, map over it: "
-            f"`eqx.filter_vmap(lambda {name}: ...)({name}s)`."
+            "number or a 0-d array. For a population, build and use the optimizer under "
+            "`eqx.filter_vmap`."
         )
     # A float keeps all of its digits, for float64 parameters.
     return np.asarray(value, float) if isinstance(value, int | float) else value
 
 
 @no_type_check
-def _column_of_params(leaves, treedef, params, stages, apply):
+def _column_of_params(updates, treedef, params, stages, apply):
     readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
     if not (apply or readers):
-        return [None] * len(leaves)
+        return [None] * treedef.num_leaves
     if params is None:
         raise ValueError(
             f"{readers[0] if readers else '`step`'} needs the parameters, but `params` "
             "is None. Pass the model as third argument: `update(updates, state, model)`."
         )
-    return align(treedef, params, "params")
+    return align(treedef, params, "params", updates)
 
 
 @no_type_check

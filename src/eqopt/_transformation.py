@@ -201,7 +201,11 @@ class AbstractOptimizer(AbstractFused):
 
     def __check_init__(self):
         # The parts check their hyperparameters; better now than at `init`.
-        self.chain  # noqa: B018
+        try:
+            self.chain  # noqa: B018
+        except (TypeError, ValueError) as error:
+            _, _, message = str(error).partition(": ")
+            raise type(error)(f"{type(self).__name__}: {message}") from None
 
     def init(self, params: Params) -> State:
         return self.chain.init(params)
@@ -223,10 +227,13 @@ def check_state(transformation: AbstractTransformation, state: State) -> None:
     expected = _state_type(type(transformation))
     if not isinstance(state, expected):
         name = type(transformation).__name__
+        found, own = type(state).__qualname__, expected.__qualname__
+        if found == own:
+            found = f"{type(state).__module__}.{found}"
         raise TypeError(
-            f"{name} was given a state of type {type(state).__name__}, but its own is "
-            f"of type {expected.__name__}. Is it the state of another optimizer? Pass "
-            f"what `init` or `update` of this {name} returned."
+            f"{name} was given a state of type {found}, but its own is of type {own}. Is "
+            "it the state of another optimizer? Pass what `init` or `update` of this "
+            f"{name} returned.".replace("of type NoneType", "None")
         )
 
 

@@ -1,11 +1,25 @@
 """Arithmetic that stays finite where the textbook formula does not."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ._types import RealScalarLike
+
+
+def common_dtype(*dtypes: DTypeLike) -> np.dtype:
+    """The dtype to which others promote, also where implicit promotion is forbidden.
+
+    **Arguments:**
+
+    - `dtypes`: at least one. With `jnp.float32` among them, it is one to compute in.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return functools.reduce(jnp.promote_types, map(jnp.dtype, dtypes))
 
 
 def safe_increment(count: Int[Array, ""]) -> Int[Array, ""]:

@@ -154,9 +154,11 @@ def _checked(transformations: dict[str, Any]) -> tuple[AbstractTransformation, .
     for name, t in transformations.items():
         if not isinstance(t, AbstractTransformation):
             raise TypeError(
-                f"A chain is made of eqopt transformations, but {name} is {t!r}, a "
-                f"{type(t).__module__}.{type(t).__qualname__}."
-                + (" Create an instance of it." if isinstance(t, type) else "")
+                f"A chain is made of eqopt transformations, but {name} is "
+                + (f"the class {t.__name__}: create an instance of it."
+                   if isinstance(t, type) else
+                   f"a {type(t).__module__}.{type(t).__qualname__}."
+                   + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else ""))
             )
     return tuple(transformations.values())
 

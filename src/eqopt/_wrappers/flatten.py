@@ -1,6 +1,5 @@
 """All parameters as one vector."""
 
-import functools
 import itertools
 from typing import Any
 
@@ -12,6 +11,7 @@ from jaxtyping import Array, Inexact
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters
 from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
+from ..numerics import common_dtype
 
 
 class Flatten(AbstractTransformation):
@@ -77,7 +77,7 @@ class Flatten(AbstractTransformation):
 
 def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> list:
     """The parameters of which all, and no others, have an update."""
-    column = align(treedef, params, "params")
+    column = align(treedef, params, "params", updates)
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
         if (g is None) == is_parameter(p):
             has, lacks = ("params", "updates") if g is None else ("updates", "params")
@@ -92,7 +92,7 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
 def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:
     if not leaves:
         return jnp.zeros(0)
-    dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
+    dtype = common_dtype(*(leaf.dtype for leaf in leaves))
     return jnp.concatenate([leaf.reshape(-1).astype(dtype) for leaf in leaves])
 
 

@@ -15,7 +15,7 @@ from .._leaves import filter_cond, map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, Schedule, State, Updates
-from ..numerics import safe_increment
+from ..numerics import common_dtype, safe_increment
 from ..tree import zeros_like
 
 
@@ -196,5 +196,5 @@ class MultiSteps(AbstractTransformation):
         if self.accumulator_dtype is None:
             return dtype
         if jnp.issubdtype(dtype, jnp.complexfloating):
-            return jnp.promote_types(self.accumulator_dtype, jnp.complex64)
+            return common_dtype(self.accumulator_dtype, jnp.complex64)
         return self.accumulator_dtype

@@ -249,7 +249,8 @@ def _loop(
     body: Callable[[Any, Any], Any], carry: Any, executed: int | Array, split: Split
 ) -> Any:
     if not isinstance(executed, int):
-        return lax.fori_loop(0, jnp.minimum(executed, split.count), body, carry)
+        start = jnp.asarray(0, jnp.int32)
+        return lax.fori_loop(start, jnp.minimum(executed, split.count), body, carry)
     steps = min(executed, split.count)
     if split.count == 1:
         return body(jnp.asarray(0, jnp.int32), carry) if steps else carry

@@ -154,17 +154,7 @@ def make_rules(
     - `executed`: how many of them are evaluated.
     - `has_rows`: whether the output has its rows along axis 0, still to be aggregated.
     """
-    try:
-        jax.tree.broadcast(accumulator, output, is_leaf=is_accumulator)
-    except ValueError as error:
-        expected = jtu.tree_structure(output)
-        found = jtu.tree_structure(accumulator, is_leaf=is_accumulator)
-        raise ValueError(
-            "`accumulator` must have the structure of the function's output, or be a "
-            f"prefix of it.\nFound:    {found}\nExpected: {expected}\nA single "
-            "`AccumulationType` treats all of the output alike. JAX says about the "
-            f"first difference: {error}"
-        ) from None
+    _check_prefix(accumulator, output)
     # A mean weights microbatches by their rows, which its divisor counts, in units of
     # full microbatches if there are no others. Aggregated rows are a sum already.
     equal = split.rest == 0 and not has_rows
@@ -192,6 +182,31 @@ def make_rules(
         output,
         rest_output,
         is_leaf=is_accumulator,
+    )
+
+
+def _check_prefix(accumulator: PyTree, output: PyTree) -> None:
+    try:
+        jtu.tree_map(lambda *_: None, accumulator, output, is_leaf=is_accumulator)
+    except ValueError:
+        pass
+    else:
+        return
+    has = jtu.tree_leaves_with_path(accumulator, is_leaf=is_accumulator)
+    needs = jtu.tree_leaves_with_path(output, is_leaf=lambda x: x is None)
+    has, needs = [path for path, _ in has], [path for path, _ in needs]
+    missing = [p for p in needs if not any(p[: len(q)] == q for q in has)]
+    extra = [q for q in has if not any(p[: len(q)] == q for p in needs)]
+    where = "The types of the containers differ."
+    if missing:
+        where = f"There is none for `output{jtu.keystr(missing[0])}`."
+    elif extra:
+        where = f"There is no output for `accumulator{jtu.keystr(extra[0])}`."
+    found = jtu.tree_structure(accumulator, is_leaf=is_accumulator)
+    raise ValueError(
+        "`accumulator` must have the structure of the function's output, or be a prefix "
+        f"of it. {where} A single `AccumulationType` treats all of the output alike.\n"
+        f"Found:    {found}\nExpected: {jtu.tree_structure(output)}"
     )
 
 

@@ -4,7 +4,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
 from .._leaves import parameters
-from ..numerics import abs_sq, safe_sqrt
+from ..numerics import abs_sq, common_dtype, safe_sqrt
 
 
 def norm(
@@ -34,7 +34,7 @@ def norm(
     parts = [leaf(x) for x in jtu.tree_leaves(parameters(tree))]
     if not parts:
         return jnp.zeros(())
-    dtype = jnp.result_type(*parts)
+    dtype = common_dtype(*(part.dtype for part in parts))
     value = total(jnp.stack([part.astype(dtype) for part in parts]))
     if ord == 2:
         return value if squared else safe_sqrt(value)
@@ -57,7 +57,7 @@ def _largest_modulus(x):
 
 
 def _at_least_float32(x):
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(common_dtype(x.dtype, jnp.float32))
 
 
 _REDUCTIONS = {

@@ -1,0 +1,173 @@
+"""Down along half a wave of the cosine."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._polynomial import line
+from ._schedule import AbstractSchedule
+from ._validation import ascending, check_finite, check_power, check_steps
+
+
+def half_wave(
+    count: Int[Array, ""], decay_steps: Int[Array, ""], exponent: Float[Array, ""]
+) -> Float[Array, ""]:
+    """From 1 at the count 0 to exactly 0 from `decay_steps` on."""
+    dtype = exponent.dtype
+    elapsed = jnp.clip(count, 0, decay_steps).astype(dtype)
+    # `1 + cos` has few digits left near the end. `sin((1 - t / T) * pi / 2) ** 2` has
+    # all of them, but not those of Optax, and an exponent below 1 magnifies that. The
+    # order of multiplication and division is Optax's for the same reason.
+    angle = jnp.pi * elapsed / jnp.maximum(decay_steps, 1).astype(dtype)
+    wave = 0.5 * (1 + jnp.cos(angle))
+    # No rounding of a cosine may make the base negative, or leave a rest at the end.
+    wave = jnp.where(count < decay_steps, jnp.maximum(wave, 0), 0)
+    # On the derivative at the base 0 see `polynomial`.
+    return wave**exponent
+
+
+@jax.jit
+def _cosine_decay(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    alpha: Float[Array, ""],
+    exponent: Float[Array, ""],
+    decay_steps: Int[Array, ""],
+) -> Float[Array, ""]:
+    wave = half_wave(count, decay_steps, exponent)
+    return init_value * ((1 - alpha) * wave + alpha)
+
+
+@jax.jit
+def _warmup_cosine_decay(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    peak_value: Float[Array, ""],
+    end_value: Float[Array, ""],
+    exponent: Float[Array, ""],
+    warmup_steps: Int[Array, ""],
+    decay_steps: Int[Array, ""],
+) -> Float[Array, ""]:
+    warmup = line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
+    since_peak = jnp.maximum(count, warmup_steps) - warmup_steps
+    wave = half_wave(since_peak, decay_steps - warmup_steps, exponent)
+    # Differs from Optax, which takes an `alpha` of `end_value / peak_value`, or of 0 if
+    # the peak is 0, and then stays at 0. Here any peak is followed by `end_value`, and
+    # the derivative by the peak is finite.
+    decay = (peak_value - end_value) * wave + end_value
+    return jnp.where(count < warmup_steps, warmup, decay)
+
+
+class CosineDecay(AbstractSchedule):
+    r"""Down along half a wave of the cosine: slowly at first and at last.
+
+    $$s(t) = I \left((1 - \alpha) \left(
+        \frac{1 + \cos(\pi \min(t, T) / T)}{2}
+    \right)^p + \alpha\right)$$
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array.
+    - `alpha`: $\alpha$, a number or a 0-d array: the last value as a fraction of the
+        first. Defaults to 0.
+    - `exponent`: $p \ge 0$, likewise. Defaults to 1. As $0^0 = 1$, the value stays at
+        $I$ if $p = 0$.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `decay_steps` is not positive or no integer, if
+    `exponent` is negative, or if a value is not finite or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{loshchilov2017sgdr,
+            author = {Loshchilov, Ilya and Hutter, Frank},
+            title = {{SGDR}: Stochastic Gradient Descent with Warm Restarts},
+            booktitle = {International Conference on Learning Representations},
+            year = {2017},
+            eprint = {1608.03983},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    init_value: RealScalarLike
+    decay_steps: IntScalarLike
+    alpha: RealScalarLike = 0.0
+    exponent: RealScalarLike = 1.0
+
+    def __check_init__(self):
+        for name in ("init_value", "alpha"):
+            check_finite(self, name)
+        check_power(self, "exponent")
+        check_steps(self, "decay_steps", 1)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _cosine_decay(
+            as_count(count),
+            *as_reals(self, "init_value", "alpha", "exponent"),
+            *as_integers(self, "decay_steps"),
+        )
+
+
+class WarmupCosineDecay(AbstractSchedule):
+    r"""Up along a straight line, then down along half a wave of the cosine.
+
+    $$s(t) = \begin{cases}
+        I + (M - I)\, t / W & t < W \\
+        E + (M - E) \left(
+            \dfrac{1 + \cos(\pi\, (t - W) / (T - W))}{2}
+        \right)^p & W \le t < T \\
+        E & t \ge T
+    \end{cases}$$
+
+    The cosine is that of [`eqopt.schedules.CosineDecay`][], where the paper is.
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `peak_value`: $M$, likewise: the value at $t = W$.
+    - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
+        schedule starts at the peak.
+    - `decay_steps`: $T > W$, likewise: the length of it all, the warm-up included.
+    - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
+    - `exponent`: $p \ge 0$, likewise. Defaults to 1. As $0^0 = 1$, the value stays at
+        $M$ if $p = 0$.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is negative or no integer, if
+    `decay_steps` is not more than `warmup_steps`, if `exponent` is negative, or if a
+    value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    peak_value: RealScalarLike
+    warmup_steps: IntScalarLike
+    decay_steps: IntScalarLike
+    end_value: RealScalarLike = 0.0
+    exponent: RealScalarLike = 1.0
+
+    def __check_init__(self):
+        for name in ("init_value", "peak_value", "end_value"):
+            check_finite(self, name)
+        check_power(self, "exponent")
+        check_steps(self, "warmup_steps", 0)
+        check_steps(self, "decay_steps", 1)
+        if not ascending(self.warmup_steps, self.decay_steps):
+            raise ValueError(
+                "WarmupCosineDecay: `decay_steps` must be more than `warmup_steps`, "
+                f"which is {self.warmup_steps}, but is {self.decay_steps}. It counts "
+                "the warm-up too: pass the number of all steps."
+            )
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _warmup_cosine_decay(
+            as_count(count),
+            *as_reals(self, "init_value", "peak_value", "end_value", "exponent"),
+            *as_integers(self, "warmup_steps", "decay_steps"),
+        )

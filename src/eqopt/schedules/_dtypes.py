@@ -1,0 +1,117 @@
+"""The dtypes that schedules compute in.
+
+Counts and numbers of steps stay integers until they are divided: float32 tells no two
+neighbours above 2**24 apart. Values are float32, unless somebody has float64 arrays.
+
+This runs whenever a schedule is called, perhaps outside `jit`, and what it gives is
+checked where it goes: checking it here too would double the time.
+"""
+
+from typing import TypeAlias, no_type_check
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._types import RealScalarLike
+
+
+# Integers only; a float gets as far as our own checks, for the sake of the message.
+IntScalarLike: TypeAlias = RealScalarLike
+
+
+@no_type_check
+def as_count(count):
+    """The count as an array of the default integer dtype."""
+    if np.ndim(count) != 0:
+        raise ValueError(
+            "The count must be an integer or a 0-d array, but has shape "
+            f"{np.shape(count)}. For many counts at once, map over them: "
+            "`jax.vmap(schedule)(counts)`."
+        )
+    if not is_integer(count):
+        raise TypeError(
+            f"The count must be an integer, but is {count!r}. A schedule is a function "
+            "of the number of steps taken so far; convert it with `int(count)` or "
+            "`count.astype(jnp.int32)`."
+        )
+    dtype, largest = _int_dtype(), largest_count()
+    if not isinstance(count, jax.Array):
+        return jnp.asarray(max(0, min(int(count), largest)), dtype)
+    if jnp.iinfo(count.dtype).max > largest:  # unsigned
+        count = jnp.minimum(count, jnp.asarray(largest, count.dtype))
+    return jnp.maximum(count.astype(dtype), 0)
+
+
+@no_type_check
+def as_integers(owner, *names):
+    """Fields that are numbers of steps, in the dtype of the count."""
+    return [as_integer(x) for x in _scalars(owner, names)]
+
+
+@no_type_check
+def as_integer(value):
+    """A number of steps, in the dtype of the count."""
+    return _as_array(value, _int_dtype())
+
+
+@no_type_check
+def as_reals(owner, *names):
+    """Fields as arrays of one real dtype, none of them weakly typed."""
+    values = _scalars(owner, names)
+    dtype = real_dtype(*values)
+    return [_as_array(x, dtype) for x in values]
+
+
+@no_type_check
+def real_dtype(*values):
+    """float64 if there is a float64 array among the values, else float32.
+
+    Numbers, and the weakly typed arrays that stem from them, have no say.
+    """
+    wide = any(
+        isinstance(x, jax.Array | np.ndarray)
+        and x.dtype == np.float64
+        and not getattr(x, "weak_type", False)
+        for x in values
+    )
+    return jax.dtypes.canonicalize_dtype(np.float64 if wide else np.float32)
+
+
+@no_type_check
+def is_integer(value):
+    """Whether `value` is an integer or a 0-d array of one, traced or not."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return np.ndim(value) == 0 and jnp.issubdtype(value.dtype, jnp.integer)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@no_type_check
+def largest_count():
+    return int(jnp.iinfo(_int_dtype()).max)
+
+
+@no_type_check
+def _int_dtype():
+    return jax.dtypes.canonicalize_dtype(int)
+
+
+@no_type_check
+def _scalars(owner, names):
+    values = [getattr(owner, name) for name in names]
+    for name, value in zip(names, values, strict=True):
+        if np.ndim(value) != 0:
+            raise ValueError(
+                f"{type(owner).__name__}: `{name}` has shape {np.shape(value)}: this "
+                "is a population of schedules. Call each of them: "
+                "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
+            )
+    return values
+
+
+@no_type_check
+def _as_array(value, dtype):
+    # NumPy's arrays cost a fraction of JAX's to make, and `jit` takes them as well.
+    if isinstance(value, jax.Array):
+        return value.astype(dtype)
+    return np.asarray(value, dtype)

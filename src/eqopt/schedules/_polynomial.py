@@ -1,0 +1,143 @@
+"""From one value to another by a power of the time that is left."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._schedule import AbstractSchedule
+from ._validation import check_finite, check_power, check_steps
+
+
+def remaining(
+    count: Int[Array, ""],
+    transition_steps: Int[Array, ""],
+    transition_begin: Int[Array, ""],
+    dtype: jnp.dtype,
+) -> Float[Array, ""]:
+    """How much of a transition is left: 1 up to its beginning, 0 from its end on."""
+    elapsed = jnp.maximum(count, transition_begin) - transition_begin
+    ratio = elapsed.astype(dtype) / jnp.maximum(transition_steps, 1).astype(dtype)
+    # Under `vmap` XLA divides by multiplying with 1 / T, and T / T may be more than 1
+    # (and a power of the rest NaN, as in Optax): it is the integers that know the end.
+    left = jnp.where(elapsed < transition_steps, jnp.maximum(1 - ratio, 0), 0)
+    return jnp.where(count < transition_begin, 1, left)
+
+
+def line(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    end_value: Float[Array, ""],
+    transition_steps: Int[Array, ""],
+    transition_begin: Int[Array, ""],
+) -> Float[Array, ""]:
+    left = remaining(count, transition_steps, transition_begin, init_value.dtype)
+    return (init_value - end_value) * left + end_value
+
+
+def polynomial(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    end_value: Float[Array, ""],
+    power: Float[Array, ""],
+    transition_steps: Int[Array, ""],
+    transition_begin: Int[Array, ""],
+) -> Float[Array, ""]:
+    left = remaining(count, transition_steps, transition_begin, init_value.dtype)
+    # The derivative of `pow` by its exponent is finite, 0, also at the base 0. That by
+    # its base is not, but nothing that can be differentiated goes into the base.
+    return (init_value - end_value) * left**power + end_value
+
+
+# Outside `jit` one kernel per schedule, and no numbers in the cache key.
+_line = jax.jit(line)
+_polynomial = jax.jit(polynomial)
+
+
+class Linear(AbstractSchedule):
+    r"""From one value to another along a straight line.
+
+    $$s(t) = \begin{cases}
+        I & t < B \\
+        I + (E - I)\, (t - B) / T & B \le t < B + T \\
+        E & t \ge B + T
+    \end{cases}$$
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `end_value`: $E$, likewise.
+    - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
+        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ for ever.)
+    - `transition_begin`: $B \ge 0$, likewise. Defaults to 0.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is negative or no integer, or if
+    a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    end_value: RealScalarLike
+    transition_steps: IntScalarLike
+    transition_begin: IntScalarLike = 0
+
+    def __check_init__(self):
+        for name in ("init_value", "end_value"):
+            check_finite(self, name)
+        for name in ("transition_steps", "transition_begin"):
+            check_steps(self, name, 0)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _line(
+            as_count(count),
+            *as_reals(self, "init_value", "end_value"),
+            *as_integers(self, "transition_steps", "transition_begin"),
+        )
+
+
+class Polynomial(AbstractSchedule):
+    r"""From one value to another, by a power of the time that is left.
+
+    $$s(t) = \begin{cases}
+        I & t < B \\
+        E + (I - E) \left(1 - (t - B) / T\right)^P & B \le t < B + T \\
+        E & t \ge B + T
+    \end{cases}$$
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `end_value`: $E$, likewise.
+    - `power`: $P \ge 0$, likewise. At 1 this is [`eqopt.schedules.Linear`][]; above, it
+        starts fast and ends slowly. As $0^0 = 1$, the value stays at $I$ if $P = 0$.
+    - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
+        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ for ever.)
+    - `transition_begin`: $B \ge 0$, likewise. Defaults to 0.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is negative or no integer, if
+    `power` is negative, or if a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    end_value: RealScalarLike
+    power: RealScalarLike
+    transition_steps: IntScalarLike
+    transition_begin: IntScalarLike = 0
+
+    def __check_init__(self):
+        for name in ("init_value", "end_value"):
+            check_finite(self, name)
+        check_power(self, "power")
+        for name in ("transition_steps", "transition_begin"):
+            check_steps(self, name, 0)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _polynomial(
+            as_count(count),
+            *as_reals(self, "init_value", "end_value", "power"),
+            *as_integers(self, "transition_steps", "transition_begin"),
+        )

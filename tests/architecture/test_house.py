@@ -1,0 +1,192 @@
+"""The house: floors, kinds of classes, and one place for each public name."""
+
+import ast
+import inspect
+import pathlib
+import subprocess
+import sys
+
+import eqopt
+import equinox as eqx
+import pytest
+from eqopt import AbstractTransformation
+
+from ..laws.registry import concrete_transformations
+
+
+SRC = pathlib.Path(eqopt.__file__).parent
+MODULES = sorted(SRC.rglob("*.py"))
+STUBS = sorted(SRC.rglob("*.pyi"))
+
+# Each floor may import from those before it, and its rooms from one another.
+FLOORS = [
+    {"_types", "_lazy"},
+    {"numerics", "_leaves", "_equations", "_checks"},
+    {"_pipeline", "_apply", "_transformation", "tree"},
+    {"schedules", "microbatching"},
+    {"_combinators"},
+    {"_transforms", "_linesearch"},
+    {"_wrappers"},
+    {"_optimizers"},
+    {"interop"},
+]
+FLOOR_OF = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
+
+# What an abstract class does by default, and a subclass may do better.
+DEFAULTS = {"step", "eval_params", "_feed", "_finish"}
+
+
+def room_of(path):
+    return path.relative_to(SRC).with_suffix("").parts[0]
+
+
+def imported_rooms(path):
+    """The rooms of eqopt that the module at `path` imports from."""
+    here = path.relative_to(SRC.parent).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = here[: len(here) - node.level]
+            names = [node.module] if node.module else [a.name for a in node.names]
+            for name in names:
+                full = (*base, *name.split("."))
+                if len(full) > 1:
+                    yield full[1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SRC)))
+def test_imports_run_downward(path):
+    room = room_of(path)
+    if room == "__init__":
+        return
+    assert room in FLOOR_OF, f"{room} stands on no floor"
+    above = {r for r in imported_rooms(path) if FLOOR_OF[r] > FLOOR_OF[room]}
+    assert not above
+
+
+def test_rooms_are_small():
+    long = {p.name: n for p in MODULES if (n := len(p.read_text().splitlines())) > 320}
+    assert not long
+
+
+def origins():
+    """All public names, with the stubs they stand in and what they come from."""
+    for stub in STUBS:
+        for node in ast.parse(stub.read_text()).body:
+            assert isinstance(node, ast.ImportFrom), f"{stub}: imports alone"
+            for alias in node.names:
+                yield stub, node.module, alias
+
+
+def test_stubs_are_explicit_and_sorted():
+    for stub, _, alias in origins():
+        assert alias.name == alias.asname, f"{stub}: `{alias.name} as {alias.name}`"
+    for stub in STUBS:
+        lines = [n.module or "" for n in ast.parse(stub.read_text()).body]
+        assert lines == sorted(lines), stub
+
+
+def test_one_public_name_one_place():
+    seen = {}
+    for stub, module, alias in origins():
+        if module is None:
+            continue
+        source = stub.parent.joinpath(*module.split("."), alias.name)
+        assert source not in seen, f"{alias.name} is public twice"
+        seen[source] = stub
+
+
+def test_public_names_are_there():
+    for stub, _, alias in origins():
+        package = ".".join(stub.parent.relative_to(SRC.parent).parts)
+        value = getattr(sys.modules[package] if package in sys.modules else
+                        __import__(package, fromlist=["_"]), alias.name)
+        assert value is not None
+        assert value.__doc__, f"{package}.{alias.name} has no docstring"
+
+
+def test_every_public_class_is_abstract_or_final():
+    """A concrete class has no subclass, and no concrete method is overridden."""
+    concrete = concrete_transformations()
+    for cls in concrete:
+        assert not cls.__subclasses__(), f"{cls} is concrete, and subclassed"
+        for name, value in vars(cls).items():
+            if name.startswith("__") or name in DEFAULTS or not callable(value):
+                continue
+            for base in cls.__mro__[1:]:
+                if not issubclass(base, eqx.Module) or base is eqx.Module:
+                    continue
+                inherited = vars(base).get(name)
+                if inherited is not None:
+                    assert getattr(inherited, "__isabstractmethod__", False), (
+                        f"{cls.__name__}.{name} overrides that of {base.__name__}"
+                    )
+
+
+def test_abstract_classes_are_named_so():
+    for name in dir(eqopt):
+        value = getattr(eqopt, name)
+        if isinstance(value, type) and issubclass(value, AbstractTransformation):
+            assert inspect.isabstract(value) == name.startswith("Abstract"), name
+
+
+def test_states_are_named_after_their_transformation():
+    names = set(dir(eqopt))
+    for name in names:
+        if name.endswith("State"):
+            assert name.removesuffix("State") in names
+
+
+def python(code, **environment):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    ).stdout.strip()
+
+
+OPTIONAL = ["hypothesis", "matplotlib", "optax", "pytest", "sklearn", "torch", "tqdm"]
+
+
+def test_import_needs_no_optional_package():
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import eqopt\n"
+        "for name in dir(eqopt):\n"
+        "    room = getattr(eqopt, name)\n"
+        "    if type(room).__name__ == 'module': [getattr(room, n) for n in dir(room)]\n"
+        f"print(sorted({OPTIONAL} & sys.modules.keys()))".replace(
+            f"{OPTIONAL} &", f"set({OPTIONAL}) &"
+        )
+    )
+    assert python(code) == "[]"
+
+
+def test_rooms_are_entered_lazily():
+    code = (
+        "import sys, eqopt\n"
+        "print([m for m in sys.modules if m.startswith('eqopt.')])\n"
+        "eqopt.SGD\n"
+        "print('eqopt._optimizers.adam' in sys.modules)"
+    )
+    assert python(code).splitlines() == ["['eqopt._lazy']", "False"]
+
+
+def test_checks_can_be_turned_off():
+    code = (
+        "import eqopt, jax.numpy as jnp\n"
+        "try:\n"
+        "    eqopt.tree.zeros_like({}, dtype=object())\n"
+        "    print('passed')\n"
+        "except Exception as e: print(type(e).__name__)"
+    )
+    assert python(code, JAXTYPING_DISABLE="0") == "TypeCheckError"
+    assert python(code, JAXTYPING_DISABLE="1") == "passed"
+
+
+def test_unknown_names():
+    with pytest.raises(AttributeError, match="module 'eqopt' has no attribute 'adam'"):
+        eqopt.adam  # noqa: B018

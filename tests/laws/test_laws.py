@@ -1,0 +1,347 @@
+"""One test per law, over every transformation in the registry."""
+
+import contextlib
+import functools
+import io
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from .registry import REGISTRY, concrete_transformations
+from .subjects import (
+    arrays,
+    assert_close,
+    assert_equal,
+    avals,
+    awkward,
+    grads_of,
+    init,
+    params_of,
+    step,
+    train,
+    update,
+)
+
+
+def law(test):
+    """Runs a test over the registry; exemptions stand in the rows."""
+
+    @pytest.mark.parametrize("row", REGISTRY, ids=lambda row: row.name)
+    @functools.wraps(test)
+    def over_registry(row, *args, **kwargs):
+        if test.__name__ in row.exempt:
+            pytest.skip(row.exempt[test.__name__])
+        test(row, *args, **kwargs)
+
+    return over_registry
+
+
+def test_every_transformation_is_in_the_registry():
+    seen = set()
+    for row in REGISTRY:
+        jax.tree.map(
+            lambda node: seen.add(type(node)),
+            row(),
+            is_leaf=lambda node: seen.add(type(node)),  # visits every node
+        )
+    assert concrete_transformations() <= seen
+
+
+PRECISIONS = {
+    "float32": (jnp.float32, None),
+    "bfloat16": (jnp.bfloat16, None),
+    "float16": (jnp.float16, None),
+    "bfloat16 with float32 gradients": (jnp.bfloat16, jnp.float32),
+    "float32 with bfloat16 gradients": (jnp.float32, jnp.bfloat16),
+    "complex64": (jnp.complex64, None),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@law
+def test_shapes_and_dtypes_stay(row, precision):
+    """Laws 1 and 2: updates like gradients, state like the one of `init`; one trace."""
+    dtype, grad_dtype = PRECISIONS[precision]
+    opt, params = row(), params_of(dtype)
+    state = init(opt, params)
+    before = avals(state)
+    traced = eqx.debug.assert_max_traces(opt.update, max_traces=1)
+    call = eqx.filter_jit(lambda g, s, p: traced(g, s, p))
+    for i in range(3):
+        grads = grads_of(params, i, grad_dtype)
+        updates, state = call(grads, state, params)
+        assert avals(updates) == avals(grads)
+        assert avals(state) == before
+        assert jax.tree.structure(state) == jax.tree.structure(before)
+        params_new, stepped = step(opt, grads, state, params)
+        assert avals(params_new) == avals(params)
+        assert avals(stepped) == before
+        assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays(updates))
+
+
+@law
+def test_step_is_update_and_apply(row):
+    """`step` and `update` + `apply_updates` are one thing, but for rounding."""
+    import eqopt
+
+    def separately(opt, grads, state, params):
+        updates, state = update(opt, grads, state, params)
+        return eqopt.apply_updates(params, updates), state
+
+    params = params_of()
+    together = train(row(), params, 5)
+    assert_close(together, train(row(), params, 5, call=separately), 1e-5, 1e-6)
+
+
+@law
+def test_eager_is_jitted(row):
+    params = params_of()
+    eager = lambda opt, grads, state, params: opt.step(grads, state, params)
+    assert_close(train(row(), params, 3), train(row(), params, 3, call=eager), 1e-5, 1e-6)
+
+
+@law
+def test_hyperparameters_are_data(row):
+    """Law 3: a number and a 0-d array give the same; a new value is no new trace."""
+    params = params_of()
+    as_arrays = {k: jnp.asarray(v) for k, v in row.data.items()}
+    assert_close(
+        train(row(**row.data), params, 3), train(row(**as_arrays), params, 3), 1e-5, 1e-6
+    )
+    traced = eqx.debug.assert_max_traces(
+        lambda opt, g, s, p: opt.step(g, s, p), max_traces=1
+    )
+    call = eqx.filter_jit(lambda *args: traced(*args))
+    for factor in (1.0, 0.5):
+        opt = row(**{k: jnp.asarray(v * factor) for k, v in row.data.items()})
+        train(opt, params, 2, call=call)
+
+
+@law
+def test_populations(row):
+    """Law 3: optimizers can be mapped over."""
+    if not row.data:
+        row_of = lambda factor: row()
+    else:
+        row_of = lambda factor: row(**{k: v * factor for k, v in row.data.items()})
+    params, factors = params_of(), jnp.array([1.0, 0.5, 0.25])
+
+    def final(factor):
+        opt, p = row_of(factor), params
+        state = opt.init(p)
+        for i in range(2):
+            p, state = opt.step(grads_of(p, i), state, p)
+        return eqx.filter(p, eqx.is_array)
+
+    population = eqx.filter_jit(eqx.filter_vmap(final))(factors)
+    for i, factor in enumerate(factors):
+        one = train(row_of(factor), params, 2)[0]
+        assert_close(jax.tree.map(lambda x: x[i], population), one, 1e-5, 1e-6)
+
+
+@law
+@pytest.mark.parametrize("zero", [False, True], ids=["gradients", "zero gradients"])
+def test_gradients_through_steps(row, zero):
+    """Law 3: finite derivatives with respect to hyperparameters and gradients."""
+    params = params_of()
+    data = {k: jnp.asarray(v) for k, v in row.data.items()}
+
+    def objective(data, scale):
+        opt, p = row(**data), params
+        state = opt.init(p)
+        for i in range(3):
+            grads = jax.tree.map(lambda g: g * scale, grads_of(params, i))
+            p, state = opt.step(grads, state, p)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(p))
+
+    scale = jnp.asarray(0.0 if zero else 1.0)
+    slopes = jax.jit(jax.grad(objective, argnums=(0, 1)))(data, scale)
+    assert all(bool(jnp.isfinite(slope)) for slope in jax.tree.leaves(slopes))
+    if "learning_rate" in data and not zero:
+        assert slopes[0]["learning_rate"] != 0
+
+
+@law
+def test_equal_optimizers_share_a_trace(row):
+    """Law 3."""
+    assert eqx.tree_equal(row.make.__wrapped__() if False else row(), row()) is not None
+    with contextlib.suppress(TypeError):  # arrays and schedules may not be hashable
+        one, other = row(), row()
+        if one == other:
+            assert hash(one) == hash(other)
+
+
+@law
+def test_whole_models(row):
+    """Law 4: raw models in, raw models out."""
+    opt, model = row(), awkward()
+    state = init(opt, model)
+
+    def loss(model, x):
+        return jnp.mean(jax.vmap(model)(x) ** 2)
+
+    x = jnp.linspace(-1, 1, 12).reshape(3, 4)
+    for _ in range(2):
+        grads = eqx.filter_grad(loss)(model, x)
+        updates, _ = update(opt, grads, state, model)
+        assert jax.tree.structure(updates) == jax.tree.structure(grads)
+        new, state = step(opt, grads, state, model)
+        assert jax.tree.structure(new) == jax.tree.structure(model)
+        unchanged = lambda m: eqx.filter(m, eqx.is_inexact_array, inverse=True)
+        assert_equal(unchanged(new), unchanged(model))
+        evaluated = opt.eval_params(state, new)
+        assert avals(evaluated) == avals(new)
+        model = new
+
+
+@law
+def test_float16_zero_gradients(row):
+    """Law 5: a zero gradient is no NaN."""
+    params = params_of(jnp.float16)
+    zeros = lambda params, i: jax.tree.map(jnp.zeros_like, grads_of(params, i))
+    params, state = train(row(), params, 3, grads=zeros)
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((params, state)))
+
+
+@law
+def test_no_float64_leaks(row):
+    """Law 5: float32 stays float32 when x64 is on."""
+    with jax.enable_x64(True):
+        params = params_of()
+        params, state = train(row(), params, 2)
+        updates, _ = update(row(), grads_of(params, 0), state, params)
+        assert not [x for x in arrays((params, state, updates)) if x.dtype == "float64"]
+
+
+@law
+def test_float64(row):
+    """Law 5: float64 parameters are computed in float64."""
+    with jax.enable_x64(True):
+        wide = params_of(jnp.float64)
+        narrow = jax.tree.map(lambda p: p.astype(jnp.float32), wide)
+        grads = lambda params, i: jax.tree.map(
+            lambda g, p: g.astype(p.dtype), grads_of(wide, i), params
+        )
+        wide, narrow = (train(row(), p, 3, grads=grads)[0] for p in (wide, narrow))
+        assert all(x.dtype == "float64" for x in arrays(wide))
+        assert_close(wide, jax.tree.map(lambda p: p.astype("float64"), narrow), 1e-3, 1e-4)
+
+
+@law
+def test_vmap(row):
+    """Law 7: mapping over parameters is training each by itself."""
+    opt = row()
+    several = [params_of(seed=seed) for seed in range(2)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *several)
+
+    def final(params):
+        state = opt.init(params)
+        for i in range(3):
+            params, state = opt.step(grads_of(params, i), state, params)
+        return params, state
+
+    mapped = jax.jit(jax.vmap(final))(stacked)
+    for i, params in enumerate(several):
+        one = jax.tree.map(lambda x: x[i], mapped)
+        assert_close(one, train(opt, params, 3), 1e-5, 1e-6)
+
+
+@law
+def test_scan(row):
+    """Law 7."""
+    opt, params = row(), params_of()
+    grads = [grads_of(params, i) for i in range(4)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *grads)
+
+    def body(carry, grads):
+        params, state = carry
+        return opt.step(grads, state, params), None
+
+    scanned, _ = jax.jit(lambda c, g: jax.lax.scan(body, c, g))(
+        (params, opt.init(params)), stacked
+    )
+    looped = train(opt, params, 4, grads=lambda params, i: grads[i])
+    assert_close(scanned, looped, 1e-5, 1e-6)
+
+
+@law
+def test_abstract_init(row):
+    """Law 7: `init` on shapes gives the shapes of the state."""
+    opt, params = row(), params_of()
+    shapes = eqx.filter_eval_shape(opt.init, params)
+    again = eqx.filter_eval_shape(opt.init, eqx.filter_eval_shape(lambda: params_of()))
+    real = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), opt.init(params)
+    )
+    assert shapes == real
+    assert again == real
+
+
+@law
+@pytest.mark.parametrize("call", ["update", "step"])
+def test_donation(row, call):
+    """Law 7: no two buffers of parameters and state are one, from the first step on."""
+    opt = row()
+    # Jitted, so that each leaf has a buffer of its own.
+    params = jax.jit(params_of)()
+    state = opt.init(params)
+
+    def one_step(grads, params, state):
+        if call == "step":
+            return opt.step(grads, state, params)
+        updates, state = opt.update(grads, state, params)
+        return jax.tree.map(lambda p, u: p + u, params, updates), state
+
+    donating = eqx.filter_jit(one_step, donate="all-except-first")
+    expected = params_of(), opt.init(params_of())
+    for i in range(3):
+        grads = grads_of(expected[0], i)
+        params, state = donating(grads, params, state)
+        expected = eqx.filter_jit(one_step)(grads, *expected)
+    assert_close((params, state), expected, 1e-5, 1e-6)
+
+
+@law
+def test_state_is_sharded_like_parameters(row):
+    """Law 7: on 8 devices, also when `init` is compiled on an automatic mesh."""
+    if row.name.startswith("Flatten") or row.name == "all wrappers":
+        pytest.skip("one vector of all parameters has no sharding to keep")
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+    params = jax.device_put(
+        {"w": jnp.ones((16, 3)), "b": jnp.ones(16)}, {"w": split, "b": split}
+    )
+    opt = row()
+    for state in (opt.init(params), jax.jit(opt.init)(params)):
+        placed = params
+        for _ in range(2):
+            for x in arrays(state):
+                expected = split if x.shape in {(16, 3), (16,)} else None
+                if expected is not None:
+                    assert x.sharding.is_equivalent_to(split, x.ndim), x.sharding
+            placed, state = jax.jit(opt.step)(params, state, placed)
+            assert all(x.sharding.is_equivalent_to(split, x.ndim) for x in arrays(placed))
+    single = jax.device_put(params, jax.devices()[0])
+    result = jax.jit(opt.step)(single, opt.init(single), single)
+    sharded = jax.jit(opt.step)(params, opt.init(params), params)
+    assert_close(jax.device_put(sharded, whole), result, 1e-5, 1e-6)
+
+
+@law
+def test_resume_is_bit_identical(row):
+    """Law 8."""
+    opt, params = row(), params_of()
+    undisturbed = train(opt, params, 5)
+    params, state = train(opt, params, 3)
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, (params, state))
+    file.seek(0)
+    like = eqx.filter_eval_shape(lambda: (params_of(), opt.init(params_of())))
+    params, state = eqx.tree_deserialise_leaves(file, like)
+    for i in range(3, 5):
+        params, state = step(opt, grads_of(params, i), state, params)
+    assert_equal((params, state), undisturbed)

@@ -1,0 +1,326 @@
+"""Bad input: each message names the place, what was found and expected, and the fix."""
+
+import re
+
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+import pytest
+
+
+def mlp(width=8, depth=1):
+    return eqx.nn.MLP(3, 2, width, depth, key=jr.key(0))
+
+
+def grads_of(model):
+    return jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+
+
+MODEL = mlp()
+GRADS = grads_of(MODEL)
+ADAM = eqopt.Adam(1e-3)
+CLIPPED = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
+LOOKAHEAD = eqopt.Lookahead(ADAM, 2, 0.5)
+
+weight = lambda m: m.layers[0].weight
+without_weight = lambda tree: eqx.tree_at(weight, tree, None)
+without_static = lambda: eqx.tree_at(
+    lambda m: m.layers, MODEL, tuple(type("Other", (eqx.nn.Linear,), {})(
+        *dims, key=jr.key(0)) for dims in ((3, 8), (8, 2)))
+)
+as_mask = lambda value: lambda params: jax.tree.map(lambda _: value, params)
+
+
+def update(opt, grads=GRADS, state=None, params=MODEL, *, init=MODEL):
+    opt.update(grads, opt.init(init) if state is None else state, params)
+
+
+# What is done, and what the message has to say, in this order.
+CASES = {
+    "updates of a deeper model": (
+        lambda: update(ADAM, grads_of(mlp(depth=2))),
+        "`state.mu` has another tree structure than `updates`",
+        "Only `updates` has a leaf at `.layers[2].weight`, `.layers[2].bias`",
+        "was the model changed after `init`",
+    ),
+    "parameters of a deeper model": (
+        lambda: update(eqopt.AdamW(1e-3), params=mlp(depth=2)),
+        "`params` has another tree structure than `updates`",
+        "Only `params` has a leaf at `.layers[2].weight`",
+    ),
+    "updates of a wider model": (
+        lambda: update(ADAM, grads_of(mlp(width=9))),
+        "Shapes differ at `.layers[0].weight` ((8, 3) against (9, 3))",
+    ),
+    "another shape in a plain tree": (
+        lambda: update(ADAM, {"w": jnp.ones(4)}, init={"w": jnp.ones(3)}),
+        "ScaleByAdam and ScaleByLearningRate: shapes do not fit at `['w']`",
+        "`updates` is float32[4]",
+        "`state.mu` is float32[3]",
+    ),
+    "another shape to apply": (
+        lambda: eqopt.apply_updates({"w": jnp.ones(3)}, {"w": jnp.ones(4)}),
+        "shapes do not fit at `['w']`",
+        "`updates` is float32[4], `params` is float32[3]",
+    ),
+    "another container": (
+        lambda: update(ADAM, [jnp.ones(3)], init=(jnp.ones(3),)),
+        "At the root, a tuple faces a list",
+    ),
+    "another class of layer": (
+        lambda: update(ADAM, init=without_static()),
+        "At `.layers[0]`, a Other faces a Linear",
+    ),
+    "integer gradient": (
+        lambda: update(ADAM, jax.tree.map(lambda g: g.astype(jnp.int32), GRADS)),
+        "an array of dtype int32 at `.layers[0].weight`",
+        "eqx.filter_grad",
+    ),
+    "a model for gradients": (
+        lambda: update(ADAM, MODEL),
+        "`updates` has <",
+        "at `.activation`",
+        "eqx.filter(tree, eqx.is_inexact_array)",
+    ),
+    "no parameters for weight decay": (
+        lambda: update(CLIPPED, params=None),
+        "AddDecayedWeights needs the parameters",
+        "`update(updates, state, model)`",
+    ),
+    "no parameters to step": (
+        lambda: ADAM.step(GRADS, ADAM.init(MODEL), None),
+        "needs the parameters, but `params` is None",
+    ),
+    "no parameters for Lookahead": (
+        lambda: update(LOOKAHEAD, params=None),
+        "Lookahead needs the parameters",
+    ),
+    "the other kind of parameters for Lookahead": (
+        lambda: update(LOOKAHEAD, params=eqopt.LookaheadParams.init_synced(MODEL)),
+        "Lookahead was given LookaheadParams, but `init` was given plain parameters",
+    ),
+    "state of another building block": (
+        lambda: update(eqopt.ScaleByAdam(), state=eqopt.ScaleByLion().init(MODEL)),
+        "ScaleByAdam was given a state of type ScaleByLionState",
+        "its own is of type ScaleByAdamState",
+        "state of another optimizer",
+    ),
+    "state of another chain": (
+        lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
+        "The state of this Chain is a tuple of 2 states",
+        "['ScaleByAdam', 'ScaleByLearningRate']",
+        "given a tuple of 3",
+    ),
+    "state of another named chain": (
+        lambda: update(eqopt.NamedChain(a=ADAM), state={"b": ADAM.init(MODEL)}),
+        "a dictionary with the keys ['a'], but it was given ['b']",
+    ),
+    "state where there is none": (
+        lambda: update(eqopt.Clip(1.0), state=ADAM.init(MODEL)),
+        "Clip was given a state of type tuple, but its own is None",
+    ),
+    "state of another wrapper": (
+        lambda: update(eqopt.MultiSteps(ADAM, 2), state=ADAM.init(MODEL)),
+        "MultiSteps was given a state of type tuple",
+    ),
+    "state of Optax": (
+        lambda: update(eqopt.ScaleByAdam(), state=optax.scale_by_adam().init(GRADS)),
+        "of type optax._src.transform.ScaleByAdamState",
+    ),
+    "frozen after init": (
+        lambda: update(ADAM, without_weight(GRADS)),
+        "`updates` has no value at `.layers[0].weight`",
+        "was it frozen after `init`? Use `eqopt.Freeze`",
+    ),
+    "frozen before init": (
+        lambda: update(ADAM, init=without_weight(MODEL)),
+        "`updates` has a value at `.layers[0].weight`, which has no optimizer state",
+        "Call `init` with the model",
+    ),
+    "nothing to add to": (
+        lambda: eqopt.apply_updates({"w": None}, {"w": jnp.ones(3)}),
+        "`updates` has a value at `['w']`",
+        "`params` has no array to add it to",
+    ),
+    "b1 out of range": (
+        lambda: eqopt.Adam(1e-3, b1=1.5),
+        "Adam: `b1` must be in [0, 1), but is 1.5",
+    ),
+    "b2 out of range": (
+        lambda: eqopt.ScaleByLion(b2=jnp.asarray(-0.1)),
+        "ScaleByLion: `b2` must be in [0, 1), but is -0.1",
+    ),
+    "NaN for a hyperparameter": (
+        lambda: eqopt.ClipByGlobalNorm(float("nan")),
+        "ClipByGlobalNorm: `max_norm` must be in [0, inf), but is nan",
+    ),
+    "several learning rates": (
+        lambda: eqopt.SGD(jnp.ones(3)),
+        "SGD: `learning_rate` must be a real number or a 0-d array or a schedule",
+        "but has shape (3,)",
+        "eqx.filter_vmap",
+    ),
+    "several learning rates, later": (
+        lambda: update(eqx.tree_at(lambda o: o.learning_rate, ADAM, jnp.ones(3))),
+        "`learning_rate` must be",
+        "shape (3,)",
+    ),
+    "a bool for a learning rate": (
+        lambda: eqopt.SGD(True),
+        "SGD: `learning_rate` must be a real number",
+        "but is True of type bool",
+    ),
+    "integers for a learning rate": (
+        lambda: eqopt.SGD(jnp.asarray(True)),
+        "SGD: `learning_rate` must be a real number",
+        "has dtype bool",
+    ),
+    "a word for a learning rate": (
+        lambda: eqopt.SGD("fast"),
+        "parameter 'learning_rate'",
+        "Actual value: 'fast'",
+    ),
+    "Lion's mode": (
+        lambda: eqopt.ScaleByLion(mode="soft"),
+        "'soft'",
+    ),
+    "Optax in a chain": (
+        lambda: eqopt.Chain(eqopt.Clip(1.0), optax.adam(1e-3)),
+        "A chain is made of eqopt transformations, but argument 1 is a optax.",
+    ),
+    "a list for a chain": (
+        lambda: eqopt.Chain([eqopt.Clip(1.0)]),
+        "argument 0 is a builtins.list. Unpack it: `Chain(*parts)`",
+    ),
+    "a class in a chain": (
+        lambda: eqopt.NamedChain(adam=eqopt.Adam),
+        "adam is the class Adam: create an instance of it",
+    ),
+    "Optax in a wrapper": (
+        lambda: eqopt.MultiSteps(optax.adam(1e-3), 2),
+        "parameter 'inner'",
+        "AbstractTransformation",
+    ),
+    "a mask of numbers": (
+        lambda: eqopt.Masked(ADAM, as_mask(1.0)).init(MODEL),
+        "`mask` has 1.0 at `.layers[0].weight`",
+        "Python bools",
+    ),
+    "a mask of another tree": (
+        lambda: update(eqopt.AddDecayedWeights(0.1, [True, False])),
+        "`mask` has another tree structure than",
+        "Only `mask` has a leaf at `[0]`, `[1]`",
+        "the upper part of it",
+    ),
+    "no mini-steps": (
+        lambda: eqopt.MultiSteps(ADAM, 0),
+        "MultiSteps: `every_k_schedule` must be an integer of at least 1, but is 0",
+    ),
+    "a part of a mini-step": (
+        lambda: eqopt.MultiSteps(ADAM, jnp.asarray(2.0)),
+        "every_k_schedule",
+    ),
+    "a skip function that does not say so": (
+        lambda: eqopt.MultiSteps(
+            ADAM, 2, should_skip_update_fn=lambda g, i, p: (jnp.zeros(3), None)
+        ).init(MODEL),
+        "`should_skip_update_fn` must return a pair of a 0-d bool",
+        "dtype float32 and shape (3,)",
+    ),
+    "less than no errors": (
+        lambda: eqopt.ApplyIfFinite(ADAM, -1),
+        "ApplyIfFinite: `max_consecutive_errors` must be an integer of at least 0",
+    ),
+    "too far ahead": (
+        lambda: eqopt.Lookahead(ADAM, 2, 1.5),
+        "Lookahead: `slow_step_size` must be in [0, 1], but is 1.5",
+    ),
+    "flattening a part": (
+        lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
+        "Flatten: `params` has an array at `.layers[0].weight`, but `updates` has none",
+        "`Flatten` inside `eqopt.Masked`",
+    ),
+    "an unknown norm": (
+        lambda: eqopt.tree.norm(GRADS, ord=3),
+        "`ord` must be 1, 2 or 'inf', but is 3",
+    ),
+    "several by one name": (
+        lambda: eqopt.tree.get(ADAM.init(MODEL), "count"),
+        "2 values go by the name 'count': `[0].count`, `[1].count`",
+        "filtering",
+    ),
+    "nothing by a name": (
+        lambda: eqopt.tree.set(ADAM, rate=1.0),
+        "Nothing goes by the name 'rate' in a Adam",
+    ),
+    "another shape for a name": (
+        lambda: eqopt.tree.set(eqopt.ScaleByAdam().init(MODEL), count=jnp.ones(3)),
+        "`.count` has shape (3,), but the old one has shape ()",
+    ),
+    "an equation without an update": (
+        lambda: eqopt.equation(lambda *, decay: decay),
+        "must have a signature such as `(g, mu, p, *, decay)`",
+    ),
+    "an equation that lacks a slot": (
+        lambda: update(_equation(lambda g, mu: (g, mu), None)),
+        "takes `mu`, which is no field of its state",
+    ),
+    "an equation that lacks a value": (
+        lambda: update(_equation(lambda g, *, beta: g, None)),
+        "needs `beta`",
+    ),
+    "an equation that forgets a slot": (
+        lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
+        "must return the update and the new ('trace',), 2 values; it returned 1",
+    ),
+    "an equation that changes the shape": (
+        lambda: update(_equation(lambda g: g.sum(), None)),
+        "shapes do not fit at `.layers[0].weight`",
+    ),
+}
+
+
+def _equation(fn, state):
+    equation = eqopt.equation(fn)
+
+    class Broken(eqopt.AbstractLeafwise):
+        def init(self, params):
+            return state
+
+        def leafwise(self, state, params=None, **extra):
+            return eqopt.Leafwise(equation, state)
+
+    return Broken()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_message(name):
+    call, *phrases = CASES[name]
+    pattern = ".*".join(re.escape(phrase) for phrase in phrases)
+    with pytest.raises((TypeError, ValueError, KeyError), match=f"(?s){pattern}"):
+        call()
+
+
+@pytest.mark.parametrize("bad", ["updates", "state", "params"])
+def test_a_failing_call_changes_nothing(bad):
+    """Also when everything would have been donated."""
+    model = jax.tree.map(lambda x: x + 0 if eqx.is_array(x) else x, MODEL)
+    arguments = {"updates": grads_of(model), "state": CLIPPED.init(model)}
+    arguments |= {"params": model}
+    before = jax.tree.map(lambda x: x + 0 if eqx.is_array(x) else x, arguments)
+    wrong = {
+        "updates": grads_of(mlp(depth=2)),
+        "state": ADAM.init(MODEL),
+        "params": mlp(depth=2),
+    }
+    step = eqx.filter_jit(
+        lambda updates, state, params: CLIPPED.step(updates, state, params),
+        donate="all",
+    )
+    with pytest.raises((TypeError, ValueError)):
+        step(*(wrong[k] if k == bad else v for k, v in arguments.items()))
+    assert bool(eqx.tree_equal(arguments, before))
+    step(*arguments.values())
