@@ -1,9 +1,8 @@
 """One test per law, over every transformation in the registry."""
 
-import contextlib
-import functools
 import io
 
+import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,15 +28,8 @@ from .subjects import (
 
 def law(test):
     """Runs a test over the registry; exemptions stand in the rows."""
-
-    @pytest.mark.parametrize("row", REGISTRY, ids=lambda row: row.name)
-    @functools.wraps(test)
-    def over_registry(row, *args, **kwargs):
-        if test.__name__ in row.exempt:
-            pytest.skip(row.exempt[test.__name__])
-        test(row, *args, **kwargs)
-
-    return over_registry
+    rows = [row for row in REGISTRY if test.__name__ not in row.exempt]
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)(test)
 
 
 def test_every_transformation_is_in_the_registry():
@@ -86,7 +78,6 @@ def test_shapes_and_dtypes_stay(row, precision):
 @law
 def test_step_is_update_and_apply(row):
     """`step` and `update` + `apply_updates` are one thing, but for rounding."""
-    import eqopt
 
     def separately(opt, grads, state, params):
         updates, state = update(opt, grads, state, params)
@@ -94,14 +85,14 @@ def test_step_is_update_and_apply(row):
 
     params = params_of()
     together = train(row(), params, 5)
-    assert_close(together, train(row(), params, 5, call=separately), 1e-5, 1e-6)
+    assert_close(together, train(row(), params, 5, call=separately))
 
 
 @law
 def test_eager_is_jitted(row):
     params = params_of()
     eager = lambda opt, grads, state, params: opt.step(grads, state, params)
-    assert_close(train(row(), params, 3), train(row(), params, 3, call=eager), 1e-5, 1e-6)
+    assert_close(train(row(), params, 3), train(row(), params, 3, call=eager))
 
 
 @law
@@ -124,10 +115,7 @@ def test_hyperparameters_are_data(row):
 @law
 def test_populations(row):
     """Law 3: optimizers can be mapped over."""
-    if not row.data:
-        row_of = lambda factor: row()
-    else:
-        row_of = lambda factor: row(**{k: v * factor for k, v in row.data.items()})
+    row_of = lambda factor: row(**{k: v * factor for k, v in row.data.items()})
     params, factors = params_of(), jnp.array([1.0, 0.5, 0.25])
 
     def final(factor):
@@ -140,7 +128,7 @@ def test_populations(row):
     population = eqx.filter_jit(eqx.filter_vmap(final))(factors)
     for i, factor in enumerate(factors):
         one = train(row_of(factor), params, 2)[0]
-        assert_close(jax.tree.map(lambda x: x[i], population), one, 1e-5, 1e-6)
+        assert_close(jax.tree.map(lambda x: x[i], population), one)
 
 
 @law
@@ -167,12 +155,17 @@ def test_gradients_through_steps(row, zero):
 
 @law
 def test_equal_optimizers_share_a_trace(row):
-    """Law 3."""
-    assert eqx.tree_equal(row.make.__wrapped__() if False else row(), row()) is not None
-    with contextlib.suppress(TypeError):  # arrays and schedules may not be hashable
-        one, other = row(), row()
-        if one == other:
-            assert hash(one) == hash(other)
+    """Law 3: two equal optimizers are equal, hash equal, and share one trace."""
+    one, other = row(), row()
+    assert one == other
+    assert hash(one) == hash(other)
+    params = params_of()
+    traced = eqx.debug.assert_max_traces(
+        lambda opt, g, s, p: opt.update(g, s, p), max_traces=1
+    )
+    call = eqx.filter_jit(lambda *args: traced(*args))
+    for opt in (one, other):
+        call(opt, grads_of(params, 0), opt.init(params), params)
 
 
 @law
@@ -247,7 +240,7 @@ def test_vmap(row):
     mapped = jax.jit(jax.vmap(final))(stacked)
     for i, params in enumerate(several):
         one = jax.tree.map(lambda x: x[i], mapped)
-        assert_close(one, train(opt, params, 3), 1e-5, 1e-6)
+        assert_close(one, train(opt, params, 3))
 
 
 @law
@@ -265,7 +258,7 @@ def test_scan(row):
         (params, opt.init(params)), stacked
     )
     looped = train(opt, params, 4, grads=lambda params, i: grads[i])
-    assert_close(scanned, looped, 1e-5, 1e-6)
+    assert_close(scanned, looped)
 
 
 @law
@@ -302,14 +295,12 @@ def test_donation(row, call):
         grads = grads_of(expected[0], i)
         params, state = donating(grads, params, state)
         expected = eqx.filter_jit(one_step)(grads, *expected)
-    assert_close((params, state), expected, 1e-5, 1e-6)
+    assert_close((params, state), expected)
 
 
 @law
 def test_state_is_sharded_like_parameters(row):
     """Law 7: on 8 devices, also when `init` is compiled on an automatic mesh."""
-    if row.name.startswith("Flatten") or row.name == "all wrappers":
-        pytest.skip("one vector of all parameters has no sharding to keep")
     mesh = Mesh(np.array(jax.devices()), ("x",))
     split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
     params = jax.device_put(
@@ -328,7 +319,7 @@ def test_state_is_sharded_like_parameters(row):
     single = jax.device_put(params, jax.devices()[0])
     result = jax.jit(opt.step)(single, opt.init(single), single)
     sharded = jax.jit(opt.step)(params, opt.init(params), params)
-    assert_close(jax.device_put(sharded, whole), result, 1e-5, 1e-6)
+    assert_close(jax.device_put(sharded, whole), result)
 
 
 @law

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
 from ._microbatch import resolve_argnums
@@ -35,7 +34,7 @@ def micro_grad(
     accumulator: PyTree = AccumulationType.SUM,
     transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
     metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
-    num_real_microbatches: int | Array | np.ndarray | np.generic | None = None,
+    num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Computes the gradient for every example, transforms it, and accumulates.
 

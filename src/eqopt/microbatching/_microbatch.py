@@ -9,9 +9,8 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
 from ._rows import Batch, Split, check_size, find_batch
@@ -26,7 +25,7 @@ def microbatch(
     *,
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
-    num_real_microbatches: int | Array | np.ndarray | np.generic | None = None,
+    num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Evaluates a function of a batch one microbatch after the other.
 

@@ -204,8 +204,9 @@ def _check_prefix(accumulator: PyTree, output: PyTree) -> None:
         where = f"There is no output for `accumulator{jtu.keystr(extra[0])}`."
     found = jtu.tree_structure(accumulator, is_leaf=is_accumulator)
     raise ValueError(
-        "`accumulator` must have the structure of the function's output, or be a prefix "
-        f"of it. {where} A single `AccumulationType` treats all of the output alike.\n"
+        "`accumulator` must have the structure of the function's output, or be a "
+        f"prefix of it. {where} A single `AccumulationType` treats all of the output "
+        "alike.\n"
         f"Found:    {found}\nExpected: {jtu.tree_structure(output)}"
     )
 

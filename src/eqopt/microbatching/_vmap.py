@@ -7,8 +7,7 @@ from typing import Any
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
-import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
 from ._microbatch import accumulate, call
@@ -23,7 +22,7 @@ def micro_vmap(
     microbatch_size: int | None = None,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
     accumulator: PyTree = AccumulationType.CONCAT,
-    num_real_microbatches: int | Array | np.ndarray | np.generic | None = None,
+    num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Vectorises a function of one example, with the memory of one microbatch.
 

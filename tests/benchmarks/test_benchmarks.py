@@ -1,0 +1,187 @@
+"""That `python -m benchmarks` runs, and what it claims as far as it is free of noise.
+
+No test here looks at a clock: times are for `python -m benchmarks` on a quiet machine.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from benchmarks.__main__ import main
+from benchmarks.contestants import Optimizer, Pair
+from benchmarks.measures import Settings, stepping
+
+import eqopt
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+COLUMNS = ["name", "work", "eqopt", "Optax", "ratio", "target", "met"]
+TARGETS = {
+    "trace-step": "<= 0.35",
+    "trace-update": "<= 0.35",
+    "eager": "<= 0.5",
+    "clip-adamw": "<= 0.7",
+    "clip-adamw/memory": "< 1 %",
+    "multi-steps": "<= 0.2",
+    "multi-steps/memory": "< 1 %",
+    "apply-if-finite": "<= 0.65",
+    "apply-if-finite/memory": "< 5 %",
+    "import": "<= 1.5",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[str, dict[str, Any]]:
+    """What a small run of everything printed, and the JSON that it wrote."""
+    output = tmp_path_factory.mktemp("benchmarks") / "new" / "benchmarks.json"
+    small = ["--size=20000", "--leaves=4", "--rounds=1", f"--output={output}"]
+    process = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *small],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout, json.loads(output.read_text())
+
+
+def test_rows(run):
+    rows = {row["name"]: row for row in run[1]["rows"]}
+    assert {name: row["target"] for name, row in rows.items() if row["target"]} == (
+        TARGETS
+    )
+    for name in ("adam", "lion", "momentum", "compile", "import-all"):
+        assert rows[name]["met"] is None
+    for name, row in rows.items():
+        if row["unit"] == "ms":
+            assert 0 < row["eqopt"] <= row["eqopt_median"]
+            assert 0 < row["other"] <= row["other_median"]
+            assert row["ratio"] == pytest.approx(row["eqopt"] / row["other"])
+        else:
+            assert row["unit"] == "MB"
+            fraction = row["eqopt"] * 1e6 / (4 * 20000)
+            assert row["eqopt_fraction"] == pytest.approx(fraction)
+        if name in TARGETS:
+            comparison, limit, *percent = TARGETS[name].split()
+            if percent:
+                met = row["eqopt_fraction"] < float(limit) / 100
+            else:
+                met = row["ratio"] <= float(limit)
+            assert row["met"] is met, comparison
+
+
+def test_machine(run):
+    report = run[1]
+    assert report["settings"] == {"size": 20000, "leaves": 4, "rounds": 1}
+    machine = report["machine"]
+    assert machine["cpu"] and machine["cores"] >= 1 and machine["device"]
+    assert machine["jax"] == jax.__version__
+    assert machine["eqopt"] == version("eqopt")
+    assert machine["type_checks"] is ("JAXTYPING_DISABLE" not in os.environ)
+
+
+def test_table(run):
+    printed, report = run
+    header, *lines = printed.splitlines()
+    assert re.split("  +", header) == COLUMNS
+    for line, row in zip(lines, report["rows"], strict=False):
+        assert line.startswith(f"{row['name']} ")
+        assert row["what"] in line
+        assert line.endswith({True: " yes", False: " no", None: ""}[row["met"]])
+    assert report["machine"]["cpu"] in lines[-1]
+
+
+def test_only_and_markdown(tmp_path, capsys):
+    output = tmp_path / "benchmarks.json"
+    chosen = ["--only=momentum", "--only=adam", "--size=20000", "--rounds=1"]
+    with jax.numpy_dtype_promotion("standard"):  # for the sake of Optax
+        main([*chosen, "--markdown", f"--output={output}"])
+    names = [row["name"] for row in json.loads(output.read_text())["rows"]]
+    assert names == ["adam", "adam/memory", "momentum", "momentum/memory"]
+    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert table[0] == f"| {' | '.join(COLUMNS[1:])} |"
+    assert len(table) == 2 + len(names)
+    assert all(line.startswith("| ") and line.count("|") == 7 for line in table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--only", "adamm"], "adamm"),
+        (["--size", "3"], "--size: must be an integer of at least 10000, but is '3'"),
+        (["--rounds", "many"], "must be an integer of at least 1, but is 'many'"),
+        (["--output", os.devnull + "/x.json"], "cannot write --output"),
+        (["--only-this"], "--only-this"),
+    ],
+)
+def test_wrong_option(arguments, complaint, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    printed, errors = capsys.readouterr()
+    assert not printed
+    assert complaint in errors
+    assert errors.count("\n") == 1
+
+
+def test_different_work_is_refused():
+    measure = stepping(Pair[Optimizer](eqopt.Adam(1e-3), eqopt.Adam(2e-3)))
+    with pytest.raises(RuntimeError, match="not the same work"):
+        measure(Settings(size=10_000, leaves=1, rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("opt", "limit"),
+    [
+        (eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3)), 0.01),
+        (eqopt.MultiSteps(eqopt.AdamW(1e-3), 8), 0.01),
+        (eqopt.ApplyIfFinite(eqopt.AdamW(1e-3), 5), 0.05),
+        (eqopt.Adam(1e-3), 0.01),
+        (eqopt.Lion(1e-3), 0.01),
+        (eqopt.SGD(1e-3, momentum=0.9), 0.01),
+    ],
+    ids=lambda x: (
+        type(x).__name__ if isinstance(x, eqopt.AbstractTransformation) else ""
+    ),
+)
+def test_temporary_memory(opt, limit):
+    params = [jnp.zeros((250, 1000)) for _ in range(4)]
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    memory = step.lower(params, state, params).compile().memory_analysis()
+    assert memory is not None
+    total = sum(x.nbytes for x in params)
+    assert memory.temp_size_in_bytes < limit * total
+    # In place: whatever comes out took the buffer of something that went in.
+    assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * total
+
+
+@pytest.mark.parametrize("method", ["step", "update"])
+def test_multi_steps_runs_inner_once(method):
+    counts = []
+
+    class Counted(eqopt.AbstractTransformation):
+        def init(self, params):
+            return jnp.zeros((), jnp.int32)
+
+        def update(self, updates, state, params=None, **extra):
+            jax.debug.callback(lambda count: counts.append(int(count)), state)
+            return updates, state + 1
+
+    opt = eqopt.MultiSteps(Counted(), 8)
+    call = jax.jit(getattr(opt, method))
+    params = {"w": jnp.ones(3)}
+    state = opt.init(params)
+    for mini_step in range(24):
+        _, state = call(params, state, params)
+        jax.block_until_ready(state)
+        jax.effects_barrier()
+        assert counts == list(range((mini_step + 1) // 8))

@@ -1,0 +1,97 @@
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+
+PARAMS = {"w": jnp.ones((2, 2)), "b": jnp.ones(2), "fn": jnp.tanh}
+GRADS = {"w": jnp.ones((2, 2)), "b": jnp.ones(2), "fn": None}
+MASKS = {
+    "tree": {"w": True, "b": False, "fn": False},
+    "tree that says more": {"w": True, "b": False, "fn": True},
+    "function": lambda params: jax.tree.map(lambda p: p.ndim == 2, params),
+}
+
+
+def is_matrix(params):
+    return jax.tree.map(lambda p: p.ndim == 2, params)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("call", ["update", "step"])
+def test_left_out_leaves_pass_and_have_no_state(mask, call):
+    opt = eqopt.Masked(eqopt.Adam(0.5), mask)
+    state = opt.init(PARAMS)
+    assert state.inner_state[0].mu["b"] is None
+    result, state = getattr(opt, call)(GRADS, state, PARAMS)
+    if call == "update":
+        np.testing.assert_allclose(result["w"], -0.5, rtol=1e-5)
+        np.testing.assert_allclose(result["b"], 1.0)
+    else:
+        np.testing.assert_allclose(result["w"], 0.5, rtol=1e-5)
+        np.testing.assert_allclose(result["b"], 2.0)
+        assert result["fn"] is jnp.tanh
+
+
+def test_a_prefix_is_a_mask():
+    params = {"encoder": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": [jnp.ones(2)]}
+    opt = eqopt.Masked(eqopt.Scale(3.0), {"encoder": True, "head": False})
+    updates, _ = opt.update(params, opt.init(params), params)
+    np.testing.assert_allclose(updates["encoder"]["b"], 3.0)
+    np.testing.assert_allclose(updates["head"][0], 1.0)
+    for everything, expected in ((True, 3.0), (False, 1.0)):
+        opt = eqopt.Masked(eqopt.Scale(3.0), everything)
+        updates, _ = opt.update(params, opt.init(params), params)
+        np.testing.assert_allclose(updates["head"][0], expected)
+
+
+def test_a_module_that_can_be_called_is_a_tree():
+    """It is a mask by its leaves, not by what it returns."""
+    model = eqx.nn.MLP(2, 2, 2, 1, key=jr.key(0))
+    mask = jax.tree.map(lambda leaf: eqx.is_array(leaf) and leaf.ndim == 2, model)
+    assert callable(mask)
+    opt = eqopt.Masked(eqopt.SetToZero(), mask)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+    updates, _ = opt.update(grads, opt.init(model), model)
+    assert not updates.layers[0].weight.any()
+    assert updates.layers[0].bias.all()
+
+
+def test_a_norm_is_that_of_the_chosen_leaves():
+    opt = eqopt.Masked(eqopt.ClipByGlobalNorm(1.0), is_matrix)
+    updates, _ = opt.update(GRADS, opt.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["w"], 0.5)
+    np.testing.assert_allclose(updates["b"], 1.0)
+
+
+def test_masks_in_masks():
+    """What is left out by either is left out."""
+    inner = eqopt.AddDecayedWeights(1.0, {"w": True, "b": False, "fn": False})
+    for mask, expected in ((is_matrix, 2.0), (lambda p: {"w": False, "b": True, "fn": None}, 1.0)):
+        opt = eqopt.Masked(inner, mask)
+        updates, _ = opt.update(GRADS, opt.init(PARAMS), PARAMS)
+        np.testing.assert_allclose(updates["w"], expected)
+        np.testing.assert_allclose(updates["b"], 1.0)
+
+
+def test_frozen_parameters_do_not_change_by_a_bit():
+    opt = eqopt.Chain(eqopt.AdamW(0.1, weight_decay=0.5), eqopt.Freeze(is_matrix))
+    params, state = PARAMS, opt.init(PARAMS)
+    for _ in range(3):
+        params, state = opt.step(GRADS, state, params)
+    assert (params["w"] == PARAMS["w"]).all()
+    assert (params["b"] < PARAMS["b"]).all()
+
+
+def test_eval_params_through_masks(getkey):
+    opt = eqopt.Masked(eqopt.Lookahead(eqopt.SGD(1.0), 2, 0.5), is_matrix)
+    state = opt.init(PARAMS)
+    params, state = opt.step(GRADS, state, PARAMS)
+    evaluated = opt.eval_params(state, params)
+    np.testing.assert_allclose(params["w"], 0.0)
+    np.testing.assert_allclose(evaluated["w"], 1.0)  # the slow weights
+    np.testing.assert_allclose(evaluated["b"], params["b"])
+    assert evaluated["fn"] is jnp.tanh

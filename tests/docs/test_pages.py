@@ -1,0 +1,137 @@
+"""Every public name is documented once, and what the pages refer to exists."""
+
+import ast
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from .pages import DOCS, PAGES, ROOT, name, prose
+
+
+SOURCES = ROOT / "src" / "eqopt"
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def names_in_stub(stub: pathlib.Path) -> set[str]:
+    """The public names in a stub, and in the packages that it names."""
+    package = ".".join(stub.parent.relative_to(SOURCES.parent).parts)
+    found = set()
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        assert isinstance(node, ast.ImportFrom), f"{stub} has more than imports"
+        for alias in node.names:
+            found.add(f"{package}.{alias.name}")
+            if node.module is None:
+                nested = stub.parent / alias.name / "__init__.pyi"
+                module = stub.parent / f"{alias.name}.py"
+                found |= names_in_stub(nested) if nested.exists() else functions(module)
+    return found
+
+
+def functions(module: pathlib.Path) -> set[str]:
+    """The public functions of a public module that has no stub."""
+    prefix = ".".join(module.relative_to(SOURCES.parent).with_suffix("").parts)
+    return {
+        f"{prefix}.{node.name}"
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"
+    }
+
+
+PUBLIC = names_in_stub(SOURCES / "__init__.pyi")
+NAMESPACES = {n for n in PUBLIC if any(m.startswith(f"{n}.") for m in PUBLIC)}
+
+
+def directives(page: pathlib.Path) -> list[str]:
+    return re.findall(r"^::: +(\S+)", prose(page), re.MULTILINE)
+
+
+def test_every_public_name_has_one_directive():
+    where = {public: [] for public in PUBLIC}
+    for page in PAGES:
+        for directive in directives(page):
+            where.setdefault(directive, []).append(name(page))
+    no_such_name = set(where) - PUBLIC
+    assert not no_such_name
+    nowhere = {n for n, pages in where.items() if not pages} - NAMESPACES
+    assert not nowhere
+    repeated = {n: pages for n, pages in where.items() if len(pages) > 1}
+    assert not repeated
+
+
+def test_public_names_exist():
+    for public in sorted(PUBLIC):
+        assert resolve(public) is not None, public
+
+
+def test_every_page_is_in_the_navigation():
+    nav = re.search(r"^nav:\n(.*?)^\S", CONFIG, re.DOTALL | re.MULTILINE)
+    assert nav is not None
+    listed = re.findall(r": +(\S+\.md)$", nav[1], re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.is_file(), target
+        if anchor:
+            assert anchor in anchors(linked), target
+    for target in re.findall(r"`\]\[([^\]]*)\]|\]\[(eqopt[^\]]*)\]", prose(page)):
+        assert all(known(t) for t in target if t), target
+    for target in re.findall(r"\[`([^`]+)`\]\[\]", prose(page)):
+        assert known(target), target
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """The anchors of the headings of a page, as Python-Markdown makes them."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE):
+        explicit = re.search(r"\{ *#(\S+)", heading)
+        slug = re.sub(r"[^\w\s-]", "", heading).strip().lower()
+        found.add(explicit[1] if explicit else re.sub(r"[-\s]+", "-", slug))
+    return found
+
+
+def known(reference: str) -> bool:
+    """Whether a cross-reference is a public name, or a method of one."""
+    owner = reference.rpartition(".")[0]
+    return reference in PUBLIC or (owner in PUBLIC and resolve(reference) is not None)
+
+
+def resolve(dotted: str) -> object:
+    """The object of that name, or `None`."""
+    package, *rest = dotted.split(".")
+    found = importlib.import_module(package)
+    for part in rest:
+        found = getattr(found, part, None)
+    return found
+
+
+def test_names_from_optax_exist():
+    """In the table of names, both sides do."""
+    text = (DOCS / "coming_from_optax.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    translated = set()
+    for _, theirs, ours, *_ in rows:
+        for reference in re.findall(r"`(optax[^`]*)`", theirs):
+            assert resolve(reference) is not None, reference
+        translated |= set(re.findall(r"`(eqopt[^`]*)`", ours))
+    assert translated <= PUBLIC
+    without_counterpart = {
+        *NAMESPACES,
+        *(public for public in PUBLIC if public.endswith("State")),
+        *(public for public in PUBLIC if ".Abstract" in public),
+        "eqopt.Leafwise",
+        "eqopt.LookaheadParams",
+        "eqopt.equation",
+        "eqopt.numerics.abs_sq",
+        "eqopt.numerics.bias_correction",
+        "eqopt.numerics.safe_sqrt",
+    }
+    assert not PUBLIC - translated - without_counterpart

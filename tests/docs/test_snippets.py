@@ -1,0 +1,67 @@
+"""Every piece of Python in the documentation runs, and its `assert`s hold.
+
+The blocks of one page run in order and share their names. Only a block that opens with
+```` ```{.python .no-run} ```` is left out.
+"""
+
+import contextlib
+import re
+import types
+
+import jax
+import pytest
+
+from .pages import PAGES, ROOT, Block, blocks, name
+
+
+def is_run(block: Block) -> bool:
+    return bool(re.match(r"python\b|\{ ?\.python\b", block.info)) and (
+        ".no-run" not in block.info
+    )
+
+
+SNIPPETS = {
+    name(page): [block for block in blocks(page) if is_run(block)]
+    for page in [ROOT / "README.md", *PAGES]
+}
+
+
+@pytest.fixture
+def quick_compilation():
+    """What runs for a moment need not be fast."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("page", [page for page, found in SNIPPETS.items() if found])
+def test_snippets_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # A module, so that what the page defines says where it comes from.
+    module = types.ModuleType("snippets")
+    with _as_optax_needs_it(SNIPPETS[page]):
+        for block in SNIPPETS[page]:
+            # Blank lines in front, and a traceback has the line numbers of the page.
+            source = "\n" * (block.line - 1) + block.code
+            exec(compile(source, ROOT / page, "exec"), vars(module))
+
+
+def _as_optax_needs_it(found: list[Block]) -> contextlib.AbstractContextManager:
+    # Optax relies on implicit promotion; all else has to do without.
+    stack = contextlib.ExitStack()
+    if any(re.search(r"^\s*(import|from) optax\b", b.code, re.M) for b in found):
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        stack.enter_context(jax.numpy_rank_promotion("allow"))
+    return stack
+
+
+def test_next_to_nothing_is_left_out():
+    left_out = [
+        f"{page.name}:{block.line}"
+        for page in PAGES
+        for block in blocks(page)
+        if "no-run" in block.info
+    ]
+    assert len(left_out) <= 2, left_out

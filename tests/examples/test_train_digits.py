@@ -1,0 +1,378 @@
+"""The first thing a new user runs, run as they run it: real digits, fewer steps."""
+
+import importlib.util
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from sklearn.datasets import load_digits
+
+import eqopt
+
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "train_digits.py"
+SMALL = ("--steps", "9", "--batch-size", "16", "--checkpoint-every", "4", "--quiet")
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("train_digits", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def script():
+    return load_script()
+
+
+@pytest.fixture(scope="module")
+def finished(script, tmp_path_factory):
+    """The output directory of a small run; not to be changed."""
+    output = tmp_path_factory.mktemp("finished")
+    script.main([*SMALL, "--output", str(output)])
+    return output
+
+
+def parse(script, *options):
+    options = script.make_parser().parse_args(options)
+    options.learning_rate = script.OPTIMIZERS[options.optimizer][1]
+    return options
+
+
+def assert_refused(script, capsys, options, expected):
+    """One line on stderr that says why, no traceback, status 2."""
+    with pytest.raises(SystemExit) as stopped:
+        script.main(options)
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert out == ""
+    assert err.count("\n") == 1 and err.endswith("\n")
+    assert expected in err
+
+
+#
+# The whole of it
+#
+
+
+def assert_learned(script, tmp_path, capsys, *options):
+    script.main([*options, "--quiet", "--output", str(tmp_path)])
+    out, err = capsys.readouterr()
+    *_, picture, last = out.splitlines()
+    match = re.fullmatch(r"test accuracy: (\d+\.\d\d) %", last)
+    assert match is not None and float(match[1]) >= 97
+    assert err == ""
+    assert_is_picture(Path(picture.removeprefix("picture: ")))
+
+
+def assert_is_picture(path):
+    pixels = imread(path)
+    assert path.suffix == ".png"
+    assert min(pixels.shape[:2]) > 500
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
+
+
+def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
+    assert_learned(script, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd"])
+def test_reads_97_percent_with_each_optimizer(script, tmp_path, capsys, optimizer):
+    assert_learned(script, tmp_path, capsys, "--optimizer", optimizer, "--seed", "1")
+
+
+def test_as_a_command(tmp_path):
+    """Without the strict settings of these tests, in a directory of its own."""
+    command = [sys.executable, str(SCRIPT), "--steps", "3", "--batch-size", "16"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    best, picture, accuracy = done.stdout.splitlines()
+    assert re.fullmatch(r"best validation loss: \d\.\d{4} after 3 steps", best)
+    assert re.fullmatch(r"test accuracy: \d+\.\d\d %", accuracy)
+    assert_is_picture(tmp_path / picture.removeprefix("picture: "))
+    bar = done.stderr.splitlines()[-1]
+    assert re.search(r"3/3 .*loss \d\.\d{4}, learning rate \d\.\de-0\d\]", bar)
+
+
+#
+# Data
+#
+
+
+def test_splits_are_stratified_disjoint_and_fixed_by_the_seed(script):
+    splits = script.load_splits(0)
+    assert [len(split.labels) for split in splits] == [1257, 270, 270]
+    for split in splits:
+        shares = np.bincount(split.labels) / len(split.labels)
+        assert np.all(np.abs(shares - 0.1) < 0.01)
+    # Each of the images that there are is in one of the splits, and in one only.
+    split_images = np.concatenate([split.images for split in splits])
+    pixels, _ = load_digits(return_X_y=True)
+    images = np.reshape(pixels / 16, (-1, 8, 8))
+    assert sorted(map(bytes, split_images)) == sorted(map(bytes, images))
+    for split, again, other in zip(
+        splits, script.load_splits(0), script.load_splits(1), strict=True
+    ):
+        assert np.array_equal(split.images, again.images)
+        assert not np.array_equal(split.images, other.images)
+
+
+def test_a_batch_is_digits_moved_by_up_to_a_pixel(script):
+    digits = script.Digits(
+        np.arange(1, 1 + 5 * 64, dtype=np.float32).reshape(5, 8, 8), np.arange(5)
+    )
+    moves = set()
+    for step in range(20):
+        images, labels = script.draw_batch(digits, 5, 0, step)
+        assert sorted(labels) == [0, 1, 2, 3, 4]
+        for image, label in zip(images, labels, strict=True):
+            original = np.pad(digits.images[label], 1)
+            [move] = [
+                (i, j)
+                for i in range(3)
+                for j in range(3)
+                if np.array_equal(image, original[i : i + 8, j : j + 8])
+            ]
+            moves.add(move)
+    assert len(moves) == 9
+
+
+def test_a_batch_depends_on_seed_and_step_alone(script):
+    train, _, _ = script.load_splits(0)
+    batch = script.draw_batch(train, 64, 3, 7)
+    np.random.seed(0)
+    again = script.draw_batch(train, 64, 3, 7)
+    assert np.array_equal(batch.images, again.images)
+    assert np.array_equal(batch.labels, again.labels)
+    for seed, step in ((3, 8), (4, 7)):
+        other = script.draw_batch(train, 64, seed, step)
+        assert not np.array_equal(batch.images, other.images)
+
+
+#
+# Training
+#
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion", "sgd"])
+def test_a_step_of_each_optimizer_goes_down(script, optimizer):
+    options = parse(script, "--optimizer", optimizer, "--steps", "1")
+    model = eqx.nn.Linear(3, 2, key=jax.random.key(0))
+    opt = script.make_optimizer(options)
+    state = opt.init(model)
+    grads = eqx.filter_grad(lambda m: abs(m.weight).sum() + abs(m.bias).sum())(model)
+    moved, state = opt.step(grads, state, model)
+    assert abs(moved.weight).sum() < abs(model.weight).sum()
+    # A single step has no warm-up.
+    rate = eqopt.tree.get(state, "learning_rate")
+    assert float(rate) == pytest.approx(options.learning_rate)
+
+
+def test_the_history_is_complete(finished):
+    with (finished / "checkpoint.eqx").open("rb") as file:
+        _, (losses, rates, validation) = json.loads(file.readline())
+    schedule = eqopt.schedules.WarmupCosineDecay(0.0, 3e-3, 0, 9)
+    assert len(losses) == 9
+    assert rates == pytest.approx([float(schedule(step)) for step in range(9)])
+    assert [step for step, _ in validation] == [9]
+
+
+def test_microbatches_give_the_same_training(script):
+    train, _, _ = script.load_splits(0)
+    # Not Adam: it makes much of what rounding leaves of a gradient of zero.
+    opt = script.make_optimizer(parse(script, "--optimizer", "sgd", "--steps", "4"))
+
+    def trained(size):
+        model = script.CNN(jax.random.key(0))
+        state = opt.init(model)
+        train_step = script.make_train_step(opt, size)
+        losses = []
+        for step in range(4):
+            batch = script.draw_batch(train, 48, 0, step)
+            model, state, loss = train_step(batch, model, state)
+            losses.append(loss)
+        return jax.tree.leaves(eqx.filter((model, state, losses), eqx.is_array))
+
+    whole = trained(None)
+    for size in (8, 20):  # the latter leaves a rest
+        for x, y in zip(whole, trained(size), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+#
+# Resuming
+#
+
+
+def interrupt_at_first_checkpoint(script, monkeypatch, options):
+    save = script.save_checkpoint
+
+    def save_and_interrupt(*args):
+        save(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "save_checkpoint", save_and_interrupt)
+        with pytest.raises(SystemExit) as stopped:
+            script.main(options)
+    assert stopped.value.code == 130
+
+
+def assert_same_checkpoint(left, right):
+    # Options and history, parameters and state: all of it, to the bit.
+    name = "checkpoint.eqx"
+    assert (left / name).read_bytes() == (right / name).read_bytes()
+
+
+def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys):
+    options = [*SMALL, "--output", str(tmp_path)]
+    interrupt_at_first_checkpoint(script, monkeypatch, options)
+    out, err = capsys.readouterr()
+    assert out == "" and "--resume" in err
+    with pytest.raises(AssertionError):
+        assert_same_checkpoint(tmp_path, finished)
+    script.main([*options, "--resume"])
+    assert_same_checkpoint(tmp_path, finished)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd"])
+def test_resumes_each_optimizer_in_microbatches(
+    script, tmp_path, monkeypatch, optimizer
+):
+    options = [*SMALL, "--optimizer", optimizer, "--microbatch-size", "5", "--output"]
+    script.main([*options, str(tmp_path / "whole")])
+    interrupted = [*options, str(tmp_path / "interrupted")]
+    interrupt_at_first_checkpoint(script, monkeypatch, interrupted)
+    script.main([*interrupted, "--resume"])
+    assert_same_checkpoint(tmp_path / "whole", tmp_path / "interrupted")
+
+
+@pytest.mark.slow
+def test_resumes_after_being_killed(script, tmp_path):
+    options = ["--steps", "200", "--quiet", "--checkpoint-every", "1", "--output"]
+    command = [sys.executable, str(SCRIPT), *options, str(tmp_path / "killed")]
+    process = subprocess.Popen(command)
+    while not (tmp_path / "killed" / "checkpoint.eqx").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    subprocess.run([*command, "--resume"], check=True)
+    subprocess.run([*command[:-1], str(tmp_path / "whole")], check=True)
+    assert_same_checkpoint(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_resuming_a_finished_run_only_reports(script, finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    # How often to write a checkpoint is no matter of what is trained.
+    options = [*SMALL, "--checkpoint-every", "1", "--resume", "--output", str(tmp_path)]
+    script.main(options)
+    assert "test accuracy" in capsys.readouterr().out
+    assert_same_checkpoint(tmp_path, finished)
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (("--optimizer", "sgd"), "optimizer=adam, learning_rate=0.003"),
+        (("--learning-rate", "0.1"), "learning_rate=0.003"),
+        (("--steps", "10"), "steps=9"),
+        (("--batch-size", "8"), "batch_size=16"),
+        (("--microbatch-size", "8"), "microbatch_size=None"),
+        (("--seed", "1"), "seed=0"),
+    ],
+)
+def test_resuming_with_other_options(script, finished, capsys, options, expected):
+    before = (finished / "checkpoint.eqx").read_bytes()
+    options = [*SMALL, "--output", str(finished), *options, "--resume"]
+    assert_refused(script, capsys, options, f"other options: {expected}\n")
+    assert (finished / "checkpoint.eqx").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: b"\x93NUMPY\x00\xff" * 100,
+        lambda whole: b"[1, 2, 3]\n",
+        lambda whole: b"[{}, []]\n",
+        lambda whole: whole[: whole.index(b"\n")],
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:-1],
+        lambda whole: whole.replace(b"NUMPY", b"NUMBY", 1),
+    ],
+)
+def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys, damage):
+    whole = (finished / "checkpoint.eqx").read_bytes()
+    (tmp_path / "checkpoint.eqx").write_bytes(damage(whole))
+    options = [*SMALL, "--output", str(tmp_path), "--resume"]
+    assert_refused(script, capsys, options, "is damaged or no checkpoint")
+
+
+#
+# Wrong options
+#
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ("--optimizer adma", "invalid choice: 'adma'"),
+        ("--steps 0", "--steps: expected int from 1"),
+        ("--steps many", "--steps: expected int from 1"),
+        ("--steps 1.5", "not '1.5'"),
+        ("--batch-size -8", "--batch-size: expected int from 1"),
+        ("--batch-size 1258", "there are 1257 training digits"),
+        ("--microbatch-size 0", "--microbatch-size: expected int from 1"),
+        ("--microbatch-size 65", "is more than --batch-size 64"),
+        ("--learning-rate -1", "--learning-rate: expected float from 0"),
+        ("--learning-rate nan", "not 'nan'"),
+        ("--seed -1", "--seed: expected int from 0"),
+        ("--seed 4294967296", "to 4294967295"),
+        ("--checkpoint-every 0", "--checkpoint-every: expected int from 1"),
+        ("--resume", "there is no checkpoint"),
+        ("--momentum 0.9", "unrecognized arguments: --momentum 0.9"),
+    ],
+)
+def test_wrong_options(script, tmp_path, capsys, options, expected):
+    output = tmp_path / "output"
+    options = ["--quiet", "--output", str(output), *options.split()]
+    assert_refused(script, capsys, options, expected)
+    assert not output.exists()
+
+
+def test_output_that_is_a_file(script, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.touch()
+    options = ["--quiet", "--output", str(file)]
+    assert_refused(script, capsys, options, str(file))
+
+
+def test_the_largest_seed(script):
+    script.load_splits(2**32 - 1)
+    jax.random.key(2**32 - 1)
+
+
+@pytest.mark.parametrize("name", ["tqdm", "sklearn.datasets", "matplotlib.figure"])
+def test_a_missing_import(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit) as stopped:
+        load_script()
+    message = stopped.value.code
+    assert isinstance(message, str) and "\n" not in message
+    assert name in message and 'pip install ".[examples]"' in message

@@ -1,0 +1,10 @@
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="package")
+def quick_compilation():
+    """The laws are about what is computed, not how fast; compiling is all of the cost."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

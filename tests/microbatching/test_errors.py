@@ -1,0 +1,208 @@
+"""Every error names the argument, what was found and what to do."""
+
+import jax.numpy as jnp
+import jaxtyping
+import pytest
+
+from eqopt.microbatching import (
+    AccumulationType,
+    micro_grad,
+    micro_vmap,
+    microbatch,
+    reshape_batch_axis,
+)
+
+
+SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
+RUNNING_MEAN = AccumulationType.RUNNING_MEAN
+X = jnp.ones((6, 2))
+TREE = {"x": X, "y": jnp.ones((5, 2))}
+
+
+def identity(x, **kwargs):
+    return x
+
+
+def pair(x, y):
+    return x.sum() + y.sum()
+
+
+def early(k):
+    return microbatch(identity, 0, 4, num_real_microbatches=k)(X)
+
+
+# name: (a call, what the message says)
+ERRORS = {
+    "no batch argument": (
+        lambda: microbatch(identity, (), 2),
+        ["`argnums` and `argnames` are both empty"],
+    ),
+    "no array in it": (
+        lambda: microbatch(identity, 0, 2)({"a": [1.0, 2.0], "b": None}),
+        ["`args[0]`", "['float']", "jnp.asarray"],
+    ),
+    "nothing mapped": (
+        lambda: micro_vmap(identity, (None,))(X),
+        ["No array with a batch axis", "no batch argument"],
+    ),
+    "unequal batch axes": (
+        lambda: microbatch(identity, 0, 2)(TREE),
+        ["`args[0]['x']` has 6", "`args[0]['y']` has 5", "in_axes"],
+    ),
+    "unequal keyword": (
+        lambda: micro_vmap(identity)(X, y=TREE["y"]),
+        ["`args[0]` has 6", "`kwargs['y']` has 5"],
+    ),
+    "axis out of range": (
+        lambda: microbatch(identity, 0, 2, in_axes=2)({"x": X}),
+        ["`in_axes=2`", "`args[0]['x']`", "(6, 2)", "-2 to 1"],
+    ),
+    "negative axis out of range": (
+        lambda: micro_vmap(identity, -3)(X),
+        ["`in_axes=-3`", "`args[0]`", "-2 to 1"],
+    ),
+    "scalar in the batch": (
+        lambda: microbatch(identity, 0, 2)({"x": X, "n": jnp.array(3)}),
+        ["`args[0]['n']`", "shape ()", "another argument"],
+    ),
+    "empty batch": (
+        lambda: microbatch(identity, 0, None)(jnp.ones((0, 2))),
+        ["empty", "`args[0]` has 0 rows"],
+    ),
+    "size zero": (lambda: microbatch(identity, 0, 0), ["`microbatch_size`", "got 0"]),
+    "negative size": (
+        lambda: micro_vmap(identity, microbatch_size=-2),
+        ["`microbatch_size`", "got -2"],
+    ),
+    "size zero in micro_grad": (
+        lambda: micro_grad(pair, microbatch_size=0),
+        ["`microbatch_size`", "got 0"],
+    ),
+    "size larger than the batch": (
+        lambda: microbatch(identity, 0, 7)(X),
+        ["`microbatch_size=7`", "6 rows", "`args[0]`", "`None`"],
+    ),
+    "in_axes length": (
+        lambda: microbatch(identity, (0, 1), 2, in_axes=(0,)),
+        ["`in_axes=(0,)`", "length 1", "2 batch arguments"],
+    ),
+    "in_axes length in micro_vmap": (
+        lambda: micro_vmap(pair, (0, 0, None))(X, X),
+        ["`in_axes=(0, 0, None)`", "length 3", "2 positional"],
+    ),
+    "argnums": (
+        lambda: microbatch(identity, 3, 2)(X),
+        ["`argnums` holds 3", "1 positional"],
+    ),
+    "argnums twice": (
+        lambda: microbatch(pair, (1, -1), 2)(X, X),
+        ["`argnums=(1, -1)`", "twice"],
+    ),
+    "argnames": (
+        lambda: microbatch(pair, 0, 2, argnames="y")(X, X),
+        ["`argnames` holds 'y'", "by position"],
+    ),
+    "batch_argnums": (
+        lambda: micro_grad(pair, batch_argnums=2)(X, X),
+        ["`batch_argnums` holds 2", "2 positional"],
+    ),
+    "no batch_argnums": (
+        lambda: micro_grad(pair, batch_argnums=()),
+        ["`batch_argnums` is empty"],
+    ),
+    "argnums of micro_grad": (
+        lambda: micro_grad(pair, argnums=(0, 2))(X, X),
+        ["`argnums` holds 2"],
+    ),
+    "no accumulator": (
+        lambda: microbatch(identity, 0, 2, {"a": SUM, "b": "sum"}),
+        ["`accumulator['b']`", "'sum'", "AccumulationType"],
+    ),
+    "accumulator of another structure": (
+        lambda: microbatch(lambda x: (x, {"a": x}), 0, 2, (SUM, {"b": SUM}))(X),
+        ["`accumulator`", "prefix", "`output[1]['a']`", "{'b': *}", "{'a': *}"],
+    ),
+    "accumulator too short": (
+        lambda: micro_vmap(lambda x: (x, None, x), accumulator=(SUM, None))(X),
+        ["`accumulator`", "prefix", "`output[1]`"],
+    ),
+    "accumulator too long": (
+        lambda: micro_vmap(lambda x: (x,), accumulator=(SUM, SUM))(X),
+        ["`accumulator`", "prefix", "`accumulator[1]`"],
+    ),
+    "accumulator of another type": (
+        lambda: microbatch(lambda x: (x, x), 0, 2, [SUM, SUM])(X),
+        ["`accumulator`", "prefix", "types", "[*, *]", "(*, *)"],
+    ),
+    "mean of integers": (
+        lambda: microbatch(lambda x: {"n": x}, 0, 2, MEAN)(jnp.arange(4)),
+        ["MEAN", "`output['n']`", "int32"],
+    ),
+    "running mean of integers": (
+        lambda: microbatch(identity, 0, 2, RUNNING_MEAN)(jnp.arange(4)),
+        ["RUNNING_MEAN", "`output`", "int32"],
+    ),
+    "rows cannot be added if ragged": (
+        lambda: microbatch(lambda x: [x], 0, 4)(X),
+        ["SUM", "`output[0]`", "(4, 2)", "(2, 2)", "CONCAT"],
+    ),
+    "too many microbatches": (
+        lambda: early(3),
+        ["`num_real_microbatches=3`", "6 rows", "make 2"],
+    ),
+    "negative number of microbatches": (
+        lambda: early(-1),
+        ["`num_real_microbatches=-1`", "out of range"],
+    ),
+    "fractional number of microbatches": (
+        lambda: early(jnp.array(1.0)),
+        ["`num_real_microbatches`", "float32"],
+    ),
+    "several numbers of microbatches": (
+        lambda: early(jnp.array([1, 2])),
+        ["`num_real_microbatches`", "(2,)"],
+    ),
+    "out_axes": (
+        lambda: micro_vmap(identity, out_axes=1),
+        ["`out_axes`", "got 1", "jnp.moveaxis"],
+    ),
+    "reshape of a ragged batch": (
+        lambda: reshape_batch_axis({"x": X}, 4),
+        ["`microbatch_size=4`", "6 rows", "`tree['x']`"],
+    ),
+    "reshape to more than there is": (
+        lambda: reshape_batch_axis(X, 12),
+        ["`microbatch_size=12`", "6 rows", "`tree`"],
+    ),
+    "reshape along no axis": (
+        lambda: reshape_batch_axis([X], 2, axis=2),
+        ["`axis=2`", "`tree[0]`", "(6, 2)"],
+    ),
+    "reshape to nothing": (
+        lambda: reshape_batch_axis(X, 0),
+        ["`microbatch_size`", "got 0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_message(name):
+    call, fragments = ERRORS[name]
+    with pytest.raises(ValueError) as caught:
+        call()
+    for fragment in fragments:
+        assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fun", "arguments", "wrong"),
+    [
+        (microbatch, {"argnums": 0, "microbatch_size": 2.5}, "microbatch_size"),
+        (microbatch, {"argnums": 0.0, "microbatch_size": 2}, "argnums"),
+        (micro_vmap, {"microbatch_size": "2"}, "microbatch_size"),
+        (micro_grad, {"keep_batch_dim": 1.0}, "keep_batch_dim"),
+    ],
+)
+def test_types(fun, arguments, wrong):
+    with pytest.raises(jaxtyping.TypeCheckError, match=wrong):
+        fun(identity, **arguments)

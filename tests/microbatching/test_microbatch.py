@@ -1,0 +1,327 @@
+"""`microbatch` against Optax, and against the computation it cuts into pieces."""
+
+import functools as ft
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from eqopt.microbatching import AccumulationType, microbatch
+
+
+SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
+RUNNING_MEAN, CONCAT = AccumulationType.RUNNING_MEAN, AccumulationType.CONCAT
+
+KINDS = {kind.name: kind for kind in AccumulationType}
+
+
+def one_of_each(x):
+    """A function of rows along axis 0 for each kind, which splits in that manner."""
+    mean = jnp.mean(x, axis=0)
+    return {"SUM": jnp.sum(x, 0), "MEAN": mean, "RUNNING_MEAN": mean, "CONCAT": x * x}
+
+
+def integers(shape, dtype=jnp.float32):
+    """Small integers, of which sums are exact in any order."""
+    return (jnp.arange(math.prod(shape)) * 7 % 11 - 5).reshape(shape).astype(dtype)
+
+
+def assert_close(actual, expected, tol=1e-6):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tol, atol=tol
+        )
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 3, 4])
+def test_documented_example(size):
+    fun = microbatch(lambda x: (x + 1, jnp.sum(3 * x)), 0, size, (CONCAT, SUM))
+    rows, total = fun(jnp.array([1, 2, 3, 4]))
+    assert rows.tolist() == [2, 3, 4, 5]
+    assert total == 30
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=st.integers(1, 7), size=st.integers(1, 7), axis=st.integers(-3, 2))
+def test_agrees_with_the_whole_batch(rows, size, axis):
+    shape = [2, 2]
+    shape.insert(axis % 3, rows)
+    x, scale = integers(tuple(shape)), jnp.float32(3)
+
+    def fun(scale, x):
+        return one_of_each(jnp.moveaxis(x, axis, 0) * scale)
+
+    micro = microbatch(fun, 1, min(size, rows), KINDS, in_axes=axis)
+    both = jax.jit(lambda scale, x: (micro(scale, x), fun(scale, x)))
+    actual, expected = both(scale, x)
+    assert_close(actual, expected)
+    np.testing.assert_array_equal(actual["SUM"], expected["SUM"])
+    np.testing.assert_array_equal(actual["CONCAT"], expected["CONCAT"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "axis"),
+    [(jnp.float32, 0), (jnp.float32, 1), (jnp.bfloat16, 0), (jnp.float16, 1)],
+)
+def test_parity_with_optax(dtype, axis, getkey):
+    x, y = jr.normal(getkey(), (2, 6, 6, 3), dtype)
+
+    def fun(scale, x, *, y):
+        return one_of_each(jnp.moveaxis(x, axis, 0) * scale), jnp.sum(y, 0)
+
+    theirs = optax.microbatching.AccumulationType
+    kinds = {name: theirs[name] for name in KINDS}
+
+    @eqx.filter_jit
+    def both(x, y, size):
+        rest = {"argnames": "y", "in_axes": (axis, 0)}
+        ours = microbatch(fun, 1, size, (KINDS, SUM), **rest)
+        reference = optax.microbatch(fun, 1, size, (kinds, theirs.SUM), **rest)
+        return ours(2, x, y=y), reference(2, x, y=y)
+
+    for size in (2, 6):
+        assert_close(*both(x, y, size), tol=float(jnp.finfo(dtype).eps) * 16)
+
+
+def test_which_rows_go_together():
+    x = jnp.arange(6.0)
+
+    def neighbours(x):
+        return x[:-1] @ x[1:]
+
+    assert microbatch(neighbours, 0, 3)(x) == 0 * 2 + 2 * 4 + 1 * 3 + 3 * 5
+    # Ragged: columns of the first `n * size` rows, then the others.
+    groups = microbatch(lambda x: x[None], 0, 2, CONCAT)(jnp.arange(6))
+    assert groups.tolist() == [[0, 3], [1, 4], [2, 5]]
+    seen = microbatch(lambda x: jnp.sum(x), 0, 2, CONCAT)(jnp.arange(7))
+    assert seen.tolist() == [0 + 3, 1 + 4, 2 + 5, 6]
+
+
+def test_every_way_to_name_a_batch_argument():
+    a = integers((6, 4, 5))
+    b = jnp.moveaxis(a, 0, 1)
+
+    def fun(a, b):
+        return jnp.einsum("bij,kbj->ik", a, b)
+
+    expected = fun(a, b)
+    micro = ft.partial(microbatch, fun, microbatch_size=2)
+
+    @jax.jit
+    def in_every_way(a, b):
+        return (
+            micro(argnums=(0, 1), in_axes=(0, 1))(a, b),
+            micro(argnums=(1, 0), in_axes=(1, 0))(a, b),
+            micro(argnums=(-1, -2), in_axes=(-2, -3))(a, b),
+            micro(argnums=(), argnames=("a", "b"), in_axes=(0, 1))(b=b, a=a),
+            micro(argnums=(), argnames=("b", "a"), in_axes=(1, 0))(a=a, b=b),
+            micro(argnums=0, argnames="b", in_axes=(0, 1))(a, b=b),
+        )
+
+    for out in in_every_way(a, b):
+        np.testing.assert_array_equal(out, expected)
+
+
+# The result for `ones(8)` in 3 microbatches, of 3, 3 and 2 rows, of which `k` are run.
+EARLY = {
+    "SUM": [0, 3, 6, 8],
+    "MEAN": [0, 3 / 8, 6 / 8, 1],
+    "RUNNING_MEAN": [0, 1, 1, 1],
+    "CONCAT": [[0] * 8, [1, 0, 1, 0, 1, 0, 0, 0], [1] * 6 + [0, 0], [1] * 8],
+}
+
+
+def test_num_real_microbatches():
+    @eqx.filter_jit
+    def fun(x, k):
+        return microbatch(one_of_each, 0, 3, KINDS, num_real_microbatches=k)(x)
+
+    x = jnp.ones(8)
+    for k in range(4):
+        for out in (fun(x, k), fun(x, jnp.array(k))):
+            for name, expected in EARLY.items():
+                np.testing.assert_allclose(out[name], expected[k], rtol=1e-6)
+    # An array cannot be checked: it is clipped.
+    assert_close(fun(x, jnp.array(9)), fun(x, jnp.array(3)))
+    assert_close(fun(x, np.int32(-1)), fun(x, jnp.array(0)))
+
+
+def test_what_is_left_out_may_be_nan():
+    x = jnp.array([1.0, jnp.nan, 2.0, jnp.nan, 3.0])  # microbatches 0,2; 1,3; and 4
+    for k in (1, jnp.array(1)):
+        fun = microbatch(jnp.sum, 0, 2, num_real_microbatches=k)
+        assert fun(x) == 3
+    concat = microbatch(lambda x: x, 0, 2, CONCAT, num_real_microbatches=1)
+    assert concat(x).tolist() == [1, 0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_low_precision_is_rounded_once(dtype):
+    # In 16 bits, 1 + 1 + ... stops growing at 256 (bfloat16) or 2048 (float16).
+    x = jnp.ones(2304, dtype)
+    total = microbatch(lambda x: jnp.sum(x), 0, 1)(x)
+    assert_close(total, jnp.array(2304, dtype), tol=0)
+    mean = microbatch(lambda x: jnp.mean(x), 0, 5, MEAN)(x * 60)
+    assert_close(mean, jnp.array(60, dtype), tol=0)
+
+
+class Batch(eqx.Module):
+    """A batch with whatever a data loader may leave in it."""
+
+    x: jax.Array
+    label: np.ndarray
+    name: str
+    transform: object
+    missing: None = None
+    split: str = eqx.field(static=True, default="train")
+
+
+class Model(eqx.Module):
+    mlp: eqx.nn.MLP
+    table: jax.Array
+    scale: float = 2.0
+
+
+def model_and_batch(key, rows=10):
+    k1, k2, k3 = jr.split(key, 3)
+    model = Model(eqx.nn.MLP(3, 4, 8, 2, key=k1), jnp.arange(4))
+    x = jr.normal(k2, (rows, 3))
+    label = np.asarray(jr.randint(k3, (rows,), 0, 4))
+    return model, Batch(x, label, "digits", jnp.tanh)
+
+
+def mean_loss(model, batch):
+    assert batch.name == "digits"
+    logits = jax.vmap(model.mlp)(batch.transform(batch.x)) * model.scale
+    label = model.table[batch.label]
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, label))
+
+
+@pytest.mark.parametrize("size", [None, 4, 5, 10])
+def test_whole_models_and_batches(size, getkey):
+    model, batch = model_and_batch(getkey())
+    fun = eqx.filter_value_and_grad(mean_loss)
+    micro = eqx.filter_jit(microbatch(fun, 1, size, MEAN))
+    assert_close(micro(model, batch), eqx.filter_jit(fun)(model, batch))
+
+
+def test_other_outputs_pass_through(getkey):
+    model, batch = model_and_batch(getkey())
+
+    def fun(model, batch):
+        out = {"name": batch.name, "f": batch.transform, "n": 3, "none": None}
+        return out, batch.label, model
+
+    micro = eqx.filter_jit(microbatch(fun, 1, 4, (CONCAT, CONCAT, RUNNING_MEAN)))
+    with pytest.raises(ValueError, match=r"output\[2\].table.*int32"):
+        micro(model, batch)
+    micro = eqx.filter_jit(microbatch(fun, 1, 4, (SUM, CONCAT, CONCAT)))
+    out, label, stacked = micro(model, batch)
+    assert out == {"name": "digits", "f": jnp.tanh, "n": 3, "none": None}
+    np.testing.assert_array_equal(label, batch.label)
+    assert stacked.mlp.activation is model.mlp.activation
+    assert stacked.table.shape == (3 * 4,)
+
+
+def test_random_keys_are_rows(getkey):
+    keys = jr.split(jr.key(0), 5)
+    fun = jax.vmap(lambda key: jr.normal(key, (2,)))
+    for size in (2, 5):
+        micro = microbatch(fun, 0, size, CONCAT)
+        both = jax.jit(lambda keys, micro=micro: (micro(keys), fun(keys)))
+        np.testing.assert_array_equal(*both(keys))
+
+
+def test_it_can_be_differentiated_and_vectorised(getkey):
+    w, x = jr.normal(getkey(), (3,)), jr.normal(getkey(), (7, 3))
+
+    def fun(w, x):
+        return jnp.mean(jnp.tanh(x @ w) ** 2)
+
+    micro = microbatch(fun, 1, 3, MEAN)
+
+    ws = jr.normal(getkey(), (4, 3))
+    for transformed in (
+        lambda f: jax.grad(f, (0, 1))(w, x),
+        lambda f: jax.jvp(f, (w, x), (w, x)),
+        lambda f: jax.hessian(f)(w, x),
+        lambda f: jax.vmap(f, (None, 1))(w, jnp.stack([x, -x], 1)),
+        lambda f: jax.vmap(jax.grad(f), (0, None))(ws, x),
+    ):
+        assert_close(*jax.jit(lambda t=transformed: (t(micro), t(fun)))(), tol=1e-5)
+
+
+def test_a_traced_number_can_be_vectorised():
+    @jax.jit
+    @jax.vmap
+    def fun(x, k):
+        return microbatch(jnp.sum, 0, 3, num_real_microbatches=k)(x)
+
+    assert fun(jnp.ones((4, 8)), jnp.arange(4)).tolist() == [0, 3, 6, 8]
+
+
+@pytest.mark.parametrize(("rows", "traces"), [(2, 1), (6, 1), (7, 2)])
+@pytest.mark.parametrize("num_real", [None, np.int32(1)])
+def test_traced_once_per_shape(rows, traces, num_real):
+    count = 0
+
+    def fun(x):
+        nonlocal count
+        count += 1
+        return jnp.sum(x)
+
+    micro = eqx.filter_jit(microbatch(fun, 0, 2, num_real_microbatches=num_real))
+    micro(jnp.ones(rows))
+    assert count == traces
+    micro(jnp.zeros(rows))
+    assert count == traces
+
+
+def test_another_number_does_not_compile_again():
+    count = 0
+
+    def fun(x):
+        nonlocal count
+        count += 1
+        return jnp.sum(x)
+
+    @eqx.filter_jit
+    def f(x, k):
+        return microbatch(fun, 0, 4, num_real_microbatches=k)(x)
+
+    assert [f(jnp.ones(16), jnp.array(k)) for k in range(5)] == [0, 4, 8, 12, 16]
+    assert count == 1
+
+
+@pytest.fixture
+def x64():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("num_real", [None, np.int32(2)])
+def test_double_precision_neither_leaks_nor_is_lost(dtype, num_real, x64):
+    x = jnp.ones(7, dtype) / 3
+    fun = microbatch(jnp.mean, 0, 3, RUNNING_MEAN, num_real_microbatches=num_real)
+    out = eqx.filter_jit(fun)(x)
+    assert_close(out, x[0], tol=4 * float(np.finfo(dtype).eps))
+
+
+def test_it_looks_like_the_function():
+    def fun(x):
+        """The docstring."""
+        return x
+
+    micro = microbatch(fun, 0, 2)
+    assert micro.__name__ == "fun"
+    assert micro.__doc__ == "The docstring."

@@ -1,0 +1,108 @@
+"""What the laws and the comparison with Optax do not say."""
+
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+def test_repr_is_what_was_written():
+    assert repr(eqopt.Adam(1e-3)) == "Adam(learning_rate=0.001)"
+    schedule = eqopt.schedules.Constant(0.1)
+    assert repr(eqopt.SGD(schedule)) == f"SGD(learning_rate={schedule!r})"
+
+
+@pytest.mark.parametrize(
+    "opt", [eqopt.SGD(0.1, 0.9), eqopt.Adam(0.1), eqopt.Lion(0.1)], ids=repr
+)
+def test_they_descend(opt):
+    loss = lambda p: jnp.sum((p - jnp.arange(3.0)) ** 2)
+
+    def body(carry, _):
+        params, state = carry
+        return opt.step(jax.grad(loss)(params), state, params), None
+
+    start = jnp.full(3, 5.0)
+    (params, _), _ = jax.lax.scan(body, (start, opt.init(start)), length=200)
+    assert loss(params) < 0.1 < loss(start)
+
+
+def test_adam_by_hand():
+    """Two steps of the paper's algorithm."""
+    g, p = np.array([3.0, -4.0]), np.array([1.0, 2.0])
+    m = v = np.zeros(2)
+    opt = eqopt.Adam(0.1, b1=0.8, b2=0.9, eps=1e-3)
+    params = jnp.asarray(p, jnp.float32)
+    state = opt.init(params)
+    for t in (1, 2):
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+        p = p - 0.1 * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 1e-3)
+        params, state = opt.step(jnp.asarray(g, jnp.float32), state, params)
+        np.testing.assert_allclose(params, p, rtol=1e-5)
+        g = g / 2
+
+
+def test_weight_decay_is_decoupled():
+    """With zero gradients, parameters shrink by the rate times the decay."""
+    params = jnp.ones(2)
+    for opt in (
+        eqopt.AdamW(0.1, weight_decay=0.5),
+        eqopt.Lion(0.1, weight_decay=0.5),
+    ):
+        new, _ = opt.step(jnp.zeros(2), opt.init(params), params)
+        np.testing.assert_allclose(new, 0.95, rtol=1e-6)
+
+
+def test_weight_decay_is_not_lost_in_bfloat16():
+    """Summed up with the update in float32, and rounded once."""
+    params = jnp.full(1, 1.0, jnp.bfloat16)
+    opt = eqopt.AdamW(2.0**-8, b1=0.0, b2=0.0, eps=0.0, weight_decay=0.75)
+    # 1 - 2^-8 (1 + 0.75): both terms together make up two units in the last place.
+    new, _ = opt.step(jnp.ones(1, jnp.bfloat16), opt.init(params), params)
+    assert new == jnp.asarray(1 - 1.75 * 2.0**-8, jnp.bfloat16)
+
+
+def test_moments_of_other_dtypes():
+    params = jnp.ones(2, jnp.bfloat16)
+    opt = eqopt.AdamW(0.1, mu_dtype=jnp.float32, nu_dtype="float32")
+    state = opt.init(params)
+    for _ in range(2):
+        params, state = opt.step(params, state, params)
+        assert (state[0].mu.dtype, state[0].nu.dtype) == (jnp.float32, jnp.float32)
+    assert params.dtype == jnp.bfloat16
+
+
+def test_second_moments_of_complex_parameters_are_real():
+    params = jnp.array([3 + 4j], jnp.complex64)
+    opt = eqopt.Adam(1.0, eps=0.0)
+    state = opt.init(params)
+    assert state[0].nu.dtype == jnp.float32
+    updates, _ = opt.update(params, state, params)
+    np.testing.assert_allclose(updates, -params / 5, rtol=1e-5)
+
+
+def test_lion_in_place_is_lion():
+    """Written with the new momentum it is the same, for a number and for an array."""
+    grads = [jax.random.normal(jax.random.key(i), (50,)) for i in range(20)]
+    ends = []
+    for b2 in (0.99, jnp.asarray(0.99)):
+        opt = eqopt.ScaleByLion(0.9, b2)
+        state = opt.init(grads[0])
+        signs = []
+        for g in grads:
+            u, state = opt.update(g, state)
+            signs.append(u)
+        ends.append(jnp.stack(signs))
+    assert (ends[0] == ends[1]).all()
+
+
+def test_learning_rates_by_tree_at():
+    """`tree_at` edits the recipe, and the chain follows."""
+    opt = eqopt.Adam(0.1)
+    faster = eqx.tree_at(lambda o: o.learning_rate, opt, 0.2)
+    grads = jnp.ones(2)
+    once, _ = opt.update(grads, opt.init(grads))
+    twice, _ = faster.update(grads, faster.init(grads))
+    np.testing.assert_allclose(twice, 2 * once)

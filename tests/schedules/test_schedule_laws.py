@@ -1,0 +1,264 @@
+"""What holds for every schedule: kinds of counts, transformations, fields as data."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from eqopt import schedules
+
+
+LARGEST = 2**31 - 1
+
+
+def _as_arrays(schedule, dtype=jnp.float32):
+    """The same schedule with 0-d arrays instead of numbers."""
+    return jtu.tree_map(
+        lambda x: (
+            x
+            if callable(x)
+            else jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
+        ),
+        schedule,
+    )
+
+
+def _assert_plain(value, dtype=jnp.float32):
+    assert isinstance(value, jax.Array)
+    assert value.shape == ()
+    assert value.dtype == dtype
+    assert not value.weak_type
+
+
+def test_kinds_of_counts(case):
+    expected = case.ours(6)
+    _assert_plain(expected)
+    for count in (
+        np.int8(6),
+        np.int64(6),
+        np.uint32(6),
+        np.asarray(6),
+        jnp.int32(6),
+        jnp.int8(6),
+        jnp.uint8(6),
+        jnp.uint32(6),
+        jnp.asarray(6),  # weakly typed
+    ):
+        value = case.ours(count)
+        _assert_plain(value)
+        assert value == expected, repr(count)
+
+
+def test_transformations(case):
+    counts = np.arange(8, dtype=np.int32)
+    one_by_one = np.stack([case.ours(count) for count in counts])
+    vmapped = jax.vmap(case.ours)(jnp.asarray(counts))
+    assert vmapped.dtype == jnp.float32
+    np.testing.assert_allclose(vmapped, one_by_one, rtol=1e-5, atol=1e-7)
+
+    def body(carry, _):
+        count, _ = carry
+        value = case.ours(count)  # of the type that it had outside, or `scan` complains
+        return (count + 1, value), value
+
+    init = (jnp.zeros((), jnp.int32), case.ours(0))
+    _, scanned = jax.lax.scan(body, init, length=8)
+    np.testing.assert_allclose(scanned, one_by_one, rtol=1e-5, atol=1e-7)
+    shape = eqx.filter_eval_shape(case.ours, jax.ShapeDtypeStruct((), jnp.int32))
+    assert shape == jax.ShapeDtypeStruct((), jnp.float32)
+
+
+def test_jit_of_the_schedule_itself():
+    for schedule in (
+        schedules.Linear(1.0, 0.0, 4),
+        _as_arrays(schedules.Constant(1.0)),
+    ):
+        _assert_plain(eqx.filter_jit(schedule)(jnp.int32(3)))
+    _assert_plain(jax.jit(schedules.Linear(1.0, 0.0, 4))(3))
+
+
+def test_nothing_happens_after_the_end(case):
+    end = case.ours(case.horizon + 2000)
+    assert jnp.isfinite(end)
+    for count in (
+        LARGEST - 1,
+        LARGEST,
+        2**40,
+        np.int64(2**40),
+        jnp.int32(LARGEST),
+        jnp.asarray(2**32 - 1, jnp.uint32),
+    ):
+        np.testing.assert_allclose(case.ours(count), end, rtol=1e-6, atol=2e-6)
+
+
+def test_a_negative_count_is_taken_for_zero(case):
+    start = case.ours(0)
+    for count in (-1, -(2**31), -(2**40), jnp.int32(-7), jnp.int32(-(2**31))):
+        assert case.ours(count) == start
+
+
+def test_fields_may_be_arrays(case):
+    schedule = _as_arrays(case.ours)
+    for count in (0, 6, case.horizon, case.horizon + 3):
+        value = schedule(count)
+        _assert_plain(value)
+        np.testing.assert_allclose(value, case.ours(count), rtol=1e-6)
+    low = _as_arrays(case.ours, jnp.bfloat16)
+    _assert_plain(low(6))
+
+
+def test_new_values_do_not_trace_again(case):
+    traces = 0
+
+    @eqx.filter_jit
+    def evaluate(schedule, count):
+        nonlocal traces
+        traces += 1
+        return schedule(count)
+
+    schedule = _as_arrays(case.ours)
+    for factor in (1, 2, 3):
+        arrays, rest = eqx.partition(schedule, eqx.is_array)
+        scaled = jtu.tree_map(lambda x, factor=factor: x * factor, arrays)
+        evaluate(eqx.combine(scaled, rest), jnp.int32(factor))
+    assert traces == 1
+
+    traces = 0
+    evaluate(case.ours, jnp.int32(0))
+    evaluate(jtu.tree_map(lambda x: x, case.ours), jnp.int32(1))  # an equal one
+    assert traces == 1
+
+
+def test_float64_only_from_float64_arrays(case):
+    with jax.enable_x64(True):
+        for count in (2, np.int64(2), jnp.asarray(2), jnp.int32(2), jnp.int64(2**40)):
+            _assert_plain(case.ours(count))
+        for dtype in (jnp.int32, jnp.int64):
+            traced = jax.eval_shape(case.ours, jax.ShapeDtypeStruct((), dtype))
+            assert traced.dtype == jnp.float32
+        wide = _as_arrays(case.ours, jnp.float64)
+        has_values = any(eqx.is_inexact_array(x) for x in jtu.tree_leaves(wide))
+        _assert_plain(wide(2), jnp.float64 if has_values else jnp.float32)
+        np.testing.assert_allclose(wide(2), case.ours(2), rtol=1e-6)
+
+
+def test_weakly_typed_values_do_not_widen():
+    with jax.enable_x64(True):
+        value = jax.jit(lambda x: schedules.Constant(x)(0))(0.1)
+        _assert_plain(value)
+        _assert_plain(schedules.Constant(np.float64(0.1))(0))
+        _assert_plain(schedules.Constant(np.asarray(0.1))(0), jnp.float64)
+
+
+def test_derivatives_are_finite(case):
+    values, rest = eqx.partition(_as_arrays(case.ours), eqx.is_inexact_array)
+    counts = jnp.asarray([*case.counts, LARGEST])
+
+    @jax.jit
+    def derivatives(values):
+        def evaluate(values, count):
+            return eqx.combine(values, rest)(count)
+
+        return jax.lax.map(lambda count: jax.grad(evaluate)(values, count), counts)
+
+    assert all(jnp.all(jnp.isfinite(x)) for x in jtu.tree_leaves(derivatives(values)))
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_derivatives_are_right(count):
+    def polynomial(init, end, power):
+        return schedules.Polynomial(init, end, power, 10)(count)
+
+    def warmup(init, peak, end, exponent):
+        return schedules.WarmupCosineDecay(init, peak, 4, 10, end, exponent)(count)
+
+    with jax.enable_x64(True):
+        for fn, args in (
+            (polynomial, (1.0, 0.3, 1.5)),
+            (warmup, (0.1, 1.0, 0.2, 1.5)),
+            (warmup, (0.1, 0.0, 0.2, 1.5)),  # a peak of zero
+        ):
+            arrays = tuple(jnp.asarray(x, jnp.float64) for x in args)
+            check_grads(jax.jit(fn), arrays, order=1)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_derivatives_by_exponents_at_the_ends(exponent):
+    for make in (
+        lambda x: schedules.Polynomial(1.0, 0.0, x, 10),
+        lambda x: schedules.CosineDecay(1.0, 10, exponent=x),
+    ):
+        for count in (0, 9, 10, 11):
+            fn = lambda x: make(x)(count)  # noqa: B023, E731
+            first, second = jax.grad(fn), jax.grad(jax.grad(fn))
+            assert jnp.isfinite(first(exponent))
+            assert jnp.isfinite(second(exponent))
+            assert count == 9 or first(exponent) == 0
+
+
+def test_population():
+    peaks = jnp.array([0.1, 0.2, 0.3])
+    population = eqx.filter_vmap(
+        lambda peak: schedules.WarmupCosineDecay(0.0, peak, 5, 20)
+    )(peaks)
+    values = eqx.filter_vmap(lambda schedule: schedule(5))(population)
+    np.testing.assert_array_equal(values, peaks)
+    with pytest.raises(ValueError, match=r"population.*filter_vmap"):
+        population(5)
+
+    # Over numbers of steps too: those that cannot be checked give no NaN.
+    steps = jnp.array([-1, 0, 1, 10])
+    for make in (
+        lambda n: schedules.Linear(1.0, 0.5, n),
+        lambda n: schedules.CosineDecay(1.0, n, 0.5),
+        lambda n: schedules.WarmupCosineDecay(0.0, 1.0, n, 8, 0.5),
+        lambda n: schedules.Join([schedules.Constant(1), schedules.Constant(2)], [n]),
+    ):
+        values = eqx.filter_vmap(lambda n, make=make: make(n)(jnp.int32(9)))(steps)
+        assert jnp.all(jnp.isfinite(values))
+    ends = eqx.filter_vmap(lambda n: schedules.Join([abs, abs], [n])(9))(steps[1:])
+    np.testing.assert_array_equal(ends, [9, 8, 9])
+
+
+def test_equality(case):
+    twin = jtu.tree_map(lambda x: x, case.ours)
+    assert twin is not case.ours
+    assert twin == case.ours
+    assert hash(twin) == hash(case.ours)
+    assert case.ours != schedules.Constant(-1.0)
+
+
+def test_repr():
+    expected = "Linear(init_value=1.0, end_value=0.0, transition_steps=10"
+    assert repr(schedules.Linear(1.0, 0.0, 10)).startswith(expected)
+    joined = schedules.Join([schedules.Constant(1.0), schedules.Constant(2.0)], [3])
+    assert "Constant(value=1.0), Constant(value=2.0)" in repr(joined)
+    assert "boundaries=(3,)" in repr(joined)
+
+
+def test_fields_can_be_replaced():
+    schedule = schedules.WarmupCosineDecay(0.0, 1.0, 5, 20)
+    schedule = eqx.tree_at(lambda s: s.peak_value, schedule, 3.0)
+    assert schedule(5) == 3.0
+
+
+def test_value_is_no_alias():
+    value = jnp.array(0.3)
+    out = schedules.Constant(value)(0)
+    assert out.unsafe_buffer_pointer() != value.unsafe_buffer_pointer()
+
+
+def test_a_class_of_ones_own():
+    class InverseSqrt(schedules.AbstractSchedule):
+        peak_value: float | jax.Array
+
+        def __call__(self, count):
+            return self.peak_value / jnp.sqrt(1 + jnp.asarray(count, jnp.float32))
+
+    joined = schedules.Join([schedules.Constant(1.0), InverseSqrt(1.0)], [4])
+    assert joined(4 + 3) == 0.5
+    with pytest.raises(TypeError, match="abstract"):
+        schedules.AbstractSchedule()  # pyright: ignore[reportAbstractUsage]

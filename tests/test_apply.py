@@ -1,0 +1,71 @@
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def models():
+    return [eqx.nn.MLP(2, 2, 2, 1, key=jr.key(i)) for i in range(2)]
+
+
+def test_apply_updates_keeps_the_rest(models):
+    model, other = models
+    updates = eqx.filter(other, eqx.is_inexact_array)
+    new = eqopt.apply_updates(model, updates)
+    assert new.activation is model.activation
+    np.testing.assert_allclose(
+        new.layers[0].weight, model.layers[0].weight + other.layers[0].weight
+    )
+
+
+def test_apply_updates_adds_in_float32():
+    """2^-9 is lost on 1 in bfloat16, so three of them in one float32 update are not."""
+    params = jnp.ones(1, jnp.bfloat16)
+    new = eqopt.apply_updates(params, jnp.full(1, 3 * 2.0**-9))
+    assert new.dtype == jnp.bfloat16
+    assert new == 1 + 2.0**-7
+
+
+def test_incremental_update(models):
+    new, old = models
+    mixed = eqopt.incremental_update(new, old, 0.25)
+    np.testing.assert_allclose(
+        mixed.layers[0].bias,
+        0.25 * new.layers[0].bias + 0.75 * old.layers[0].bias,
+        rtol=1e-6,
+    )
+    assert mixed.activation is old.activation
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+def test_periodic_update(models, steps):
+    new, old = models
+    chosen = eqx.filter_jit(eqopt.periodic_update)(new, old, jnp.asarray(steps), 2)
+    assert bool(eqx.tree_equal(chosen, new if steps % 2 == 0 else old))
+
+
+def test_periodic_update_of_other_dtypes_is_an_error():
+    with pytest.raises(TypeError):
+        eqopt.periodic_update(jnp.ones(2), jnp.ones(2, jnp.float16), 0, 2)
+
+
+def test_safe_increment():
+    last = jnp.asarray(jnp.iinfo(jnp.int32).max)
+    assert eqopt.numerics.safe_increment(last) == last
+    assert eqopt.numerics.safe_increment(jnp.asarray(3)) == 4
+
+
+def test_safe_sqrt():
+    x = jnp.array([0.0, 4.0, jnp.nan])
+    np.testing.assert_allclose(eqopt.numerics.safe_sqrt(x), [0, 2, jnp.nan])
+    assert jax.grad(eqopt.numerics.safe_sqrt)(0.0) == 0
+    assert jax.grad(eqopt.numerics.safe_sqrt)(4.0) == 0.25
+
+
+def test_abs_sq():
+    assert eqopt.numerics.abs_sq(jnp.array(3 + 4j, jnp.complex64)) == 25
+    assert eqopt.numerics.abs_sq(jnp.array(-3.0)) == 9

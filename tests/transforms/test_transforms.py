@@ -1,0 +1,86 @@
+"""What the laws and the comparison with Optax do not say."""
+
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 1.0])
+def test_clipping_zeros_gives_zeros(max_norm):
+    opt, zeros = eqopt.ClipByGlobalNorm(max_norm), jnp.zeros(3)
+    updates, _ = opt.update(zeros, opt.init(zeros))
+    assert (updates == 0).all()
+
+
+def test_clipping_to_nothing_gives_zeros():
+    opt = eqopt.ClipByGlobalNorm(0.0)
+    updates, _ = opt.update(jnp.ones(3), None)
+    assert (updates == 0).all()
+
+
+def test_clipping_does_not_overflow_in_float16():
+    """The squares do not fit into float16; their norm does."""
+    grads = jnp.full(4, 3e4, jnp.float16)
+    updates, _ = eqopt.ClipByGlobalNorm(2.0).update(grads, None)
+    np.testing.assert_allclose(updates, 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_clipping_does_not_hide_bad_gradients(bad):
+    updates, _ = eqopt.ClipByGlobalNorm(1.0).update(jnp.array([1.0, bad]), None)
+    assert not jnp.isfinite(updates).all()
+
+
+def test_scaling_by_an_array_keeps_the_dtype():
+    opt = eqopt.Scale(jnp.asarray(2.0, jnp.float32))
+    updates, _ = opt.update(jnp.ones(2, jnp.bfloat16), None)
+    assert updates.dtype == jnp.bfloat16
+
+
+def test_zeros_also_where_nothing_is_finite():
+    updates, _ = eqopt.SetToZero().update(jnp.array([jnp.nan, jnp.inf]), None)
+    assert (updates == 0).all()
+
+
+def test_schedules_start_at_zero():
+    schedule = lambda count: 1.0 + count.astype(jnp.float32)
+    opt = eqopt.ScaleByLearningRate(schedule)
+    grads = jnp.ones(())
+    state = opt.init(grads)
+    assert eqopt.tree.get(state, "learning_rate") == 1.0
+    for expected in (1.0, 2.0, 3.0):
+        updates, state = opt.update(grads, state)
+        assert updates == -expected
+        assert eqopt.tree.get(state, "learning_rate") == expected
+
+
+def test_the_record_shares_no_buffer_with_the_learning_rate():
+    rate = jnp.asarray(0.1)
+    opt = eqopt.SGD(rate)
+    state = opt.init(jnp.ones(2))
+    donating = eqx.filter_jit(lambda g, s: opt.update(g, s), donate="all")
+    donating(jnp.ones(2), state)
+    assert rate == jnp.float32(0.1)
+
+
+def test_low_precision_learning_rates():
+    """A bfloat16 rate is computed with in float32, and recorded so."""
+    opt = eqopt.SGD(jnp.asarray(0.5, jnp.bfloat16))
+    params = jnp.ones(2)
+    new, state = opt.step(params, opt.init(params), params)
+    assert new.dtype == jnp.float32
+    assert eqopt.tree.get(state, "learning_rate").dtype == jnp.float32
+
+
+def test_counts_saturate():
+    opt = eqopt.Adam(0.1)
+    params = jnp.ones(2)
+    last = 2**31 - 1
+    state = eqopt.tree.set(opt.init(params), count=last)
+    params, state = jax.jit(opt.step)(params, state, params)
+    counts = [count for _, count in eqopt.tree.get_all_with_path(state, "count")]
+    assert counts == [last, last]
+    assert jnp.isfinite(params).all()

@@ -1,0 +1,75 @@
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+
+TREE = {"a": jnp.array([3.0, -4.0]), "b": [jnp.array(12.0), None, 7, jnp.arange(3)]}
+
+
+def test_zeros_like():
+    model = eqx.nn.MLP(2, 2, 2, 1, key=jr.key(0), dtype=jnp.bfloat16)
+    zeros = eqopt.tree.zeros_like(model)
+    assert zeros.activation is None
+    assert zeros.layers[0].weight.dtype == jnp.bfloat16
+    assert not zeros.layers[0].weight.any()
+    assert eqopt.tree.zeros_like(TREE, jnp.float16)["a"].dtype == jnp.float16
+    assert eqopt.tree.zeros_like(TREE)["b"][1:] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("ord", "expected"), [(1, 19.0), (2, 13.0), (jnp.inf, 12.0), ("inf", 12.0)]
+)
+def test_norm(ord, expected):
+    np.testing.assert_allclose(eqopt.tree.norm(TREE, ord), expected)
+    np.testing.assert_allclose(eqopt.tree.norm(TREE, ord, squared=True), expected**2)
+
+
+def test_norm_at_the_edges():
+    assert eqopt.tree.norm({}) == 0
+    assert eqopt.tree.norm({"empty": jnp.zeros((0, 2))}, "inf") == 0
+    assert eqopt.tree.norm(jnp.full(4, 3e4, jnp.float16)) == 6e4
+    assert jax.grad(eqopt.tree.norm)(jnp.zeros(3)).tolist() == [0, 0, 0]
+    assert eqopt.tree.norm(jnp.array([3 + 4j], jnp.complex64)) == 5
+    mixed = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(2)}
+    assert eqopt.tree.norm(mixed).dtype == jnp.float32
+    assert jnp.isnan(eqopt.tree.norm(jnp.array([1.0, jnp.nan])))
+
+
+class Node(eqx.Module):
+    rate: float
+    child: object
+
+
+def test_get():
+    tree = {"x": Node(1.0, [Node(2.0, None)]), "y": 3}
+    assert eqopt.tree.get(tree, "y") == 3
+    assert eqopt.tree.get(tree, "nothing") is None
+    assert eqopt.tree.get(tree, "nothing", default=5) == 5
+    outer = lambda path, value: len(path) == 2
+    assert eqopt.tree.get(tree, "rate", filtering=outer) == 1.0
+    paths = eqopt.tree.get_all_with_path(tree, "rate")
+    assert [jax.tree_util.keystr(p) for p, _ in paths] == [
+        "['x'].rate",
+        "['x'].child[0].rate",
+    ]
+    assert [v for _, v in eqopt.tree.get_all_with_path(tree, "Node")][1] == Node(2.0, None)
+
+
+def test_set():
+    tree = {"x": Node(1.0, [Node(2.0, None)]), "y": 3}
+    assert eqopt.tree.set(tree, rate=5.0) == {"x": Node(5.0, [Node(5.0, None)]), "y": 3}
+    outer = lambda path, value: len(path) == 2
+    assert eqopt.tree.set(tree, outer, rate=5.0)["x"] == Node(5.0, [Node(2.0, None)])
+    assert tree["x"].rate == 1.0
+
+
+def test_set_keeps_the_kind_of_an_array():
+    """So that nothing compiles again."""
+    opt = eqopt.SGD(jnp.asarray(0.1))
+    new = eqopt.tree.set(opt, learning_rate=1)
+    assert new.learning_rate.dtype == jnp.float32
+    assert not new.learning_rate.weak_type

@@ -1,0 +1,71 @@
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def test_lookahead_by_hand():
+    """Two fast steps of -1, then half of the way back."""
+    opt = eqopt.Lookahead(eqopt.SGD(1.0), 2, 0.5)
+    params, grads = jnp.zeros(()), jnp.ones(())
+    state = opt.init(params)
+    path = []
+    for _ in range(4):
+        params, state = opt.step(grads, state, params)
+        path.append((float(params), float(opt.eval_params(state, params))))
+    assert path == [(-1, 0), (-1, -1), (-2, -1), (-2, -2)]
+
+
+def test_lookahead_keeps_the_slow_weights_of_a_model(getkey):
+    model = eqx.nn.MLP(2, 2, 4, 1, key=getkey())
+    opt = eqopt.Chain(eqopt.Clip(1.0), eqopt.Lookahead(eqopt.Adam(0.1), 3, 0.5))
+    state = opt.init(model)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+    stepped, state = opt.step(grads, state, model)
+    evaluated = opt.eval_params(state, stepped)
+    assert bool(eqx.tree_equal(evaluated, model))
+    assert evaluated.activation is model.activation
+
+
+def test_lookahead_restarts_the_inner_optimizer():
+    opt = eqopt.Lookahead(eqopt.Adam(0.1), 2, 0.5, reset_state=True)
+    params = jnp.ones(3)
+    state = opt.init(params)
+    counts = []
+    for _ in range(4):
+        params, state = opt.step(params, state, params)
+        counts.append(int(state.fast_state[0].count))
+    assert counts == [1, 0, 1, 0]
+
+
+def test_flatten_gives_one_vector_and_the_dtypes_back():
+    """Leaves of several dtypes meet in the widest."""
+    params = {
+        "half": jnp.ones((2, 3), jnp.bfloat16),
+        "single": jnp.ones(4),
+        "empty": jnp.ones((0, 3)),
+        "none": None,
+        "scalar": jnp.ones(()),
+    }
+    opt = eqopt.Flatten(eqopt.Adam(0.1))
+    state = opt.init(params)
+    mu = state[0].mu
+    assert (mu.shape, mu.dtype) == ((11,), jnp.float32)
+    grads = eqx.filter(params, eqx.is_array)
+    updates, state = opt.update(grads, state, params)
+    for before, after in zip(
+        jax.tree.leaves(grads), jax.tree.leaves(updates), strict=True
+    ):
+        assert (before.shape, before.dtype) == (after.shape, after.dtype)
+    new, _ = opt.step(grads, state, params)
+    np.testing.assert_allclose(new["single"], 0.9, rtol=1e-5)
+
+
+def test_flatten_real_and_complex():
+    params = {"real": jnp.ones(2), "complex": jnp.ones(2, jnp.complex64)}
+    opt = eqopt.Flatten(eqopt.SGD(0.5))
+    new, _ = opt.step(params, opt.init(params), params)
+    assert new["real"].dtype == jnp.float32
+    assert new["complex"].dtype == jnp.complex64
+    np.testing.assert_allclose(new["complex"], 0.5)

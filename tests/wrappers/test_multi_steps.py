@@ -1,0 +1,122 @@
+import eqopt
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+def bits(tree):
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+def test_mean_of_mini_batches_is_the_full_batch(getkey):
+    """Four mini-steps and one step on all four batches end at the same place."""
+    model = eqx.nn.Linear(3, 2, key=getkey())
+    x, y = jax.random.normal(getkey(), (8, 3)), jax.random.normal(getkey(), (8, 2))
+
+    def loss(model, x, y):
+        return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+    full, opt = eqopt.Adam(0.1), eqopt.MultiSteps(eqopt.Adam(0.1), 4)
+    expected, _ = full.step(
+        eqx.filter_grad(loss)(model, x, y), full.init(model), model
+    )
+    state, stepped = opt.init(model), model
+    for part in jnp.arange(8).reshape(4, 2):
+        assert bits(stepped) == bits(model)
+        grads = eqx.filter_grad(loss)(stepped, x[part], y[part])
+        stepped, state = opt.step(grads, state, stepped)
+    assert bool(opt.has_updated(state))
+    np.testing.assert_allclose(stepped.weight, expected.weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize("call", ["update", "step"])
+def test_inner_runs_once_in_k(call):
+    """Counted while the program runs, not while it is traced."""
+    calls = []
+
+    class Counted(eqopt.AbstractTransformation):
+        def init(self, params):
+            return None
+
+        def update(self, updates, state, params=None, **extra):
+            jax.debug.callback(lambda: calls.append(1))
+            return updates, state
+
+    opt, params = eqopt.MultiSteps(Counted(), 4), jnp.ones(3)
+    state, method = opt.init(params), jax.jit(getattr(opt, call))
+    for _ in range(12):
+        _, state = method(params, state, params)
+    jax.effects_barrier()
+    assert len(calls) == 3
+    assert state.gradient_step == 3
+
+
+def test_updates_are_zero_in_between():
+    opt, params = eqopt.MultiSteps(eqopt.SGD(1.0), 2), {"w": jnp.ones(3), "none": None}
+    state, grads = opt.init(params), {"w": jnp.ones(3), "none": None}
+    assert not opt.has_updated(state)
+    updates, state = opt.update(grads, state, params)
+    assert not updates["w"].any()
+    assert not opt.has_updated(state)
+    updates, state = opt.update(grads, state, params)
+    assert (updates["w"] == -1).all()
+    assert opt.has_updated(state)
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_one_bad_mini_batch_spoils_one_step(bad, at):
+    opt = eqopt.MultiSteps(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 3), 3)
+    params = {"a": jnp.ones(3), "b": jnp.ones(2)}
+    state, step = opt.init(params), jax.jit(opt.step)
+    for i in range(6):
+        grads = jax.tree.map(jnp.ones_like, params)
+        if i == at:
+            grads["a"] = grads["a"].at[1].set(bad)
+        before = params
+        params, state = step(grads, state, params)
+        moved = bits(params) != bits(before)
+        assert moved == (i == 5)
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((params, state)))
+
+
+def test_skipped_mini_steps_leave_no_trace():
+    too_large = lambda g, step, params: (jnp.max(g) > 10, {"largest": jnp.max(g)})
+    skipping = eqopt.MultiSteps(eqopt.Adam(0.1), 2, should_skip_update_fn=too_large)
+    plain = eqopt.MultiSteps(eqopt.Adam(0.1), 2)
+    params = expected = jnp.ones(3)
+    state, plain_state = skipping.init(params), plain.init(params)
+    for size in (1.0, 99.0, 2.0, jnp.inf, 3.0, 4.0):
+        grads = jnp.full(3, size)
+        params, state = skipping.step(grads, state, params)
+        assert state.skip_state["largest"] == size
+        if size < 10:
+            expected, plain_state = plain.step(grads, plain_state, expected)
+        assert bits(params) == bits(expected)
+        assert state.mini_step == plain_state.mini_step
+    assert state.gradient_step == 2
+
+
+def test_dtypes_of_the_accumulator():
+    """Gathered in float32 by default, handed on in the gradients' dtype."""
+    params = jnp.ones(3, jnp.bfloat16)
+    opt = eqopt.MultiSteps(eqopt.SGD(1.0), 2)
+    state = opt.init(params)
+    assert state.acc_grads.dtype == jnp.float32
+    updates, state = opt.update(params, state, params)
+    assert updates.dtype == jnp.bfloat16
+    exact = eqopt.MultiSteps(eqopt.SGD(1.0), 2, accumulator_dtype=None)
+    assert exact.init(params).acc_grads.dtype == jnp.bfloat16
+    assert opt.init(jnp.ones(3, jnp.complex64)).acc_grads.dtype == jnp.complex64
+
+
+def test_many_small_gradients_are_not_lost():
+    """In bfloat16, 1 + 0.001 is 1."""
+    params = jnp.zeros((), jnp.bfloat16)
+    opt = eqopt.MultiSteps(eqopt.SGD(-1.0), 65, use_grad_mean=False)
+    state = opt.init(params)
+    for size in [1.0] + [2.0**-9] * 64:
+        params, state = opt.step(jnp.asarray(size, jnp.bfloat16), state, params)
+    assert params == 1.125
