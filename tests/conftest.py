@@ -8,9 +8,9 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
 
-import equinox.internal as eqxi  # noqa: E402
-import jax  # noqa: E402
-import pytest  # noqa: E402
+import equinox.internal as eqxi
+import jax
+import pytest
 
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -1,10 +1,11 @@
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+
+import eqopt
 
 
 @pytest.fixture

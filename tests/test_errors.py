@@ -2,13 +2,14 @@
 
 import re
 
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
 import pytest
+
+import eqopt
 
 
 def mlp(width=8, depth=1):
@@ -28,8 +29,12 @@ LOOKAHEAD = eqopt.Lookahead(ADAM, 2, 0.5)
 weight = lambda m: m.layers[0].weight
 without_weight = lambda tree: eqx.tree_at(weight, tree, None)
 without_static = lambda: eqx.tree_at(
-    lambda m: m.layers, MODEL, tuple(type("Other", (eqx.nn.Linear,), {})(
-        *dims, key=jr.key(0)) for dims in ((3, 8), (8, 2)))
+    lambda m: m.layers,
+    MODEL,
+    tuple(
+        type("Other", (eqx.nn.Linear,), {})(*dims, key=jr.key(0))
+        for dims in ((3, 8), (8, 2))
+    ),
 )
 as_mask = lambda value: lambda params: jax.tree.map(lambda _: value, params)
 

@@ -41,7 +41,7 @@ def interpolate(
 def incremental_update(
     new_tensors: Params, old_tensors: Params, step_size: RealScalarLike
 ) -> Params:
-    r"""Moves every parameter a part of the way: $s \cdot \text{new} + (1 - s)\cdot\text{old}$.
+    r"""Moves every parameter a part of the way: $s\,\text{new} + (1 - s)\,\text{old}$.
 
     Called after each step with a small $s$, it keeps an exponential moving average of
     the parameters.

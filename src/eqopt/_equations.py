@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ class ShapeMismatch(Exception):
     """An equation was given leaves that do not fit together."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> Callable:
     """The equations of `program` one after the other, as one jitted function of a leaf.
 
@@ -101,6 +101,7 @@ def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> C
     return jax.jit(fn)
 
 
+@no_type_check
 def _evaluate(program, takes_params, apply, packed, g, *arguments):
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):

@@ -37,12 +37,12 @@ def is_parameter(x):
 
 
 def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
-    """Applies `fn` to every parameter in `tree`, and gives `None` for all other leaves."""
+    """Applies `fn` to each parameter in `tree`, and gives `None` for all other leaves."""
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
     return treedef.unflatten(None if x is None else fn(x) for x in leaves)
 
 
-def flatten_updates(updates: PyTree) -> tuple[list, jtu.PyTreeDef]:
+def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     """The leaves of `updates`, `None` included, each of them checked."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
     for i, leaf in enumerate(leaves):
@@ -64,7 +64,7 @@ def _not_inexact(path: str, leaf: Any) -> str:
     )
 
 
-def align(treedef: jtu.PyTreeDef, tree: PyTree, name: str, updates: PyTree) -> list:
+def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
     """The subtrees of `tree` at the leaves of `updates`, whose structure is `treedef`.
 
     **Raises:**
@@ -120,7 +120,9 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
         for t in (tree, other)
     )
     for (key, child), (_, other_child) in zip(children, others, strict=False):
-        structures = (jtu.tree_structure(c, is_leaf=is_none) for c in (child, other_child))
+        structures = (
+            jtu.tree_structure(c, is_leaf=is_none) for c in (child, other_child)
+        )
         if len(set(structures)) > 1:
             return _node_difference(child, other_child, path + jtu.keystr(key))
     return f"{where}, two {type(tree).__name__}s differ in a static field."

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
@@ -182,7 +181,9 @@ def _lay_out(owner, leafwise, updates, leaves, treedef):
     else:
         flags = resolve_mask(leafwise.mask, updates)
     for name in operation.slots:
-        for i, (flag, g, x) in enumerate(zip(flags, leaves, columns[name], strict=True)):
+        for i, (flag, g, x) in enumerate(
+            zip(flags, leaves, columns[name], strict=True)
+        ):
             if flag and (g is None) != (x is None) and (g is None) == has_arrays(x):
                 raise ValueError(_unpaired(owner, name, keystr(updates, i), g is None))
     values = [*packed.values()], [*loose.values()]
@@ -226,7 +227,7 @@ def _prepare(stages, active, apply):
     return run, packed, head, columns, slots, loose
 
 
-def _store(stage: _Stage, treedef: jtu.PyTreeDef) -> State:
+def _store(stage: _Stage, treedef: Any) -> State:
     if not stage.operation.slots:
         return stage.state
     new = {s: treedef.unflatten(stage.columns[s]) for s in stage.operation.slots}

@@ -237,7 +237,7 @@ def check_state(transformation: AbstractTransformation, state: State) -> None:
         )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _state_type(cls: type) -> type:
     annotation = typing.get_type_hints(cls.init).get("return", object)
     return annotation if isinstance(annotation, type) else object

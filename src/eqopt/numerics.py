@@ -1,6 +1,7 @@
 """Arithmetic that stays finite where the textbook formula does not."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     - `dtypes`: at least one. With `jnp.float32` among them, it is one to compute in.
     """
     with jax.numpy_dtype_promotion("standard"):
-        return functools.reduce(jnp.promote_types, map(jnp.dtype, dtypes))
+        return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
 
 
 def safe_increment(count: Int[Array, ""]) -> Int[Array, ""]:
@@ -76,5 +77,6 @@ def bias_correction(decay: RealScalarLike, count: Int[Array, ""]) -> Float[Array
     - `decay`: $\beta$, in $[0, 1)$.
     - `count`: $t$, the number of values averaged so far, a 0-d integer array.
     """
+    base: Any = decay
     with jax.numpy_dtype_promotion("standard"):  # a float to the power of an integer
-        return 1 - jnp.power(decay, count)
+        return 1 - base**count

@@ -6,9 +6,10 @@ import pathlib
 import subprocess
 import sys
 
-import eqopt
 import equinox as eqx
 import pytest
+
+import eqopt
 from eqopt import AbstractTransformation
 
 from ..laws.registry import concrete_transformations
@@ -98,8 +99,12 @@ def test_one_public_name_one_place():
 def test_public_names_are_there():
     for stub, _, alias in origins():
         package = ".".join(stub.parent.relative_to(SRC.parent).parts)
-        value = getattr(sys.modules[package] if package in sys.modules else
-                        __import__(package, fromlist=["_"]), alias.name)
+        value = getattr(
+            sys.modules[package]
+            if package in sys.modules
+            else __import__(package, fromlist=["_"]),
+            alias.name,
+        )
         assert value is not None
         assert value.__doc__, f"{package}.{alias.name} has no docstring"
 

@@ -1,10 +1,11 @@
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+
+import eqopt
 
 
 PARAMS = {"w": jnp.ones((2, 2)), "b": jnp.ones(2), "fn": jnp.tanh}
@@ -70,7 +71,10 @@ def test_a_norm_is_that_of_the_chosen_leaves():
 def test_masks_in_masks():
     """What is left out by either is left out."""
     inner = eqopt.AddDecayedWeights(1.0, {"w": True, "b": False, "fn": False})
-    for mask, expected in ((is_matrix, 2.0), (lambda p: {"w": False, "b": True, "fn": None}, 1.0)):
+    for mask, expected in (
+        (is_matrix, 2.0),
+        (lambda p: {"w": False, "b": True, "fn": None}, 1.0),
+    ):
         opt = eqopt.Masked(inner, mask)
         updates, _ = opt.update(GRADS, opt.init(PARAMS), PARAMS)
         np.testing.assert_allclose(updates["w"], expected)

@@ -6,10 +6,11 @@ A new transformation is one more row. Whatever is special about it stands in its
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+import eqopt
 from eqopt import AbstractTransformation
 
 
@@ -118,14 +119,20 @@ REGISTRY = [
     _row(lambda: eqopt.ScaleByAdam(nesterov=True), name="ScaleByAdam(nesterov)"),
     _row(eqopt.ScaleByLion, b1=0.8, b2=0.9),
     *[
-        _row(lambda mode=mode: eqopt.ScaleByLion(mode=mode), name=f"ScaleByLion({mode})")
+        _row(
+            lambda mode=mode: eqopt.ScaleByLion(mode=mode), name=f"ScaleByLion({mode})"
+        )
         for mode in ("smooth", "refined")
     ],
     _row(
-        lambda learning_rate=0.1: eqopt.SGD(learning_rate), name="SGD", learning_rate=0.2
+        lambda learning_rate=0.1: eqopt.SGD(learning_rate),
+        name="SGD",
+        learning_rate=0.2,
     ),
     _row(
-        lambda learning_rate=0.1, momentum=0.9: eqopt.SGD(learning_rate, momentum, True),
+        lambda learning_rate=0.1, momentum=0.9: eqopt.SGD(
+            learning_rate, momentum, True
+        ),
         name="SGD(momentum)",
         learning_rate=0.2,
         momentum=0.5,
@@ -164,7 +171,9 @@ REGISTRY = [
         name="NamedChain",
     ),
     *[
-        _row(lambda inner=inner: eqopt.Masked(inner(), is_matrix), name=f"Masked({name})")
+        _row(
+            lambda inner=inner: eqopt.Masked(inner(), is_matrix), name=f"Masked({name})"
+        )
         for name, inner in {
             "SGD": lambda: eqopt.SGD(0.1),
             "ScaleByAdam": lambda: eqopt.ScaleByAdam(),

@@ -40,7 +40,9 @@ class Awkward(eqx.Module):
 
     def __call__(self, x):
         for i in range(2):
-            layer = jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, self.layers)
+            layer = jax.tree.map(
+                lambda x, i=i: x[i] if eqx.is_array(x) else x, self.layers
+            )
             x = self.activation(layer(x)) * self.tied["scale"]
         return x + self.bias * jnp.asarray(self.numpy)
 

@@ -25,8 +25,8 @@ def test_columns():
 
 
 def test_other_leaves_are_left_alone():
-    prelu = eqx.nn.Lambda(jnp.tanh), eqx.nn.PReLU(jnp.ones(4))
-    out = reshape_batch_axis((prelu, None, "name", 3), 2)
+    modules = eqx.nn.Lambda(jnp.tanh), eqx.nn.PReLU(jnp.ones(4))
+    out = reshape_batch_axis((modules, None, "name", 3), 2)
     assert out[0][0].fn is jnp.tanh
     assert out[0][1].negative_slope.shape == (2, 2)
     assert out[1:] == (None, "name", 3)

@@ -1,11 +1,12 @@
 """What the laws and the comparison with Optax do not say."""
 
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import eqopt
 
 
 def test_repr_is_what_was_written():

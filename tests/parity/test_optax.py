@@ -1,6 +1,5 @@
 """Step by step against Optax, over trees, dtypes, hyperparameters, schedules and masks."""
 
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,8 @@ import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings, strategies as st
+
+import eqopt
 
 
 # Optax does not run under strict promotion.

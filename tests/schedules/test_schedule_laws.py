@@ -192,7 +192,7 @@ def test_derivatives_by_exponents_at_the_ends(exponent):
         lambda x: schedules.CosineDecay(1.0, 10, exponent=x),
     ):
         for count in (0, 9, 10, 11):
-            fn = lambda x: make(x)(count)  # noqa: B023, E731
+            fn = lambda x: make(x)(count)  # noqa: B023
             first, second = jax.grad(fn), jax.grad(jax.grad(fn))
             assert jnp.isfinite(first(exponent))
             assert jnp.isfinite(second(exponent))

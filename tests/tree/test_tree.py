@@ -1,10 +1,11 @@
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+
+import eqopt
 
 
 TREE = {"a": jnp.array([3.0, -4.0]), "b": [jnp.array(12.0), None, 7, jnp.arange(3)]}
@@ -56,7 +57,9 @@ def test_get():
         "['x'].rate",
         "['x'].child[0].rate",
     ]
-    assert [v for _, v in eqopt.tree.get_all_with_path(tree, "Node")][1] == Node(2.0, None)
+    assert [v for _, v in eqopt.tree.get_all_with_path(tree, "Node")][1] == Node(
+        2.0, None
+    )
 
 
 def test_set():

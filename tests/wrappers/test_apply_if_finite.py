@@ -1,8 +1,9 @@
-import eqopt
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import eqopt
 
 
 PARAMS = {"a": jnp.ones(3), "b": [jnp.ones((2, 2)), None]}

@@ -1,8 +1,9 @@
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import eqopt
 
 
 def test_lookahead_by_hand():

@@ -1,9 +1,10 @@
-import eqopt
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import eqopt
 
 
 def bits(tree):
@@ -19,9 +20,7 @@ def test_mean_of_mini_batches_is_the_full_batch(getkey):
         return jnp.mean((jax.vmap(model)(x) - y) ** 2)
 
     full, opt = eqopt.Adam(0.1), eqopt.MultiSteps(eqopt.Adam(0.1), 4)
-    expected, _ = full.step(
-        eqx.filter_grad(loss)(model, x, y), full.init(model), model
-    )
+    expected, _ = full.step(eqx.filter_grad(loss)(model, x, y), full.init(model), model)
     state, stepped = opt.init(model), model
     for part in jnp.arange(8).reshape(4, 2):
         assert bits(stepped) == bits(model)

@@ -43,8 +43,9 @@ class Chain(AbstractFused):
         )
 
     def __getitem__(self, index: int | slice) -> AbstractTransformation:
-        chosen = self.transformations[index]
-        return Chain(*chosen) if isinstance(index, slice) else chosen
+        if isinstance(index, slice):
+            return Chain(*self.transformations[index])
+        return self.transformations[index]
 
     def __len__(self) -> int:
         return len(self.transformations)
@@ -155,18 +156,22 @@ def _checked(transformations: dict[str, Any]) -> tuple[AbstractTransformation, .
         if not isinstance(t, AbstractTransformation):
             raise TypeError(
                 f"A chain is made of eqopt transformations, but {name} is "
-                + (f"the class {t.__name__}: create an instance of it."
-                   if isinstance(t, type) else
-                   f"a {type(t).__module__}.{type(t).__qualname__}."
-                   + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else ""))
+                + (
+                    f"the class {t.__name__}: create an instance of it."
+                    if isinstance(t, type)
+                    else f"a {type(t).__module__}.{type(t).__qualname__}."
+                    + (
+                        " Unpack it: `Chain(*parts)`."
+                        if type(t) in (list, tuple)
+                        else ""
+                    )
+                )
             )
     return tuple(transformations.values())
 
 
 def _feed_all(transformations, states, pipeline):
-    return [
-        t._feed(pipeline, s) for t, s in zip(transformations, states, strict=True)
-    ]
+    return [t._feed(pipeline, s) for t, s in zip(transformations, states, strict=True)]
 
 
 def _finish_all(transformations, states, pipeline):

@@ -25,7 +25,8 @@ class Freeze(AbstractLeafwise):
     !!! example
 
         ```python
-        frozen = eqx.tree_at(lambda m: m.encoder, jax.tree.map(lambda _: False, model), True)
+        nothing = jax.tree.map(lambda _: False, model)
+        frozen = eqx.tree_at(lambda m: m.encoder, nothing, True)
         opt = eqopt.Chain(eqopt.AdamW(1e-3), eqopt.Freeze(frozen))
         ```
 

@@ -49,9 +49,7 @@ def adam(
     g_correction: Float[Array, ""],
     nu_correction: Float[Array, ""],
     nesterov: bool,
-) -> tuple[
-    Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]
-]:
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = mu / mu_correction

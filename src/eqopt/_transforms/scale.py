@@ -11,7 +11,7 @@ from .._combinators.freeze import zero
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, RealScalarLike, Schedule, ScalarOrSchedule
+from .._types import Params, RealScalarLike, ScalarOrSchedule, Schedule
 from ..numerics import safe_increment
 
 

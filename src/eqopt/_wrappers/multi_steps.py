@@ -183,7 +183,7 @@ class MultiSteps(AbstractTransformation):
         if self.should_skip_update_fn is None:
             return False, None
         skip, diagnostics = self.should_skip_update_fn(grads, gradient_step, params)
-        if jnp.shape(skip) != () or jnp.result_type(skip) != bool:
+        if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
             raise TypeError(
                 "MultiSteps: `should_skip_update_fn` must return a pair of a 0-d bool "
                 "and any tree of arrays, but the first is of dtype "

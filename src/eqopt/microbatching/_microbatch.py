@@ -17,6 +17,15 @@ from ._rows import Batch, Split, check_size, find_batch
 from ._rules import AbstractRule, make_rules
 
 
+# Differs from `optax.microbatching` in that, throughout this room:
+# 1. arguments and outputs may hold what is not an array, as in Equinox' transforms;
+# 2. axes may be negative, and the microbatch size need not divide the batch;
+# 3. sums and means of 16-bit floats are kept in 32 bits, and rounded once;
+# 4. a running mean is a sum, divided at the end: equal to rounding;
+# 5. no microbatch size is one microbatch: custom accumulators are called all the same;
+# 6. `micro_grad` gives no gradient for a Python float, as `eqx.filter_grad` does not.
+
+
 def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],

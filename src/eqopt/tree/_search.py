@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -33,24 +33,29 @@ def get_all_with_path(
     return found
 
 
+# Not instrumented: they are called for each leaf, and `get` belongs into training loops.
+
+
+@no_type_check
 def _walk(path, name, node, key, filtering, found):
     if key in (name, type(node).__name__) and (
         filtering is None or filtering(path, node)
     ):
         found.append((path, node))
-    for entry, child in _children(node)[0]:
+    for entry, child in _children(node):
         _walk((*path, entry), _name(entry), child, key, filtering, found)
 
 
+@no_type_check
 def _children(node):
-    """The children of a node with their keys, and how to put them together again."""
-    children, treedef = jtu.tree_flatten_with_path(
-        node, is_leaf=lambda x: x is not node
-    )
-    # A leaf is its own child, at the empty path.
-    return [(path[0], child) for path, child in children if path], treedef
+    """The children of a node with their keys."""
+    if isinstance(node, jax.Array):
+        return ()
+    flat = jtu.default_registry.flatten_one_level_with_keys(node)
+    return () if flat is None else flat[0]
 
 
+@no_type_check
 def _name(entry):
     return getattr(entry, "name", getattr(entry, "key", None))
 
@@ -115,13 +120,15 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     return _replaced((), None, tree, filtering, values)
 
 
+@no_type_check
 def _replaced(path, name, node, filtering, values):
     for key in (name, type(node).__name__):
         if key in values and (filtering is None or filtering(path, node)):
             return _like(node, values[key], path)
-    children, treedef = _children(node)
+    children = _children(node)
     if not children:
         return node
+    _, treedef = jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
     return treedef.unflatten(
         _replaced((*path, entry), _name(entry), child, filtering, values)
         for entry, child in children

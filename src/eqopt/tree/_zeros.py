@@ -1,5 +1,6 @@
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree
 
@@ -27,4 +28,4 @@ def zeros_like_leaf(
 ) -> Inexact[Array, "*leaf"]:
     zeros = jnp.zeros_like(x, dtype=dtype)
     # Under `jit` on an automatic mesh nothing else ties the zeros to the shards of `x`.
-    return shard_alike(x, zeros)[1] if isinstance(x, jax.core.Tracer) else zeros
+    return shard_alike(x, zeros)[1] if isinstance(x, Tracer) else zeros
