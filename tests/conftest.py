@@ -1,5 +1,6 @@
 """Settings for all tests, and fixtures that every test may use."""
 
+import contextlib
 import os
 
 
@@ -30,3 +31,18 @@ def standard_promotion():
     yield
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def x64():
+    """Turns on 64 bits for a `with` block."""
+
+    @contextlib.contextmanager
+    def turned_on():
+        jax.config.update("jax_enable_x64", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_x64", False)
+
+    return turned_on

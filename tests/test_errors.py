@@ -148,7 +148,7 @@ CASES = {
     "nothing to add to": (
         lambda: eqopt.apply_updates({"w": None}, {"w": jnp.ones(3)}),
         "`updates` has a value at `['w']`",
-        "`params` has no array to add it to",
+        "`params` has no array, but None",
     ),
     "b1 out of range": (
         lambda: eqopt.Adam(1e-3, b1=1.5),

@@ -116,19 +116,19 @@ def _walk(updates, params, pending, apply):
             continue
         if active not in prepared:
             prepared[active] = _prepare(stages, active, apply)
-        run, packed, head, columns, slots, loose = prepared[active]
-        if apply and not hasattr(p[i], "dtype"):
+        run, packed, takes_p, columns, slots, loose = prepared[active]
+        if takes_p and not hasattr(p[i], "dtype"):
             raise ValueError(
                 f"`updates` has a value at `{keystr(updates, i)}`, where `params` has "
-                f"no array to add it to, but {p[i]!r}."
+                f"no array, but {p[i]!r}. Pass the model whose gradients these are."
             )
-        arguments = [p[i]] if head else []
+        arguments = [p[i]] if takes_p else []
         arguments += [column[i] for column in columns]
         try:
             out = run(packed, g, *arguments, *loose)
         except (ShapeMismatch, TypeCheckError) as error:
             chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-            named = {"updates": g, "params": p[i]} if apply or head else {"updates": g}
+            named = {"updates": g} | ({"params": p[i]} if takes_p else {})
             for stage in chosen:
                 named |= {f"state.{k}": c[i] for k, c in stage.columns.items()}
             raise ValueError(
@@ -218,13 +218,13 @@ def _column_of_params(updates, treedef, params, stages, apply):
 def _prepare(stages, active, apply):
     """The kernel for the stages that are on, and what to call it with."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-    head = apply or any("p" in s.operation.equation.leaves for s in chosen)
-    run = kernel(tuple(stage.operation for stage in chosen), head, apply)
+    takes_p = apply or any("p" in s.operation.equation.leaves for s in chosen)
+    run = kernel(tuple(stage.operation for stage in chosen), takes_p, apply)
     columns = [column for stage in chosen for column in stage.columns.values()]
     slots = [s.columns[name] for s in chosen for name in s.operation.slots]
     packed = pack(tuple(value for stage in chosen for value in stage.packed))
     loose = [value for stage in chosen for value in stage.loose]
-    return run, packed, head, columns, slots, loose
+    return run, packed, takes_p, columns, slots, loose
 
 
 def _store(stage: _Stage, treedef: Any) -> State:

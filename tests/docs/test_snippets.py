@@ -26,16 +26,16 @@ SNIPPETS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
 def quick_compilation():
     """What runs for a moment need not be fast."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()  # no other test is to meet what was compiled like this
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("page", [page for page, found in SNIPPETS.items() if found])
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

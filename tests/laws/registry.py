@@ -118,12 +118,8 @@ REGISTRY = [
     _row(eqopt.ScaleByAdam, b1=0.8, b2=0.9, eps=1e-3, eps_root=1e-3),
     _row(lambda: eqopt.ScaleByAdam(nesterov=True), name="ScaleByAdam(nesterov)"),
     _row(eqopt.ScaleByLion, b1=0.8, b2=0.9),
-    *[
-        _row(
-            lambda mode=mode: eqopt.ScaleByLion(mode=mode), name=f"ScaleByLion({mode})"
-        )
-        for mode in ("smooth", "refined")
-    ],
+    _row(lambda: eqopt.ScaleByLion(mode="smooth"), name="ScaleByLion(smooth)"),
+    _row(lambda: eqopt.ScaleByLion(mode="refined"), name="ScaleByLion(refined)"),
     _row(
         lambda learning_rate=0.1: eqopt.SGD(learning_rate),
         name="SGD",

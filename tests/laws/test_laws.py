@@ -206,9 +206,9 @@ def test_float16_zero_gradients(row):
 
 
 @law
-def test_no_float64_leaks(row):
+def test_no_float64_leaks(row, x64):
     """Law 5: float32 stays float32 when x64 is on."""
-    with jax.enable_x64(True):
+    with x64():
         params = params_of()
         params, state = train(row(), params, 2)
         updates, _ = update(row(), grads_of(params, 0), state, params)
@@ -216,9 +216,9 @@ def test_no_float64_leaks(row):
 
 
 @law
-def test_float64(row):
+def test_float64(row, x64):
     """Law 5: float64 parameters are computed in float64."""
-    with jax.enable_x64(True):
+    with x64():
         wide = params_of(jnp.float64)
         narrow = jax.tree.map(lambda p: p.astype(jnp.float32), wide)
         grads = lambda params, i: jax.tree.map(

@@ -301,20 +301,14 @@ def test_another_number_does_not_compile_again():
     assert count == 1
 
 
-@pytest.fixture
-def x64():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("num_real", [None, np.int32(2)])
 def test_double_precision_neither_leaks_nor_is_lost(dtype, num_real, x64):
-    x = jnp.ones(7, dtype) / 3
-    fun = microbatch(jnp.mean, 0, 3, RUNNING_MEAN, num_real_microbatches=num_real)
-    out = eqx.filter_jit(fun)(x)
-    assert_close(out, x[0], tol=4 * float(np.finfo(dtype).eps))
+    with x64():
+        x = jnp.ones(7, dtype) / 3
+        fun = microbatch(jnp.mean, 0, 3, RUNNING_MEAN, num_real_microbatches=num_real)
+        out = eqx.filter_jit(fun)(x)
+        assert_close(out, x[0], tol=4 * float(np.finfo(dtype).eps))
 
 
 def test_it_looks_like_the_function():

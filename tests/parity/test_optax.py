@@ -1,4 +1,4 @@
-"""Step by step against Optax, over trees, dtypes, hyperparameters, schedules and masks."""
+"""Step by step against Optax, over trees, dtypes, hyperparameters and masks."""
 
 import equinox as eqx
 import jax

@@ -132,8 +132,8 @@ def test_new_values_do_not_trace_again(case):
     assert traces == 1
 
 
-def test_float64_only_from_float64_arrays(case):
-    with jax.enable_x64(True):
+def test_float64_only_from_float64_arrays(case, x64):
+    with x64():
         for count in (2, np.int64(2), jnp.asarray(2), jnp.int32(2), jnp.int64(2**40)):
             _assert_plain(case.ours(count))
         for dtype in (jnp.int32, jnp.int64):
@@ -145,8 +145,8 @@ def test_float64_only_from_float64_arrays(case):
         np.testing.assert_allclose(wide(2), case.ours(2), rtol=1e-6)
 
 
-def test_weakly_typed_values_do_not_widen():
-    with jax.enable_x64(True):
+def test_weakly_typed_values_do_not_widen(x64):
+    with x64():
         value = jax.jit(lambda x: schedules.Constant(x)(0))(0.1)
         _assert_plain(value)
         _assert_plain(schedules.Constant(np.float64(0.1))(0))
@@ -168,14 +168,14 @@ def test_derivatives_are_finite(case):
 
 
 @pytest.mark.parametrize("count", [3, 10])
-def test_derivatives_are_right(count):
+def test_derivatives_are_right(count, x64):
     def polynomial(init, end, power):
         return schedules.Polynomial(init, end, power, 10)(count)
 
     def warmup(init, peak, end, exponent):
         return schedules.WarmupCosineDecay(init, peak, 4, 10, end, exponent)(count)
 
-    with jax.enable_x64(True):
+    with x64():
         for fn, args in (
             (polynomial, (1.0, 0.3, 1.5)),
             (warmup, (0.1, 1.0, 0.2, 1.5)),
