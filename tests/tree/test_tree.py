@@ -75,4 +75,14 @@ def test_set_keeps_the_kind_of_an_array():
     opt = eqopt.SGD(jnp.asarray(0.1))
     new = eqopt.tree.set(opt, learning_rate=1)
     assert new.learning_rate.dtype == jnp.float32
-    assert not new.learning_rate.weak_type
+    assert new.learning_rate.weak_type == opt.learning_rate.weak_type
+
+
+@pytest.mark.parametrize("rate", [jnp.asarray(0.1), jnp.float32(0.1)], ids=repr)
+def test_set_compiles_nothing_again(rate):
+    """Also where the array is weakly typed, as `jnp.asarray(0.1)` is."""
+    traced = eqx.debug.assert_max_traces(lambda o, g: o.update(g, None), max_traces=1)
+    update = eqx.filter_jit(lambda o, g: traced(o, g))
+    opt = eqopt.Scale(rate)
+    update(opt, jnp.ones(2))
+    update(eqopt.tree.set(opt, step_size=0.2), jnp.ones(2))

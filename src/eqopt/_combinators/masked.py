@@ -27,6 +27,12 @@ class Masked(AbstractFused):
 
     Leaves that are left out have no state.
 
+    !!! warning
+
+        *Unchanged* means that an optimizer alone in here leaves raw gradients for all
+        other parameters, and these are added to them, uphill. To train some parameters
+        only, put [`eqopt.Freeze`][] behind it.
+
     !!! example
 
         ```python

@@ -114,8 +114,8 @@ class ScaleByAdam(AbstractLeafwise):
     eps: RealScalarLike = 1e-8
     eps_root: RealScalarLike = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         for name in ("b1", "b2"):
@@ -157,9 +157,10 @@ class ScaleByAdam(AbstractLeafwise):
 class Adam(AbstractOptimizer):
     r"""Adam: steps of about the learning rate in every coordinate.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t, \qquad u_t \text{ of }$$
-    [`eqopt.ScaleByAdam`][], where the equations and the paper are. The
-    $\varepsilon$ is outside the root and applies to the bias-corrected
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations and the
+    reference. The $\varepsilon$ is outside the root and applies to the bias-corrected
     moments, as in the paper and in `torch.optim.Adam`.
 
     **Arguments:**
@@ -174,8 +175,8 @@ class Adam(AbstractOptimizer):
     eps: RealScalarLike = 1e-8
     eps_root: RealScalarLike = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     @property
     def chain(self) -> Chain:
@@ -185,9 +186,11 @@ class Adam(AbstractOptimizer):
 class AdamW(AbstractOptimizer):
     r"""Adam with decoupled weight decay.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad u_t \text{ of }$$
-    [`eqopt.ScaleByAdam`][]. As in `torch.optim.AdamW`, the decay is multiplied by the
-    learning rate, but the default of $\lambda$ is a hundredth of torch's.
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations. As in
+    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default of
+    $\lambda$ is a hundredth of torch's.
 
     **Arguments:**
 
@@ -214,10 +217,10 @@ class AdamW(AbstractOptimizer):
     eps: RealScalarLike = 1e-8
     eps_root: RealScalarLike = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: RealScalarLike = 1e-4
     mask: Mask | None = None
     nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     @property
     def chain(self) -> Chain:

@@ -133,9 +133,11 @@ class ScaleByLion(AbstractLeafwise):
 class Lion(AbstractOptimizer):
     r"""Lion: every coordinate moves by the learning rate, one way or the other.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad u_t \text{ of }$$
-    [`eqopt.ScaleByLion`][]. The weight decay is decoupled. Compared to AdamW, take a
-    learning rate that is 3 to 10 times smaller, and a decay that is as much larger.
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByLion`][], which has the equations and the
+    reference. The weight decay is decoupled. Compared to AdamW, take a learning rate that
+    is 3 to 10 times smaller, and a decay that is as much larger.
 
     **Arguments:**
 

@@ -59,7 +59,9 @@ class Lookahead(AbstractTransformation):
     r"""Goes $k$ steps with the inner optimizer, then back a part of the way.
 
     Every $k$-th step is followed by
+
     $$\phi \leftarrow \phi + \alpha\,(\theta - \phi), \qquad \theta \leftarrow \phi$$
+
     for the fast weights $\theta$ and the slow weights $\phi$.
 
     Given plain parameters, such as a model, it holds the slow weights in its state; get
@@ -160,6 +162,13 @@ class Lookahead(AbstractTransformation):
         return fast, LookaheadState(fast_state, count, slow)
 
     def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the slow weights.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. From
+            [`eqopt.LookaheadParams`][], the slow ones are taken.
+        """
         fast, slow = self._split(state, params)
         return self.inner.eval_params(state.fast_state, eqx.combine(slow, fast))
 

@@ -143,4 +143,4 @@ def _like(old, new, path):
             f"The new value for `{jtu.keystr(path)}` has shape {jnp.shape(new)}, but "
             f"the old one has shape {old.shape}."
         )
-    return jnp.asarray(new, old.dtype)
+    return jnp.full_like(old, new)  # weakly typed if the old one is

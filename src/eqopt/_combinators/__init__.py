@@ -1,0 +1,1 @@
+"""Transformations made of transformations: structure."""

@@ -1,0 +1,1 @@
+"""One file per algorithm: equation, state, `ScaleByX`, `X` and its near kin."""

@@ -1,0 +1,1 @@
+"""Behaviour round one inner transformation."""
