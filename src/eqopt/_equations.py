@@ -125,7 +125,7 @@ def _evaluate(program, takes_params, apply, packed, g, *arguments):
             slots = [x for name, x in names if name in operation.slots]
             _check_outputs(operation, g, u, slots, new)
             pairs = zip(new, slots, strict=True)
-            stored += [x.astype(slot.dtype) for x, slot in pairs]
+            stored += [_narrow(x, slot.dtype) for x, slot in pairs]
         if not apply:
             return _narrow(u, g.dtype), *stored
         if u.shape != p.shape:
@@ -153,7 +153,7 @@ def _widen(x: Any, real: Any) -> Any:
 
 def _narrow(u: Array, dtype: Any) -> Array:
     if jnp.iscomplexobj(u) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        raise ShapeMismatch("a complex update for a real leaf")
+        raise ShapeMismatch("a complex value for a real slot")
     return u.astype(dtype)
 
 

@@ -166,10 +166,8 @@ TOLERANCES = {
     jnp.bfloat16: {"rtol": 1e-1, "atol": 1e-1},
 }
 
-# Where Optax is off: it loses the gradients of these in the given dtype.
-NOT_IN = {
-    jnp.bfloat16: {"adam, other", "multi_steps, schedule"},
-}
+# Optax multiplies the float16 moment by b1 in float16.
+LOOSER = {("adam, float16 mu", jnp.float32): {"rtol": 2e-3, "atol": 2e-4}}
 
 
 def random_tree(key, shapes, dtype):
@@ -198,16 +196,22 @@ def compare(ours, theirs, params, grads_of, steps, tolerance):
         their_p = optax.apply_updates(their_p, their_updates)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(jnp.float32, id="float32"),
+        pytest.param(jnp.bfloat16, id="bfloat16", marks=pytest.mark.slow),
+        pytest.param(jnp.float16, id="float16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_trajectory(name, dtype):
-    if name in NOT_IN.get(dtype, ()):
-        pytest.skip("Optax rounds between the parts of a chain")
     ours, theirs = CASES[name]
     shapes = [(3, 4), (4,), (), (2, 3, 2)]
     params = random_tree(jr.key(0), shapes, dtype)
     grads_of = lambda i: random_tree(jr.key(i + 1), shapes, dtype)
-    compare(ours, theirs, params, grads_of, 12, TOLERANCES[dtype])
+    tolerance = LOOSER.get((name, dtype), TOLERANCES[dtype])
+    compare(ours, theirs, params, grads_of, 12, tolerance)
 
 
 @settings(max_examples=15, deadline=None)

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._checks import check_count
-from .._leaves import filter_cond, flatten_updates, map_parameters
+from .._leaves import filter_cond, flatten_updates
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, State, Updates
 from ..numerics import safe_increment
+from ..tree import zeros_like
 
 
 class ApplyIfFiniteState(eqx.Module):
@@ -76,7 +77,7 @@ class ApplyIfFinite(AbstractTransformation):
             updates,
             state,
             lambda s: self.inner.update(updates, s, params, **extra),
-            lambda: map_parameters(jnp.zeros_like, updates),
+            lambda: zeros_like(updates),
         )
 
     def step(

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, DTypeLike, Inexact, Int, PyTree
 
 from .._checks import check_count
 from .._equations import equation
-from .._leaves import filter_cond, map_parameters
+from .._leaves import filter_cond
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, Schedule, State, Updates
-from ..numerics import common_dtype, safe_increment
+from ..numerics import safe_increment
 from ..tree import zeros_like
 
 
@@ -95,16 +95,13 @@ class MultiSteps(AbstractTransformation):
             check_count(self, "every_k_schedule")
 
     def init(self, params: Params) -> MultiStepsState:
-        gradient_step = jnp.zeros((), jnp.int32)
-        zeros = map_parameters(lambda x: jnp.zeros(x.shape, x.dtype), params)
-        _, skip_state = self._should_skip(zeros, gradient_step, params)
+        zero = lambda: jnp.zeros((), jnp.int32)  # each in a buffer of its own
+        _, skip_state = self._should_skip(zeros_like(params), zero(), params)
         return MultiStepsState(
-            mini_step=jnp.zeros((), jnp.int32),
-            gradient_step=gradient_step,
+            mini_step=zero(),
+            gradient_step=zero(),
             inner_state=self.inner.init(params),
-            acc_grads=map_parameters(
-                lambda x: zeros_like(x, self._dtype(x.dtype)), params
-            ),
+            acc_grads=zeros_like(params, self.accumulator_dtype),
             skip_state=skip_state,
         )
 
@@ -115,11 +112,10 @@ class MultiSteps(AbstractTransformation):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, MultiStepsState]:
-        zeros = lambda: map_parameters(jnp.zeros_like, updates)
         step = lambda grads, inner_state: self.inner.update(
             grads, inner_state, params, **extra
         )
-        return self._gather(updates, state, params, step, zeros)
+        return self._gather(updates, state, params, step, lambda: zeros_like(updates))
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
@@ -190,11 +186,3 @@ class MultiSteps(AbstractTransformation):
                 f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
             )
         return skip, diagnostics
-
-    def _dtype(self, dtype: Any) -> Any:
-        """That of the accumulator for gradients of the given dtype."""
-        if self.accumulator_dtype is None:
-            return dtype
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            return common_dtype(self.accumulator_dtype, jnp.complex64)
-        return self.accumulator_dtype

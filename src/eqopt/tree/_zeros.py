@@ -5,6 +5,7 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree
 
 from .._leaves import map_parameters
+from ..numerics import common_dtype
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
@@ -14,13 +15,20 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     - `tree`: any pytree, such as a whole Equinox model; its arrays may be
         `jax.ShapeDtypeStruct`s.
-    - `dtype`: the dtype of the zeros. Defaults to that of each array.
+    - `dtype`: the dtype of the zeros. Defaults to that of each array. In the place of a
+        complex array, a real dtype stands for the complex one of its precision.
 
     **Returns:**
 
     A tree of the same structure, sharded like `tree`.
     """
-    return map_parameters(lambda x: zeros_like_leaf(x, dtype), tree)
+    return map_parameters(lambda x: zeros_like_leaf(x, _dtype_for(x, dtype)), tree)
+
+
+def _dtype_for(x, dtype):
+    if dtype is None or not jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return dtype
+    return common_dtype(dtype, jnp.complex64)
 
 
 def zeros_like_leaf(

@@ -1,0 +1,84 @@
+"""Options, the runs one after the other, and where the results go."""
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import NoReturn
+
+import jax
+
+from . import machine
+from .cases import CASES
+from .measures import LEAF, Settings
+from .report import rows, table
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # One line, without the usage.
+        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
+
+
+def _at_least(low: int):
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise argparse.ArgumentTypeError(
+                f"must be an integer of at least {low}, but is {text!r}"
+            )
+        return value
+
+    return integer
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    names = [case.name for case in CASES]
+    parser = _Parser(
+        prog="python -m benchmarks",
+        description="Measures eqopt and Optax in one run. Names: " + ", ".join(names),
+    )
+    add = parser.add_argument
+    add("--only", action="append", metavar="NAME", choices=names, help="repeatable")
+    add("--size", type=_at_least(10 * LEAF), default=50_000_000, help="parameters")
+    add("--leaves", type=_at_least(1), default=1000, help="to trace; eager, a tenth")
+    add("--rounds", type=_at_least(1), default=10, help="turns of each contestant")
+    add("--markdown", action="store_true", help="print the table as Markdown")
+    add("--output", type=pathlib.Path, default=pathlib.Path("outputs/benchmarks.json"))
+    options = parser.parse_args(arguments)
+    options.size -= options.size % (10 * LEAF)
+    try:  # now, not after ten minutes
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.open("a").close()
+    except OSError as error:
+        parser.error(f"cannot write --output: {error}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments)
+    settings = Settings(options.size, options.leaves, options.rounds)
+    where = machine.describe()
+    results = []
+    for case in CASES:
+        if options.only is None or case.name in options.only:
+            print(f"{case.name} ...", file=sys.stderr, flush=True)
+            results += rows(case, case.measure(settings), settings)
+    report = {
+        "machine": where,
+        "settings": settings._asdict(),
+        "rows": [row._asdict() for row in results],
+    }
+    options.output.write_text(json.dumps(report, indent=2) + "\n")
+    print(table(results, options.markdown))
+    print(f"\n{machine.in_one_line(where)}")
+    print(f"Wrote {options.output}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    # A program found on disk was not compiled.
+    jax.config.update("jax_enable_compilation_cache", False)
+    main()

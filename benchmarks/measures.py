@@ -1,0 +1,186 @@
+"""The kinds of work that are measured."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .contestants import Optimizer, Pair
+from .harness import Timing, race
+
+
+class Settings(NamedTuple):
+    """How much work.
+
+    **Attributes:**
+
+    - `size`: the number of parameters in a step.
+    - `leaves`: the number of leaves to trace; eager calls take a tenth of them.
+    - `rounds`: how often each contestant has its turn.
+    """
+
+    size: int
+    leaves: int
+    rounds: int
+
+
+class Measured(NamedTuple):
+    """What came out.
+
+    **Attributes:**
+
+    - `seconds`: the time of one call.
+    - `temporary`: the bytes that the compiled program allocates besides its arguments
+        and results. No measurement: the compiler says so.
+    - `params`: the bytes of the parameters, to compare these with.
+    """
+
+    seconds: Pair[Timing]
+    temporary: Pair[int] | None = None
+    params: int | None = None
+
+
+Measure = Callable[[Settings], Measured]
+
+LEAF = 1000  # the parameters of a step come in ten leaves of so many columns
+CALLS = 8  # in a round, at least
+
+
+def tracing(
+    optimizers: Pair[Optimizer],
+    method: Literal["step", "update"],
+    compiles: bool = False,
+) -> Measure:
+    """What `jax.jit` does before the first step of a model with many small leaves."""
+
+    def measure(settings: Settings) -> Measured:
+        params = _small_leaves(settings.leaves)
+
+        def contestant(optimizer: Optimizer) -> Callable[[], list[float]]:
+            state = optimizer.init(params)
+
+            def sample() -> list[float]:
+                # As in a fresh process: nobody traces the same thing twice in earnest.
+                jax.clear_caches()
+                start = perf_counter()
+                program = jax.jit(lambda *args: getattr(optimizer, method)(*args))
+                lowered = program.trace(params, state, params).lower()
+                if compiles:
+                    lowered.compile()
+                return [perf_counter() - start]
+
+            return sample
+
+        # Compiling takes ten times as long, and is as much less noisy.
+        rounds = min(settings.rounds, 2) if compiles else settings.rounds
+        return Measured(race(optimizers.map(contestant), rounds))
+
+    return measure
+
+
+def eager(optimizers: Pair[Optimizer]) -> Measure:
+    """`update` outside of `jax.jit`, as in a notebook."""
+
+    def measure(settings: Settings) -> Measured:
+        params = _small_leaves(max(1, settings.leaves // 10))
+
+        def contestant(optimizer: Optimizer) -> Callable[[], list[float]]:
+            state = optimizer.init(params)
+
+            def sample() -> list[float]:
+                seconds = []
+                for _ in range(1 + CALLS):  # the first one compiles the kernels
+                    start = perf_counter()
+                    jax.block_until_ready(optimizer.update(params, state, params))
+                    seconds.append(perf_counter() - start)
+                return seconds[1:]
+
+            return sample
+
+        return Measured(race(optimizers.map(contestant), settings.rounds))
+
+    return measure
+
+
+def stepping(optimizers: Pair[Optimizer], period: int = 1) -> Measure:
+    """One compiled step that updates parameters and state in place."""
+
+    def measure(settings: Settings) -> Measured:
+        params, grads = (_large_leaves(settings.size, seed) for seed in (0, 1))
+        steppers = optimizers.map(lambda o: _Stepper.compile(o, params, grads))
+        _check_same_work(params, steppers.map(lambda s: s.run(period)[0]))
+        # The first call of a round touches pages that no later one does.
+        calls = 1 + max(CALLS, 2 * period)
+        samples = steppers.map(lambda s: lambda: s.run(calls)[1][1:])
+        return Measured(
+            race(samples, settings.rounds, period),
+            steppers.map(lambda s: s.program.memory_analysis().temp_size_in_bytes),
+            sum(leaf.nbytes for leaf in params),
+        )
+
+    return measure
+
+
+def importing(statements: Pair[str]) -> Measure:
+    """Import statements in fresh interpreters; all files have been read just before."""
+    timed = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
+    checked = {k: v for k, v in os.environ.items() if k != "JAXTYPING_DISABLE"}
+
+    def measure(settings: Settings) -> Measured:
+        def contestant(statement: str) -> Callable[[], list[float]]:
+            command = [sys.executable, "-c", timed.format(statement)]
+            return lambda: [float(subprocess.check_output(command, env=checked))]
+
+        return Measured(race(statements.map(contestant), settings.rounds))
+
+    return measure
+
+
+def _small_leaves(count: int) -> list[jax.Array]:
+    return [jnp.ones((4 * (i % 10) + 4, 8)) for i in range(count)]
+
+
+def _large_leaves(size: int, seed: int) -> list[jax.Array]:
+    keys = jax.random.split(jax.random.key(seed), 10)
+    return [jax.random.normal(key, (size // 10 // LEAF, LEAF)) for key in keys]
+
+
+class _Stepper(NamedTuple):
+    """A compiled step, and what it starts from."""
+
+    optimizer: Optimizer
+    params: list[jax.Array]
+    grads: list[jax.Array]
+    program: Any
+
+    @classmethod
+    def compile(cls, optimizer: Optimizer, params: Any, grads: Any) -> "_Stepper":
+        step = jax.jit(lambda p, s, g: optimizer.step(g, s, p), donate_argnums=(0, 1))
+        state = jax.eval_shape(optimizer.init, params)
+        return cls(optimizer, params, grads, step.lower(params, state, grads).compile())
+
+    def run(self, calls: int) -> tuple[list[jax.Array], list[float]]:
+        """The parameters after some calls on fresh buffers, and each call's seconds."""
+        params = jax.tree.map(jnp.copy, self.params)
+        state = jax.block_until_ready(self.optimizer.init(params))
+        seconds = []
+        for _ in range(calls):
+            start = perf_counter()
+            params, state = jax.block_until_ready(
+                self.program(params, state, self.grads)
+            )
+            seconds.append(perf_counter() - start)
+        return params, seconds
+
+
+def _check_same_work(before: list[jax.Array], after: Pair[list[jax.Array]]) -> None:
+    """Raises unless both moved all parameters by the same, but for rounding."""
+    for start, ours, theirs in zip(before, after.eqopt, after.other, strict=True):
+        moved = jnp.max(jnp.abs(theirs - start))
+        if not jnp.max(jnp.abs(ours - theirs)) <= 0.01 * moved:
+            raise RuntimeError("The two libraries disagree: not the same work.")

@@ -1,0 +1,123 @@
+"""From what was measured to rows, and from rows to a table."""
+
+from typing import NamedTuple
+
+from .cases import Case
+from .measures import Measured, Settings
+
+
+class Row(NamedTuple):
+    """One line of the table, and one object in the JSON file.
+
+    **Attributes:**
+
+    - `name`, `what`: the case, and what was measured in words.
+    - `unit`: `"ms"`, or `"MB"` of temporary memory.
+    - `eqopt`, `other`: the values in this unit.
+    - `against`: who the other is.
+    - `eqopt_fraction`, `other_fraction`: of memory, the value over the parameters' own.
+    - `eqopt_median`, `other_median`: of times, the median of all calls.
+    - `ratio`: eqopt's value over the other's, if that is not zero.
+    - `target`: in words, or empty.
+    - `met`: whether it was met, or `None` if there is no target.
+    """
+
+    name: str
+    what: str
+    unit: str
+    eqopt: float
+    other: float
+    against: str
+    ratio: float | None
+    target: str = ""
+    met: bool | None = None
+    eqopt_fraction: float | None = None
+    other_fraction: float | None = None
+    eqopt_median: float | None = None
+    other_median: float | None = None
+
+
+def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
+    """One row for the time, and a second one if memory was looked at."""
+    what = case.what.format(
+        size=_count(settings.size),
+        leaves=settings.leaves,
+        few=max(1, settings.leaves // 10),
+    )
+    ms = measured.seconds.map(lambda s: 1e3 * getattr(s, case.statistic))
+    medians = measured.seconds.map(lambda s: 1e3 * s.median)
+    ratio = ms.eqopt / ms.other
+    time = Row(
+        case.name,
+        what,
+        "ms",
+        ms.eqopt,
+        ms.other,
+        case.against,
+        ratio,
+        eqopt_median=medians.eqopt,
+        other_median=medians.other,
+    )
+    if case.ratio is not None:
+        time = time._replace(target=f"<= {case.ratio:g}", met=ratio <= case.ratio)
+    if measured.temporary is None or measured.params is None:
+        return [time]
+    total = measured.params
+    mb = measured.temporary.map(lambda x: x / 1e6)
+    fractions = measured.temporary.map(lambda x: x / total)
+    memory = Row(
+        f"{case.name}/memory",
+        what.rpartition(":")[0] + ": temporary memory",
+        "MB",
+        mb.eqopt,
+        mb.other,
+        case.against,
+        mb.eqopt / mb.other if mb.other else None,
+        eqopt_fraction=fractions.eqopt,
+        other_fraction=fractions.other,
+    )
+    if case.temporary is not None:
+        met = fractions.eqopt < case.temporary
+        memory = memory._replace(target=f"< {100 * case.temporary:g} %", met=met)
+    return [time, memory]
+
+
+def table(rows: list[Row], markdown: bool = False) -> str:
+    """The rows as text in aligned columns, or as Markdown without the short names."""
+    lines = [["name", "work", "eqopt", "Optax", "ratio", "target", "met"]]
+    lines += [_cells(row) for row in rows]
+    if markdown:
+        lines.insert(1, [":--", ":--", "--:", "--:", "--:", "--:", ":-:"])
+        return "\n".join(f"| {' | '.join(line[1:])} |" for line in lines)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.name,
+        row.what,
+        _value(row.eqopt, row.unit, row.eqopt_fraction),
+        _value(row.other, row.unit, row.other_fraction),
+        # Of memory, the target is a fraction of the parameters' bytes.
+        "" if row.ratio is None or row.unit == "MB" else f"{row.ratio:.2f}",
+        row.target,
+        "" if row.met is None else "yes" if row.met else "no",
+    ]
+
+
+def _value(x: float, unit: str, fraction: float | None) -> str:
+    digits = 0 if x >= 100 else 1 if x >= 10 else 2
+    return f"{x:.{digits}f} {unit}" + (
+        "" if fraction is None else f" ({100 * fraction:.1f} %)"
+    )
+
+
+def _count(n: int) -> str:
+    return f"{n / 1e6:g}M" if n >= 1_000_000 else f"{n:,}"
