@@ -44,15 +44,19 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--only", action="append", metavar="NAME", choices=names, help="repeatable")
     add("--size", type=_at_least(10 * LEAF), default=50_000_000, help="parameters")
-    add("--leaves", type=_at_least(1), default=1000, help="to trace; eager, a tenth")
+    add(
+        "--leaves", type=_at_least(1), default=1000, help="to trace; a tenth to compile"
+    )
     add("--rounds", type=_at_least(1), default=10, help="turns of each contestant")
     add("--markdown", action="store_true", help="print the table as Markdown")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/benchmarks.json"))
     options = parser.parse_args(arguments)
     options.size -= options.size % (10 * LEAF)
-    try:  # now, not after ten minutes
+    # Now, not after ten minutes; and emptied, so that if this run is cut short nobody
+    # takes the results of an older one for its own.
+    try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.open("a").close()
+        options.output.write_text("")
     except OSError as error:
         parser.error(f"cannot write --output: {error}")
     return options

@@ -52,7 +52,7 @@ CASES = (
     ),
     Case(
         "compile",
-        "clip + AdamW, `step`, {leaves} leaves: trace + lower + compile",
+        "clip + AdamW, `step`, {few} leaves: trace + lower + compile",
         tracing(CLIP_ADAMW, "step", compiles=True),
     ),
     Case(

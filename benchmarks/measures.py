@@ -20,13 +20,17 @@ class Settings(NamedTuple):
     **Attributes:**
 
     - `size`: the number of parameters in a step.
-    - `leaves`: the number of leaves to trace; eager calls take a tenth of them.
+    - `leaves`: the number of leaves to trace; a tenth of them, `few`, is compiled.
     - `rounds`: how often each contestant has its turn.
     """
 
     size: int
     leaves: int
     rounds: int
+
+    @property
+    def few(self) -> int:
+        return max(1, self.leaves // 10)
 
 
 class Measured(NamedTuple):
@@ -59,7 +63,8 @@ def tracing(
     """What `jax.jit` does before the first step of a model with many small leaves."""
 
     def measure(settings: Settings) -> Measured:
-        params = _small_leaves(settings.leaves)
+        # XLA takes minutes to compile a thousand leaves on a CPU, whoever traced them.
+        params = _small_leaves(settings.few if compiles else settings.leaves)
 
         def contestant(optimizer: Optimizer) -> Callable[[], list[float]]:
             state = optimizer.init(params)
@@ -76,9 +81,7 @@ def tracing(
 
             return sample
 
-        # Compiling takes ten times as long, and is as much less noisy.
-        rounds = min(settings.rounds, 2) if compiles else settings.rounds
-        return Measured(race(optimizers.map(contestant), rounds))
+        return Measured(race(optimizers.map(contestant), settings.rounds))
 
     return measure
 
@@ -87,7 +90,7 @@ def eager(optimizers: Pair[Optimizer]) -> Measure:
     """`update` outside of `jax.jit`, as in a notebook."""
 
     def measure(settings: Settings) -> Measured:
-        params = _small_leaves(max(1, settings.leaves // 10))
+        params = _small_leaves(settings.few)
 
         def contestant(optimizer: Optimizer) -> Callable[[], list[float]]:
             state = optimizer.init(params)

@@ -42,7 +42,7 @@ def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
     what = case.what.format(
         size=_count(settings.size),
         leaves=settings.leaves,
-        few=max(1, settings.leaves // 10),
+        few=settings.few,
     )
     ms = measured.seconds.map(lambda s: 1e3 * getattr(s, case.statistic))
     medians = measured.seconds.map(lambda s: 1e3 * s.median)
