@@ -36,8 +36,8 @@ def norm(
     if not parts:
         return jnp.zeros(())
     dtype = common_dtype(*(part.dtype for part in parts))
-    # Without the barrier XLA on a CPU sums these up again in the kernel of every leaf that
-    # is scaled by the norm: for n leaves, that is n^2 in time to compile.
+    # Without the barrier XLA on a CPU sums these up again in the kernel of every leaf
+    # that is scaled by the norm: for n leaves, that is n^2 in time to compile.
     value = total(lax.optimization_barrier(jnp.stack([x.astype(dtype) for x in parts])))
     if ord == 2:
         return value if squared else safe_sqrt(value)
