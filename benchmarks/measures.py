@@ -63,7 +63,7 @@ def tracing(
     """What `jax.jit` does before the first step of a model with many small leaves."""
 
     def measure(settings: Settings) -> Measured:
-        # XLA takes minutes to compile a thousand leaves on a CPU, whoever traced them.
+        # A thousand leaves take XLA ten seconds on a CPU, whoever traced them.
         params = _small_leaves(settings.few if compiles else settings.leaves)
 
         def contestant(optimizer: Optimizer) -> Callable[[], list[float]]:

@@ -113,7 +113,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _value(x: float, unit: str, fraction: float | None) -> str:
-    digits = 0 if x >= 100 else 1 if x >= 10 else 2
+    digits = 0 if x >= 99.95 else 1 if x >= 9.995 else 2  # three figures
     return f"{x:.{digits}f} {unit}" + (
         "" if fraction is None else f" ({100 * fraction:.1f} %)"
     )
