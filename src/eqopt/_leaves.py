@@ -147,28 +147,30 @@ def has_arrays(tree):
     return tree is not None and any(map(eqx.is_array, jtu.tree_leaves(tree)))
 
 
-def mask_out(tree: PyTree, mask: Mask, keep: bool = True) -> PyTree:
+def mask_out(
+    tree: PyTree, mask: Mask, params: Params | None, keep: bool = True
+) -> PyTree:
     """`tree` with `None` wherever `mask` is not `keep`."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
-    flags = resolve_mask(mask, tree)
+    flags = resolve_mask(mask, tree, params)
     return treedef.unflatten(
         x if flag is keep else None for x, flag in zip(leaves, flags, strict=True)
     )
 
 
-def resolve_mask(mask: Mask, tree: Params, name: str = "mask") -> list[bool]:
+def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
     """One bool per leaf of `tree` (counting `None`s): `mask`, called and spread out.
 
     **Arguments:**
 
     - `mask`: a tree of bools with the structure of `tree` or a prefix of it, or a
-        function of the parameters in `tree` (all other leaves `None`) that gives one.
-        An `eqx.Module` is a tree, also if it can be called.
+        function of the parameters (all other leaves `None`) that gives one. An
+        `eqx.Module` is a tree, also if it can be called.
     - `tree`: parameters or updates.
-    - `name`: what the error messages call the mask.
+    - `params`: what the mask is a function of; `tree` itself, if `None`.
     """
     if callable(mask) and not isinstance(mask, eqx.Module):
-        mask = mask(parameters(tree))
+        mask = mask(parameters(tree if params is None else params))
     leaves = jtu.tree_leaves(tree, is_leaf=is_none)
     flags = []
     try:
@@ -182,14 +184,14 @@ def resolve_mask(mask: Mask, tree: Params, name: str = "mask") -> list[bool]:
         )
     except (ValueError, TypeError):
         raise ValueError(
-            f"{_disagreement(name, mask, 'params', tree)} A mask has the structure of "
+            f"{_disagreement('mask', mask, 'params', tree)} A mask has the structure of "
             "the parameters, or of the upper part of it, with a bool in the place of "
             "whole branches."
         ) from None
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):
             raise TypeError(
-                f"`{name}` has {flag!r} at `{keystr(tree, i)}`: a mask holds the Python "
+                f"`mask` has {flag!r} at `{keystr(tree, i)}`: a mask holds the Python "
                 "bools `True` and `False`, because it decides which leaves have state."
             )
     return [

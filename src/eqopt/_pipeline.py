@@ -60,7 +60,7 @@ class Pipeline:
         if leafwise.measure is not None:
             updates = self.flush()
             if leafwise.mask is not None:
-                updates = mask_out(updates, leafwise.mask)
+                updates = mask_out(updates, leafwise.mask, self.params)
             shared = {**leafwise.shared, **leafwise.measure(updates)}
             leafwise = leafwise._replace(shared=shared)
         self._pending.append((owner, leafwise))
@@ -105,7 +105,8 @@ class _Stage(NamedTuple):
 def _walk(updates, params, pending, apply):
     """Runs `pending` on every leaf: the new updates or parameters, and the states."""
     leaves, treedef = flatten_updates(updates)
-    stages = [_lay_out(*item, updates, leaves, treedef) for item in pending]
+    trees = updates, params, leaves, treedef
+    stages = [_lay_out(*item, *trees) for item in pending]
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
     # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
@@ -142,7 +143,7 @@ def _walk(updates, params, pending, apply):
 
 
 @no_type_check
-def _lay_out(owner, leafwise, updates, leaves, treedef):
+def _lay_out(owner, leafwise, updates, params, leaves, treedef):
     equation = leafwise.equation
     columns = {}
     for name in equation.leaves:
@@ -179,7 +180,7 @@ def _lay_out(owner, leafwise, updates, leaves, treedef):
     if leafwise.mask is None:
         flags = [True] * len(leaves)
     else:
-        flags = resolve_mask(leafwise.mask, updates)
+        flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)

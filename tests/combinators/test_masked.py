@@ -99,3 +99,19 @@ def test_eval_params_through_masks(getkey):
     np.testing.assert_allclose(evaluated["w"], 1.0)  # the slow weights
     np.testing.assert_allclose(evaluated["b"], params["b"])
     assert evaluated["fn"] is jnp.tanh
+
+
+@pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.parametrize(
+    "inner", [eqopt.Scale(3.0), eqopt.Flatten(eqopt.Scale(3.0))], ids=["fused", "not"]
+)
+def test_a_mask_is_a_function_of_the_parameters(call, inner):
+    """Of their dtypes, say, which are not those of the gradients."""
+    params = {"half": jnp.ones(2, jnp.bfloat16), "full": jnp.ones(2)}
+    grads = {"half": jnp.ones(2), "full": jnp.ones(2)}
+    is_half = lambda params: jax.tree.map(lambda p: p.dtype == jnp.bfloat16, params)
+    opt = eqopt.Masked(inner, is_half)
+    result, _ = getattr(opt, call)(grads, opt.init(params), params)
+    by = 1.0 if call == "step" else 0.0
+    np.testing.assert_allclose(result["half"].astype(jnp.float32), 3.0 + by)
+    np.testing.assert_allclose(result["full"], 1.0 + by)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import equinox as eqx
+from jaxtyping import PyTree
 
 from .._apply import apply_updates
 from .._leaves import mask_out
@@ -13,7 +14,7 @@ from .._transformation import (
     AbstractTransformation,
     check_state,
 )
-from .._types import Mask, Params, State, Updates
+from .._types import Mask, Params, State
 
 
 class MaskedState(eqx.Module):
@@ -58,11 +59,11 @@ class Masked(AbstractFused):
     mask: Mask
 
     def init(self, params: Params) -> MaskedState:
-        return MaskedState(self.inner.init(mask_out(params, self.mask)))
+        return MaskedState(self.inner.init(self._chosen(params, params)))
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
-        chosen = mask_out(params, self.mask)
+        chosen = self._chosen(params, params)
         return eqx.combine(self.inner.eval_params(state.inner_state, chosen), params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
@@ -72,9 +73,11 @@ class Masked(AbstractFused):
             promise = pipeline.push(type(self.inner).__name__, leafwise)
             return lambda: MaskedState(promise())
         updates, params = pipeline.flush(), pipeline.params
-        chosen = mask_out(updates, self.mask)
         new, inner_state = self.inner.update(
-            chosen, state.inner_state, self._chosen(params), **pipeline.extra
+            self._chosen(updates, params),
+            state.inner_state,
+            self._chosen(params, params),
+            **pipeline.extra,
         )
         pipeline.replace(eqx.combine(new, updates))
         return lambda: MaskedState(inner_state)
@@ -87,10 +90,13 @@ class Masked(AbstractFused):
             promise = self._feed(pipeline, state)
             return pipeline.apply(), promise
         updates, params = pipeline.flush(), pipeline.params
-        chosen, others = (mask_out(updates, self.mask, keep) for keep in (True, False))
         new, inner_state = self.inner.step(
-            chosen, state.inner_state, self._chosen(params), **pipeline.extra
+            self._chosen(updates, params),
+            state.inner_state,
+            self._chosen(params, params),
+            **pipeline.extra,
         )
+        others = mask_out(updates, self.mask, params, keep=False)
         params = eqx.combine(new, apply_updates(params, others))
         return params, lambda: MaskedState(inner_state)
 
@@ -98,9 +104,9 @@ class Masked(AbstractFused):
         """The inner equation with this mask, where that says it all."""
         if not isinstance(self.inner, AbstractLeafwise):
             return None
-        params = self._chosen(pipeline.params)
+        params = self._chosen(pipeline.params, pipeline.params)
         leafwise = self.inner.leafwise(state.inner_state, params, **pipeline.extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
 
-    def _chosen(self, params: Params | None) -> Updates | None:
-        return None if params is None else mask_out(params, self.mask)
+    def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
+        return None if tree is None else mask_out(tree, self.mask, params)
