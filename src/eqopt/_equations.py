@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from beartype import beartype
 from jaxtyping import Array, jaxtyped
 
+from .numerics import common_dtype
+
 
 class Equation:
     """What [`eqopt.equation`][] makes of a function of arrays."""
@@ -97,6 +99,7 @@ def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> C
     """
     fn = functools.partial(_evaluate, program, takes_params, apply)
     name = "_".join(operation.equation.name for operation in program)
+    # A partial takes any attribute, which its type does not say. The profiler shows it.
     fn.__name__ = fn.__qualname__ = f"{name}_apply" if apply else name  # type: ignore
     return jax.jit(fn)
 
@@ -136,7 +139,7 @@ def _evaluate(program, takes_params, apply, packed, g, *arguments):
 def _compute_dtype(*leaves: Any) -> Any:
     """The real dtype to compute in: float64 if any leaf has it, else float32."""
     dtypes = [x.dtype for x in leaves if _is_inexact(x)]
-    return jnp.finfo(functools.reduce(jnp.promote_types, dtypes, jnp.float32)).dtype
+    return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
 
 
 def _is_inexact(x: Any) -> bool:
@@ -147,7 +150,7 @@ def _widen(x: Any, real: Any) -> Any:
     if not _is_inexact(x):
         return x
     if jnp.iscomplexobj(x):
-        return x.astype(jnp.promote_types(real, jnp.complex64))
+        return x.astype(common_dtype(real, jnp.complex64))
     return x.astype(real)
 
 

@@ -237,6 +237,27 @@ def test_float64(row, x64):
 
 
 @law
+def test_a_nan_that_is_left_out_leaves_no_trace(row):
+    """Law 6: as if it had never been, for whatever is inside of the switches."""
+    params = params_of()
+    guarded = eqopt.MultiSteps(eqopt.ApplyIfFinite(row(), 2), 2)
+
+    def grads(params, i):
+        tree = grads_of(params, i)
+        return (
+            {**tree, "matrix": tree["matrix"].at[0, 0].set(jnp.nan)} if i == 0 else tree
+        )
+
+    disturbed, state = train(guarded, params, 4, grads=grads)
+    later = lambda params, i: grads_of(params, i + 2)
+    expected, expected_state = train(guarded, params, 2, grads=later)
+    assert_close(disturbed, expected)
+    inner, expected_inner = (s.inner_state.inner_state for s in (state, expected_state))
+    assert_close(inner, expected_inner)
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((disturbed, state)))
+
+
+@law
 def test_vmap(row):
     """Law 7: mapping over parameters is training each by itself."""
     opt = row()
