@@ -29,6 +29,7 @@ from ._pipeline import Leafwise as Leafwise
 from ._transformation import (
     AbstractLeafwise as AbstractLeafwise,
     AbstractOptimizer as AbstractOptimizer,
+    AbstractStateless as AbstractStateless,
     AbstractTransformation as AbstractTransformation,
 )
 from ._transforms.clip import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
@@ -42,7 +43,10 @@ from ._transforms.scale import (
     SetToZero as SetToZero,
 )
 from ._transforms.trace import Trace as Trace, TraceState as TraceState
-from ._transforms.weight_decay import AddDecayedWeights as AddDecayedWeights
+from ._transforms.weight_decay import (
+    AddDecayedWeights as AddDecayedWeights,
+    AddDecayedWeightsState as AddDecayedWeightsState,
+)
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,

@@ -1,6 +1,7 @@
-"""Checks of hyperparameters, for `__check_init__`; the values of traced ones pass."""
+"""Checks of what users pass; the values of traced hyperparameters are let through."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -72,3 +73,33 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
             f"{type(owner).__name__}: `{name}` must be an integer of at least {low}, "
             f"but is {value!r}."
         )
+
+
+def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
+    """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
+    if extra.get(name) is None:
+        raise ValueError(
+            f"{type(owner).__name__} needs the extra argument `{name}`, "
+            f"{_EXTRAS[name]}. Pass it by name: `step(grads, state, model, "
+            f"{name}={name})`; chains and wrappers hand it down."
+        )
+    return extra[name]
+
+
+def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
+    """The extra argument `value`; raises a `ValueError` unless it is one real number."""
+    value = required(owner, extra, "value")
+    is_real = not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
+    if np.ndim(value) != 0 or not is_real:
+        raise ValueError(
+            f"{type(owner).__name__}: `value` must be {_EXTRAS['value']}, but has shape "
+            f"{np.shape(value)} and dtype {jnp.result_type(value)}. Take the mean of "
+            "the losses of the batch."
+        )
+    return value
+
+
+_EXTRAS = {
+    "value": "the loss at the parameters, one real number",
+    "value_fn": "the loss as a function of the parameters",
+}

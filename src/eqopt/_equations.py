@@ -56,8 +56,10 @@ def equation(fn: Callable) -> Equation:
     order of the arguments (only the update, not a tuple, if there is none).
 
     Inputs come in at least float32, and what it returns is stored in the dtype of the
-    slot that it came from, so an equation never converts a dtype. It is type-checked and
-    traced once per distinct shape and dtype of the leaf, not once per leaf.
+    slot that it came from, so an equation never converts a dtype. A slot may have another
+    shape than the leaf, or be a small tree of arrays (one per axis, say). An equation is
+    type-checked and traced once per distinct shape and dtype of the leaf, not once per
+    leaf.
 
     !!! example
 
@@ -114,50 +116,54 @@ def _evaluate(program, takes_params, apply, packed, g, *arguments):
             [p if name == "p" else next(rest) for name in operation.equation.leaves]
             for operation in program
         ]
-        real = _compute_dtype(g, p, *(x for group in leaves for x in group))
+        real = compute_dtype(g, p, *(x for group in leaves for x in group))
         values = iter(packed.astype(real))
-        u, stored = _widen(g, real), []
+        u, stored = widen(g, real), []
         for operation, old in zip(program, leaves, strict=True):
             shared = {name: next(values) for name in operation.packed}
             shared |= {name: next(rest) for name in operation.loose}
             out = operation.equation(
-                u, *(_widen(x, real) for x in old), **shared, **dict(operation.static)
+                u, *(widen(x, real) for x in old), **shared, **dict(operation.static)
             )
             u, *new = out if isinstance(out, tuple) else (out,)
             names = zip(operation.equation.leaves, old, strict=True)
             slots = [x for name, x in names if name in operation.slots]
             _check_outputs(operation, g, u, slots, new)
             pairs = zip(new, slots, strict=True)
-            stored += [_narrow(x, slot.dtype) for x, slot in pairs]
+            stored += [jax.tree.map(_narrow, x, slot) for x, slot in pairs]
         if not apply:
-            return _narrow(u, g.dtype), *stored
+            return _narrow(u, g), *stored
         if u.shape != p.shape:
             raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
-        return _narrow(_widen(p, real) + u, p.dtype), *stored
+        return _narrow(widen(p, real) + u, p), *stored
 
 
-def _compute_dtype(*leaves: Any) -> Any:
+def compute_dtype(*leaves: Any) -> Any:
     """The real dtype to compute in: float64 if any leaf has it, else float32."""
-    dtypes = [x.dtype for x in leaves if _is_inexact(x)]
+    dtypes = [x.dtype for x in jax.tree.leaves(leaves) if _is_inexact(x)]
     return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
 
 
 def _is_inexact(x: Any) -> bool:
-    return x is not None and jnp.issubdtype(x.dtype, jnp.inexact)
+    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _widen(x: Any, real: Any) -> Any:
-    if not _is_inexact(x):
-        return x
-    if jnp.iscomplexobj(x):
-        return x.astype(common_dtype(real, jnp.complex64))
-    return x.astype(real)
+def widen(tree: Any, real: Any) -> Any:
+    """The inexact arrays in `tree` in the precision of `real`, complex or not."""
+
+    def cast(x):
+        if not _is_inexact(x):
+            return x
+        dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
+        return x.astype(dtype)
+
+    return jax.tree.map(cast, tree)
 
 
-def _narrow(u: Array, dtype: Any) -> Array:
-    if jnp.iscomplexobj(u) and not jnp.issubdtype(dtype, jnp.complexfloating):
+def _narrow(u: Array, like: Array) -> Array:
+    if jnp.iscomplexobj(u) and not jnp.iscomplexobj(like):
         raise ShapeMismatch("a complex value for a real slot")
-    return u.astype(dtype)
+    return u.astype(like.dtype)
 
 
 def _check_outputs(operation, g, u, slots, new):
@@ -167,7 +173,11 @@ def _check_outputs(operation, g, u, slots, new):
             f"new {operation.slots}, {1 + len(slots)} values; it returned "
             f"{1 + len(new)}."
         )
-    for x, like in ((u, g), *zip(new, slots, strict=True)):
+    old, structure = jax.tree.flatten([g, *slots])
+    new, new_structure = jax.tree.flatten([u, *new])
+    if structure != new_structure:
+        raise ShapeMismatch(f"{structure} became {new_structure}")
+    for x, like in zip(new, old, strict=True):
         if x.shape != like.shape:
             raise ShapeMismatch(f"{like.shape} became {x.shape}")
 

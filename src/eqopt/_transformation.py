@@ -1,10 +1,11 @@
 """The protocol: what a gradient transformation is, and the three ways to be one."""
 
 import abc
+import dataclasses
 import functools
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 
@@ -191,6 +192,16 @@ class AbstractLeafwise(AbstractFused):
         return pipeline.apply(), promise
 
 
+class AbstractStateless(AbstractLeafwise):
+    """An [`eqopt.AbstractLeafwise`][] transformation whose state is `None`."""
+
+    def init(self, params: Params) -> None:
+        return None
+
+
+_Part = TypeVar("_Part", bound=AbstractTransformation)
+
+
 class AbstractOptimizer(AbstractFused):
     """A named recipe: hyperparameters as fields, and the chain that they make."""
 
@@ -198,6 +209,28 @@ class AbstractOptimizer(AbstractFused):
     @abc.abstractmethod
     def chain(self) -> AbstractTransformation:
         """The transformation that the hyperparameters stand for."""
+
+    def part(self, cls: type[_Part]) -> _Part:
+        """A `cls` that takes its hyperparameters from the fields of the same names.
+
+        Fields that this optimizer does not have keep their defaults.
+
+        !!! example
+
+            ```python
+            class Heavy(eqopt.AbstractOptimizer):
+                learning_rate: float
+                decay: float = 0.9
+
+                @property
+                def chain(self):
+                    parts = eqopt.Trace, eqopt.ScaleByLearningRate
+                    return eqopt.Chain(*map(self.part, parts))
+            ```
+        """
+        own = {field.name for field in dataclasses.fields(self)}
+        names = [field.name for field in dataclasses.fields(cls) if field.name in own]
+        return cls(**{name: getattr(self, name) for name in names})
 
     def __check_init__(self):
         # The parts check their hyperparameters; better now than at `init`.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 
 # A tree in which every inexact array is a parameter and every other leaf is ignored:
@@ -30,3 +30,6 @@ RealScalarLike: TypeAlias = float | int | Array | np.ndarray | np.generic
 # A schedule takes the number of steps taken so far.
 Schedule: TypeAlias = Callable[[Any], Any]
 ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
+
+# A seed, a typed key of `jax.random.key`, or the bits of `jax.random.PRNGKey`.
+Key: TypeAlias = int | PRNGKeyArray

@@ -22,8 +22,8 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
     {"_types", "_lazy"},
-    {"numerics", "_leaves", "_equations", "_checks"},
-    {"_pipeline", "_apply", "_transformation", "tree"},
+    {"numerics", "_leaves", "_equations", "_checks", "_random"},
+    {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "microbatching"},
     {"_combinators"},
     {"_transforms", "_linesearch"},

@@ -7,7 +7,7 @@ from jaxtyping import Array, Inexact
 
 from .._equations import equation
 from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._transformation import AbstractStateless
 from .._types import Mask, Params
 
 
@@ -16,7 +16,7 @@ def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
     return jnp.zeros_like(g)
 
 
-class Freeze(AbstractLeafwise):
+class Freeze(AbstractStateless):
     """Makes the updates of some leaves zero, so that these parameters stay as they are.
 
     Put it last in a chain, behind weight decay, and the parameters do not change by a
@@ -36,9 +36,6 @@ class Freeze(AbstractLeafwise):
     """
 
     mask: Mask
-
-    def init(self, params: Params) -> None:
-        return None
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

@@ -9,7 +9,6 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
-from .._leaves import map_parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
@@ -17,7 +16,7 @@ from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..tree import zeros_like
-from ..tree._zeros import zeros_like_leaf
+from ..tree._like import real_full_like
 
 
 class ScaleByAdamState(eqx.Module):
@@ -127,10 +126,7 @@ class ScaleByAdam(AbstractLeafwise):
         return ScaleByAdamState(
             count=jnp.zeros((), jnp.int32),
             mu=zeros_like(params, self.mu_dtype),
-            nu=map_parameters(
-                lambda x: zeros_like_leaf(x, self.nu_dtype or jnp.finfo(x.dtype).dtype),
-                params,
-            ),
+            nu=real_full_like(params, 0, self.nu_dtype),
         )
 
     def leafwise(
@@ -180,7 +176,7 @@ class Adam(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(_scale_by_adam(self), ScaleByLearningRate(self.learning_rate))
+        return Chain(self.part(ScaleByAdam), self.part(ScaleByLearningRate))
 
 
 class AdamW(AbstractOptimizer):
@@ -195,7 +191,7 @@ class AdamW(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdam`][].
 
@@ -217,7 +213,7 @@ class AdamW(AbstractOptimizer):
     eps: RealScalarLike = 1e-8
     eps_root: RealScalarLike = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    weight_decay: RealScalarLike = 1e-4
+    weight_decay: ScalarOrSchedule = 1e-4
     mask: Mask | None = None
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -225,19 +221,7 @@ class AdamW(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         return Chain(
-            _scale_by_adam(self),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
+            self.part(ScaleByAdam),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
         )
-
-
-def _scale_by_adam(recipe: Adam | AdamW) -> ScaleByAdam:
-    return ScaleByAdam(
-        b1=recipe.b1,
-        b2=recipe.b2,
-        eps=recipe.eps,
-        eps_root=recipe.eps_root,
-        mu_dtype=recipe.mu_dtype,
-        nu_dtype=recipe.nu_dtype,
-        nesterov=recipe.nesterov,
-    )

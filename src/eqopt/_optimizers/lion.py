@@ -142,7 +142,7 @@ class Lion(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByLion`][].
     """
@@ -151,13 +151,13 @@ class Lion(AbstractOptimizer):
     b1: RealScalarLike = 0.9
     b2: RealScalarLike = 0.99
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    weight_decay: RealScalarLike = 1e-3
+    weight_decay: ScalarOrSchedule = 1e-3
     mask: Mask | None = None
 
     @property
     def chain(self) -> Chain:
         return Chain(
-            ScaleByLion(b1=self.b1, b2=self.b2, mu_dtype=self.mu_dtype),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
+            self.part(ScaleByLion),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
         )

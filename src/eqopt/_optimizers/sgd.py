@@ -47,7 +47,7 @@ class SGD(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        descend = ScaleByLearningRate(self.learning_rate)
+        descend = self.part(ScaleByLearningRate)
         if self.momentum is None:
             return Chain(descend)
         return Chain(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Inexact
 from .._checks import check_range
 from .._equations import equation
 from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._transformation import AbstractStateless
 from .._types import Params, RealScalarLike, Updates
 from ..tree import norm
 from .scale import scale
@@ -25,7 +25,7 @@ def clip(
     return jnp.clip(g, -max_delta, max_delta)
 
 
-class Clip(AbstractLeafwise):
+class Clip(AbstractStateless):
     r"""Clips each element of the updates to $[-\delta, \delta]$.
 
     Of complex updates, the real and the imaginary part are clipped, each by itself. NaN
@@ -45,16 +45,13 @@ class Clip(AbstractLeafwise):
     def __check_init__(self):
         check_range(self, "max_delta", 0)
 
-    def init(self, params: Params) -> None:
-        return None
-
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         return Leafwise(clip, shared={"max_delta": self.max_delta})
 
 
-class ClipByGlobalNorm(AbstractLeafwise):
+class ClipByGlobalNorm(AbstractStateless):
     r"""Scales all updates down together if their global norm is too large.
 
     $$u = g \cdot \min\left(1, \frac{c}{\|g\|_2}\right), \qquad
@@ -87,9 +84,6 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     def __check_init__(self):
         check_range(self, "max_norm", 0)
-
-    def init(self, params: Params) -> None:
-        return None
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

@@ -10,7 +10,7 @@ from .._checks import check_scalar
 from .._combinators.freeze import zero
 from .._equations import equation
 from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._transformation import AbstractLeafwise, AbstractStateless
 from .._types import Params, RealScalarLike, ScalarOrSchedule, Schedule
 from ..numerics import safe_increment
 
@@ -27,11 +27,8 @@ def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
     return g
 
 
-class Identity(AbstractLeafwise):
+class Identity(AbstractStateless):
     """Leaves the updates as they are."""
-
-    def init(self, params: Params) -> None:
-        return None
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -39,11 +36,8 @@ class Identity(AbstractLeafwise):
         return Leafwise(same)
 
 
-class SetToZero(AbstractLeafwise):
+class SetToZero(AbstractStateless):
     """Makes every update zero, also where it is not finite."""
-
-    def init(self, params: Params) -> None:
-        return None
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -51,7 +45,7 @@ class SetToZero(AbstractLeafwise):
         return Leafwise(zero)
 
 
-class Scale(AbstractLeafwise):
+class Scale(AbstractStateless):
     r"""Multiplies the updates: $u = s\,g$.
 
     **Arguments:**
@@ -64,9 +58,6 @@ class Scale(AbstractLeafwise):
 
     def __check_init__(self):
         check_scalar(self, "step_size")
-
-    def init(self, params: Params) -> None:
-        return None
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

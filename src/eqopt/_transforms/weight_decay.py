@@ -2,13 +2,23 @@
 
 from typing import Any
 
-from jaxtyping import Array, Float, Inexact
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Mask, Params, RealScalarLike
+from .._types import Mask, Params, ScalarOrSchedule
+from ..numerics import safe_increment
+from .scale import same
+
+
+class AddDecayedWeightsState(eqx.Module):
+    """`count`: the steps taken so far, a 0-d int32 array; `None` without a schedule."""
+
+    count: Int[Array, ""] | None
 
 
 @equation
@@ -29,7 +39,8 @@ class AddDecayedWeights(AbstractLeafwise):
 
     **Arguments:**
 
-    - `weight_decay`: $\lambda$, a number or a 0-d array.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the number
+        zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
 
     **Raises:**
@@ -37,17 +48,29 @@ class AddDecayedWeights(AbstractLeafwise):
     A `ValueError` in `update` if `params` is `None`.
     """
 
-    weight_decay: RealScalarLike = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
 
     def __check_init__(self):
-        check_scalar(self, "weight_decay")
+        check_scalar(self, "weight_decay", or_schedule=True)
 
-    def init(self, params: Params) -> None:
-        return None
+    def init(self, params: Params) -> AddDecayedWeightsState:
+        is_scheduled = callable(self.weight_decay)
+        return AddDecayedWeightsState(
+            jnp.zeros((), jnp.int32) if is_scheduled else None
+        )
 
     def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
+        self,
+        state: AddDecayedWeightsState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
-        shared = {"weight_decay": self.weight_decay}
-        return Leafwise(decay_weights, shared=shared, mask=self.mask)
+        weight_decay = self.weight_decay
+        if isinstance(weight_decay, int | float) and weight_decay == 0:
+            return Leafwise(same, state)
+        if callable(weight_decay) and state.count is not None:
+            weight_decay = weight_decay(state.count)
+            state = AddDecayedWeightsState(safe_increment(state.count))
+        shared = {"weight_decay": weight_decay}
+        return Leafwise(decay_weights, state, shared, mask=self.mask)

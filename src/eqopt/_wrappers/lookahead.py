@@ -9,11 +9,12 @@ from jaxtyping import Array, Float, Inexact, Int
 from .._apply import apply_updates, incremental_update
 from .._checks import check_count, check_range
 from .._equations import equation
-from .._leaves import filter_cond, map_parameters, parameters
+from .._leaves import filter_cond, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, RealScalarLike, State, Updates
 from ..tree import zeros_like
+from ..tree._like import copy
 
 
 class LookaheadParams(eqx.Module):
@@ -31,12 +32,7 @@ class LookaheadParams(eqx.Module):
     @classmethod
     def init_synced(cls, params: Params) -> "LookaheadParams":
         """A pair that starts at the same place, in buffers of its own."""
-        return cls(fast=params, slow=eqx.combine(_copied(params), params))
-
-
-def _copied(params: Params) -> Params:
-    """The parameters in buffers of their own, so that each may be donated."""
-    return map_parameters(lambda x: jnp.array(x, copy=True), params)
+        return cls(fast=params, slow=eqx.combine(copy(params), params))
 
 
 class LookaheadState(eqx.Module):
@@ -112,7 +108,7 @@ class Lookahead(AbstractTransformation):
         return LookaheadState(
             fast_state=self.inner.init(fast),
             steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=None if is_pair else _copied(params),
+            slow=None if is_pair else copy(params),
         )
 
     def update(

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
@@ -5,6 +7,7 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree
 
 from .._leaves import map_parameters
+from .._types import RealScalarLike
 from ..numerics import common_dtype
 
 
@@ -34,6 +37,30 @@ def _dtype_for(x, dtype):
 def zeros_like_leaf(
     x: Inexact[Array, "*leaf"] | jax.ShapeDtypeStruct, dtype: DTypeLike | None = None
 ) -> Inexact[Array, "*leaf"]:
-    zeros = jnp.zeros_like(x, dtype=dtype)
-    # Under `jit` on an automatic mesh nothing else ties the zeros to the shards of `x`.
-    return shard_alike(x, zeros)[1] if isinstance(x, Tracer) else zeros
+    return full_like_leaf(x, 0, dtype)
+
+
+def full_like_leaf(
+    x: Inexact[Array, "*leaf"] | jax.ShapeDtypeStruct,
+    value: Any,
+    dtype: DTypeLike | None = None,
+) -> Inexact[Array, "*leaf"]:
+    filled = jnp.full_like(x, value, dtype=dtype)
+    # Under `jit` on an automatic mesh nothing else ties them to the shards of `x`.
+    return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled
+
+
+def real_full_like(
+    tree: PyTree, value: RealScalarLike, dtype: DTypeLike | None = None
+) -> PyTree:
+    """`value` in the place of every inexact array, real also for complex ones.
+
+    For second moments. `dtype` defaults to the real dtype of each array's precision.
+    """
+    real = lambda x: jnp.finfo(x.dtype).dtype if dtype is None else dtype
+    return map_parameters(lambda x: full_like_leaf(x, value, real(x)), tree)
+
+
+def copy(tree: PyTree) -> PyTree:
+    """The inexact arrays of `tree` in buffers of their own, for a state to keep."""
+    return map_parameters(lambda x: jnp.array(x, copy=True), tree)

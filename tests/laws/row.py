@@ -1,0 +1,117 @@
+"""What a row of the registry is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+import eqopt
+from eqopt import AbstractTransformation
+
+
+@dataclass(frozen=True)
+class Row:
+    """A subject.
+
+    - `make`: builds it, from hyperparameters by name.
+    - `data`: numeric hyperparameters with a value for each, other than the default.
+    - `exempt`: laws that do not apply, by the name of the test, with the reason.
+    """
+
+    name: str
+    make: Callable[..., AbstractTransformation]
+    data: dict[str, float]
+    exempt: dict[str, str]
+
+    def __call__(self, **hyperparameters) -> AbstractTransformation:
+        return self.make(**hyperparameters)
+
+
+def is_matrix(params):
+    """A mask that keeps biases and other vectors out."""
+    return jax.tree.map(lambda p: p.ndim >= 2, params)
+
+
+def halve(count):
+    """A schedule that is a plain function."""
+    return 0.1 / (1 + jnp.asarray(count, jnp.float32))
+
+
+def one_or_two(step):
+    return 1 + step % 2
+
+
+def skip_some(updates, gradient_step, params):
+    return gradient_step == 1, {"at": gradient_step}
+
+
+def nested(learning_rate=0.01):
+    return eqopt.Chain(
+        eqopt.ClipByGlobalNorm(1.0),
+        eqopt.Chain(eqopt.Masked(eqopt.Trace(0.9), is_matrix)),
+        eqopt.AdamW(learning_rate, weight_decay=0.1, mask=is_matrix),
+    )
+
+
+def row(make, /, *, name=None, exempt=None, **data):
+    return Row(name or make.__name__, make, data, exempt or {})
+
+
+def around(wrapper, *, exempt=None, **arguments):
+    """A wrapper round one stateless, one stateful and one nested transformation."""
+
+    def make(inner):
+        return lambda **data: wrapper(inner=inner(), **{**arguments, **data})
+
+    return [
+        row(make(inner), name=f"{wrapper.__name__}({name})", exempt=exempt)
+        for name, inner in {
+            "SGD": lambda: eqopt.SGD(0.1),
+            "Adam": lambda: eqopt.Adam(0.01),
+            "nested": nested,
+        }.items()
+    ]
+
+
+JOINED = {
+    "test_state_is_sharded_like_parameters": "one vector of all parameters has no "
+    "sharding to keep"
+}
+LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
+
+
+class Evaluated(AbstractTransformation):
+    """Hands down extra arguments: the `value` of a loss and its `value_fn`."""
+
+    inner: AbstractTransformation
+
+    def init(self, params):
+        return self.inner.init(params)
+
+    def update(self, updates, state, params=None, **extra):
+        return self.inner.update(updates, state, params, **_evaluated(params), **extra)
+
+    def step(self, grads, state, params, **extra):
+        return self.inner.step(grads, state, params, **_evaluated(params), **extra)
+
+    def eval_params(self, state, params):
+        return self.inner.eval_params(state, params)
+
+
+def _evaluated(params):
+    value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
+    return {"value": value_fn(params), "value_fn": value_fn}
+
+
+class PerExample(AbstractTransformation):
+    """Makes a batch of three gradients of one, for what takes per-example gradients."""
+
+    inner: AbstractTransformation
+
+    def init(self, params):
+        return self.inner.init(params)
+
+    def update(self, updates, state, params=None, **extra):
+        batch = jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates)
+        return self.inner.update(batch, state, params, **extra)

@@ -1,0 +1,34 @@
+"""Wrappers."""
+
+import eqopt
+
+from ..row import JOINED, around, nested, one_or_two, row, skip_some
+
+
+ROWS = [
+    *around(eqopt.MultiSteps, every_k_schedule=2),
+    row(
+        lambda: eqopt.MultiSteps(
+            eqopt.Adam(0.01),
+            one_or_two,
+            use_grad_mean=False,
+            should_skip_update_fn=skip_some,
+            accumulator_dtype=None,
+        ),
+        name="MultiSteps(schedule, sum, skip)",
+    ),
+    *around(eqopt.ApplyIfFinite, max_consecutive_errors=2),
+    *around(eqopt.Lookahead, sync_period=2, slow_step_size=0.5),
+    row(
+        lambda: eqopt.Lookahead(eqopt.Adam(0.01), 2, 0.5, reset_state=True),
+        name="Lookahead(reset)",
+    ),
+    *around(eqopt.Flatten, exempt=JOINED),
+    row(
+        lambda: eqopt.MultiSteps(
+            eqopt.ApplyIfFinite(eqopt.Lookahead(eqopt.Flatten(nested()), 2, 0.5), 2), 2
+        ),
+        name="all wrappers",
+        exempt=JOINED,
+    ),
+]

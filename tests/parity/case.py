@@ -1,0 +1,56 @@
+"""What a case is made of."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+import eqopt
+
+
+class Case(NamedTuple):
+    """The same transformation in both libraries.
+
+    - `extra`: a function of the parameters that gives extra arguments of `update`.
+    - `rtol`: in float32, where there is a reason (stated in the row) for more than 1e-5.
+    - `shapes`: of the leaves.
+    """
+
+    ours: Any
+    theirs: Any
+    extra: Callable[[Any], dict[str, Any]] = lambda params: {}
+    rtol: float = 1e-5
+    shapes: tuple[tuple[int, ...], ...] = ((3, 4), (4,), (), (2, 3, 2))
+
+
+class TorchCase(NamedTuple):
+    """The same optimizer in `torch.optim`: its name there, and its arguments."""
+
+    ours: Any
+    name: str
+    arguments: dict[str, Any]
+    rtol: float = 1e-5
+
+
+def is_matrix(params):
+    return jax.tree.map(lambda p: p.ndim >= 2, params)
+
+
+def tree_mask(params):
+    """A mask that is a tree, fixed beforehand."""
+    flags = [i % 2 == 0 for i in range(len(jax.tree.leaves(params)))]
+    return jax.tree.unflatten(jax.tree.structure(params), flags)
+
+
+COSINE = (
+    eqopt.schedules.WarmupCosineDecay(0.0, 0.1, 3, 10, 0.01),
+    optax.warmup_cosine_decay_schedule(0.0, 0.1, 3, 10, 0.01),
+)
+LINEAR = eqopt.schedules.Linear(0.1, 0.02, 7), optax.linear_schedule(0.1, 0.02, 7)
+
+
+def every_other_large(updates, gradient_step, params):
+    del gradient_step, params
+    norm = optax.tree.norm(updates)
+    return norm > 5.0, {"norm": norm}

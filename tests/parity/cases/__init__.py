@@ -1,0 +1,1 @@
+"""Pairs of one optimizer in two libraries, one module for each family."""

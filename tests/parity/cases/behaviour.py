@@ -1,0 +1,36 @@
+"""Wrappers."""
+
+import optax
+
+import eqopt
+
+from ..case import LINEAR, Case, every_other_large
+
+
+CASES = {
+    "multi_steps": Case(
+        eqopt.MultiSteps(eqopt.AdamW(0.1), 3),
+        optax.MultiSteps(optax.adamw(0.1), 3),
+    ),
+    "multi_steps, sum": Case(
+        eqopt.MultiSteps(eqopt.Adam(LINEAR[0]), 4, use_grad_mean=False),
+        optax.MultiSteps(optax.adam(LINEAR[1]), 4, use_grad_mean=False),
+    ),
+    "multi_steps, schedule": Case(
+        eqopt.MultiSteps(eqopt.Adam(0.1), lambda step: 1 + step),
+        optax.MultiSteps(optax.adam(0.1), lambda step: 1 + step),
+    ),
+    "multi_steps, skip": Case(
+        eqopt.MultiSteps(eqopt.Adam(0.1), 2, should_skip_update_fn=every_other_large),
+        optax.MultiSteps(optax.adam(0.1), 2, should_skip_update_fn=every_other_large),
+    ),
+    "apply_if_finite": Case(
+        eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2),
+        optax.apply_if_finite(optax.adam(0.1), 2),
+    ),
+    "flatten": Case(eqopt.Flatten(eqopt.AdamW(0.1)), optax.flatten(optax.adamw(0.1))),
+    "flatten, norm": Case(
+        eqopt.Flatten(eqopt.ClipByGlobalNorm(0.3)),
+        optax.flatten(optax.clip_by_global_norm(0.3)),
+    ),
+}
