@@ -12,6 +12,7 @@ from ._apply import (
 from ._combinators.chain import Chain as Chain, NamedChain as NamedChain
 from ._combinators.freeze import Freeze as Freeze
 from ._combinators.masked import Masked as Masked, MaskedState as MaskedState
+from ._dimension_numbers import MatrixDimensionNumbers as MatrixDimensionNumbers
 from ._equations import equation as equation
 from ._optimizers.adam import (
     Adam as Adam,

@@ -75,7 +75,7 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
         return treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
         raise ValueError(
-            f"{_disagreement(name, tree, 'updates', updates)} {_ONE_MODEL}"
+            f"{disagreement(name, tree, 'updates', updates)} {_ONE_MODEL}"
         ) from None
 
 
@@ -85,7 +85,7 @@ _ONE_MODEL = (
 )
 
 
-def _disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
+def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
     """Says where two trees differ: in places, else in shapes, else in their nodes."""
     here, there = (
         {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_none)}
@@ -184,7 +184,7 @@ def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
         )
     except (ValueError, TypeError):
         raise ValueError(
-            f"{_disagreement('mask', mask, 'params', tree)} A mask has the structure of "
+            f"{disagreement('mask', mask, 'params', tree)} A mask has the structure of "
             "the parameters, or of the upper part of it, with a bool in the place of "
             "whole branches."
         ) from None

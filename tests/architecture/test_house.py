@@ -22,7 +22,7 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
     {"_types", "_lazy"},
-    {"numerics", "_leaves", "_equations", "_checks", "_random"},
+    {"numerics", "_leaves", "_equations", "_checks", "_random", "_dimension_numbers"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "microbatching"},
     {"_combinators"},

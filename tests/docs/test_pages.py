@@ -134,6 +134,7 @@ def test_table_of_names_is_true():
         *(public for public in PUBLIC if public.startswith("eqopt.numerics.")),
         "eqopt.Leafwise",
         "eqopt.LookaheadParams",
+        "eqopt.MatrixDimensionNumbers",
         "eqopt.equation",
     }
     missing = PUBLIC - translated - without_counterpart
