@@ -9,7 +9,7 @@ from typing import NoReturn
 import jax
 
 from . import machine
-from .cases import CASES
+from .cases import CASES, EVERY_OPTIMIZER, TABLE
 from .measures import LEAF, Settings
 from .report import rows, table
 
@@ -43,6 +43,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--only", action="append", metavar="NAME", choices=names, help="repeatable")
+    add("--optimizers", action="store_true", help="a step of every optimizer instead")
     add("--size", type=_at_least(10 * LEAF), default=50_000_000, help="parameters")
     add(
         "--leaves", type=_at_least(1), default=1000, help="to trace; a tenth to compile"
@@ -67,10 +68,13 @@ def main(arguments: list[str] | None = None) -> None:
     settings = Settings(options.size, options.leaves, options.rounds)
     where = machine.describe()
     results = []
-    for case in CASES:
-        if options.only is None or case.name in options.only:
-            print(f"{case.name} ...", file=sys.stderr, flush=True)
-            results += rows(case, case.measure(settings), settings)
+    if options.only:
+        cases = [case for case in CASES if case.name in options.only]
+    else:
+        cases = EVERY_OPTIMIZER if options.optimizers else TABLE
+    for case in cases:
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
+        results += rows(case, case.measure(settings), settings)
     report = {
         "machine": where,
         "settings": settings._asdict(),

@@ -3,15 +3,16 @@
 from typing import Literal, NamedTuple
 
 from .contestants import (
-    ADAM,
     APPLY_IF_FINITE,
     CLIP_ADAMW,
-    LION,
     MOMENTUM,
     MULTI_STEPS,
+    MUON,
+    Optax,
     Pair,
 )
-from .measures import Measure, eager, importing, stepping, tracing
+from .measures import Measure, eager, importing, square_leaves, stepping, tracing
+from .optimizers import OPTIMIZERS, Contestant
 
 
 class Case(NamedTuple):
@@ -37,7 +38,7 @@ class Case(NamedTuple):
     statistic: Literal["best", "median"] = "best"
 
 
-CASES = (
+TABLE = (
     Case(
         "trace-step",
         "clip + AdamW, `step`, {leaves} leaves: trace + lower",
@@ -82,9 +83,19 @@ CASES = (
         ratio=0.65,
         temporary=0.05,
     ),
-    Case("adam", "Adam, {size} parameters: a step", stepping(ADAM)),
-    Case("lion", "Lion, {size} parameters: a step", stepping(LION)),
     Case("momentum", "SGD + momentum, {size} parameters: a step", stepping(MOMENTUM)),
+    Case(
+        "muon",
+        "Muon, 48 matrices of 256 x 256: a step",
+        stepping(MUON, leaves=square_leaves),
+        ratio=0.95,
+    ),
+    Case(
+        "muon-compile",
+        "Muon, 48 matrices of 256 x 256: trace + lower + compile",
+        tracing(MUON, "step", compiles=True, leaves=square_leaves),
+        ratio=0.4,
+    ),
     Case(
         "import",
         "`import eqopt` against `import equinox`",
@@ -100,3 +111,29 @@ CASES = (
         statistic="median",
     ),
 )
+
+
+def _step(name: str, contestant: Contestant) -> Case:
+    rate = 1e-3
+    pair = Pair(contestant.ours(rate), Optax(contestant.theirs(rate)))
+    of_matrices = name in ("Muon", "GaLore")
+    measure = stepping(
+        pair,
+        examples=2 if contestant.per_example else None,
+        compares=not contestant.deviates,
+        **({"leaves": square_leaves} if of_matrices else {}),
+    )
+    size = "3M" if of_matrices else "{size}"
+    return Case(
+        name,
+        f"{name}, {size} parameters: a step",
+        measure,
+        ratio=contestant.ratio,
+        temporary=contestant.temporary,
+    )
+
+
+# A step of every optimizer, in a table of its own.
+EVERY_OPTIMIZER = tuple(_step(*item) for item in OPTIMIZERS.items())
+
+CASES = TABLE + EVERY_OPTIMIZER

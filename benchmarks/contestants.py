@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import optax
+import optax.contrib
 
 import eqopt
 
@@ -30,7 +31,9 @@ class Optimizer(Protocol):
 
     def update(self, updates: Any, state: Any, params: Any) -> tuple[Any, Any]: ...
 
-    def step(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]: ...
+    def step(
+        self, grads: Any, state: Any, params: Any, **extra: Any
+    ) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,11 @@ class Optax:
     def update(self, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
         return self.transformation.update(updates, state, params)
 
-    def step(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        updates, state = self.transformation.update(grads, state, params)
+    def step(
+        self, grads: Any, state: Any, params: Any, **extra: Any
+    ) -> tuple[Any, Any]:
+        takes_extra = optax.with_extra_args_support(self.transformation)
+        updates, state = takes_extra.update(grads, state, params, **extra)
         return optax.apply_updates(params, updates), state
 
 
@@ -62,8 +68,7 @@ APPLY_IF_FINITE: Pair[Optimizer] = Pair(
     eqopt.ApplyIfFinite(eqopt.AdamW(1e-3), 5),
     Optax(optax.apply_if_finite(optax.adamw(1e-3), 5)),
 )
-ADAM: Pair[Optimizer] = Pair(eqopt.Adam(1e-3), Optax(optax.adam(1e-3)))
-LION: Pair[Optimizer] = Pair(eqopt.Lion(1e-3), Optax(optax.lion(1e-3)))
 MOMENTUM: Pair[Optimizer] = Pair(
     eqopt.SGD(1e-3, momentum=0.9), Optax(optax.sgd(1e-3, momentum=0.9))
 )
+MUON: Pair[Optimizer] = Pair(eqopt.Muon(1e-3), Optax(optax.contrib.muon(1e-3)))

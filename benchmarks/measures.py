@@ -55,16 +55,32 @@ LEAF = 1000  # the parameters of a step come in ten leaves of so many columns
 CALLS = 8  # in a round, at least
 
 
+def _large_leaves(settings: Settings, seed: int) -> list[jax.Array]:
+    keys = jax.random.split(jax.random.key(seed), 10)
+    shape = settings.size // 10 // LEAF, LEAF
+    return [jax.random.normal(key, shape) for key in keys]
+
+
+def square_leaves(settings: Settings, seed: int) -> list[jax.Array]:
+    """The 48 matrices of a small transformer."""
+    keys = jax.random.split(jax.random.key(seed), 48)
+    return [jax.random.normal(key, (256, 256)) for key in keys]
+
+
 def tracing(
     optimizers: Pair[Optimizer],
     method: Literal["step", "update"],
     compiles: bool = False,
+    leaves: Callable[[Settings, int], list[jax.Array]] | None = None,
 ) -> Measure:
     """What `jax.jit` does before the first step of a model with many small leaves."""
 
     def measure(settings: Settings) -> Measured:
         # A thousand leaves take XLA ten seconds on a CPU, whoever traced them.
-        params = _small_leaves(settings.few if compiles else settings.leaves)
+        if leaves is None:
+            params = _small_leaves(settings.few if compiles else settings.leaves)
+        else:
+            params = leaves(settings, 0)
 
         def contestant(optimizer: Optimizer) -> Callable[[], list[float]]:
             state = optimizer.init(params)
@@ -110,13 +126,30 @@ def eager(optimizers: Pair[Optimizer]) -> Measure:
     return measure
 
 
-def stepping(optimizers: Pair[Optimizer], period: int = 1) -> Measure:
-    """One compiled step that updates parameters and state in place."""
+def stepping(
+    optimizers: Pair[Optimizer],
+    period: int = 1,
+    leaves: Callable[[Settings, int], list[jax.Array]] = _large_leaves,
+    examples: int | None = None,
+    compares: bool = True,
+) -> Measure:
+    """One compiled step that updates parameters and state in place.
+
+    **Arguments:**
+
+    - `period`: after how many steps the work repeats.
+    - `leaves`: makes the parameters, and the gradients, from a seed.
+    - `examples`: how many gradients there are, where each example has its own.
+    - `compares`: whether both do the same.
+    """
 
     def measure(settings: Settings) -> Measured:
-        params, grads = (_large_leaves(settings.size, seed) for seed in (0, 1))
+        params, grads = (leaves(settings, seed) for seed in (0, 1))
+        if examples is not None:
+            grads = [jnp.stack([g] * examples) for g in grads]
         steppers = optimizers.map(lambda o: _Stepper.compile(o, params, grads))
-        _check_same_work(params, steppers.map(lambda s: s.run(period)[0]))
+        if compares:
+            _check_same_work(params, steppers.map(lambda s: s.run(period)[0]))
         # The first call of a round touches pages that no later one does.
         calls = 1 + max(CALLS, 2 * period)
         samples = steppers.map(lambda s: lambda: s.run(calls)[1][1:])
@@ -148,9 +181,12 @@ def _small_leaves(count: int) -> list[jax.Array]:
     return [jnp.ones((4 * (i % 10) + 4, 8)) for i in range(count)]
 
 
-def _large_leaves(size: int, seed: int) -> list[jax.Array]:
-    keys = jax.random.split(jax.random.key(seed), 10)
-    return [jax.random.normal(key, (size // 10 // LEAF, LEAF)) for key in keys]
+def _half_norm(params: list[jax.Array]) -> jax.Array:
+    return sum((jnp.sum(p * p) for p in params), jnp.zeros(())) / 2
+
+
+# For those who look at the loss; `obj_fn` is Optax's name for it.
+_EXTRA = {"value": 1.0, "value_fn": _half_norm, "obj_fn": _half_norm}
 
 
 class _Stepper(NamedTuple):
@@ -163,7 +199,9 @@ class _Stepper(NamedTuple):
 
     @classmethod
     def compile(cls, optimizer: Optimizer, params: Any, grads: Any) -> "_Stepper":
-        step = jax.jit(lambda p, s, g: optimizer.step(g, s, p), donate_argnums=(0, 1))
+        step = jax.jit(
+            lambda p, s, g: optimizer.step(g, s, p, **_EXTRA), donate_argnums=(0, 1)
+        )
         state = jax.eval_shape(optimizer.init, params)
         return cls(optimizer, params, grads, step.lower(params, state, grads).compile())
 

@@ -56,8 +56,8 @@ class MatrixDimensionNumbers:
             )
 
 
-# A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it, or a
-# function of the parameters that gives one. (Checked here, for the sake of the message.)
+# A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it, or
+# a function of the parameters that gives one. (Checked below, for a better message.)
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 _LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)

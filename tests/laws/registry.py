@@ -10,7 +10,7 @@ import pkgutil
 import equinox as eqx
 
 import eqopt
-from eqopt import AbstractTransformation
+from eqopt import AbstractOptimizer, AbstractTransformation
 
 from . import rows
 
@@ -20,6 +20,10 @@ FAMILIES = [
     for module in pkgutil.iter_modules(rows.__path__)
 ]
 REGISTRY = [row for family in FAMILIES for row in family.ROWS]
+
+# The rows that say most: the first one of each class, recipes left out.
+_FIRST = {type(row()): row.name for row in reversed(REGISTRY)}
+TELLING = {n for cls, n in _FIRST.items() if not issubclass(cls, AbstractOptimizer)}
 
 
 def concrete_transformations() -> set[type]:

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 
-from .registry import REGISTRY, concrete_transformations
+from .registry import REGISTRY, TELLING, concrete_transformations
 from .subjects import (
     arrays,
     assert_close,
@@ -27,10 +27,25 @@ from .subjects import (
 )
 
 
+# What the quick set asks also of recipes and of further settings of the same class.
+ALWAYS = {
+    "test_donation",
+    "test_hyperparameters_are_data",
+    "test_resume_is_bit_identical",
+    "test_shapes_and_dtypes_stay",
+    "test_step_is_update_and_apply",
+}
+
+
 def law(test):
     """Runs a test over the registry; exemptions stand in the rows."""
-    rows = [row for row in REGISTRY if test.__name__ not in row.exempt]
-    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)(test)
+    params = []
+    for row in REGISTRY:
+        is_slow = row.name not in TELLING and test.__name__ not in ALWAYS
+        marks = [pytest.mark.slow] if is_slow else []
+        if test.__name__ not in row.exempt:
+            params.append(pytest.param(row, id=row.name, marks=marks))
+    return pytest.mark.parametrize("row", params)(test)
 
 
 def test_every_transformation_is_in_the_registry():

@@ -1,0 +1,118 @@
+"""The problems: small, fixed, and each hard in its own way."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from sklearn.datasets import load_breast_cancer, load_digits
+
+
+class Problem(NamedTuple):
+    """What to minimise.
+
+    **Attributes:**
+
+    - `title`: for the table.
+    - `params`: where to start.
+    - `loss`: the loss of one example: of `(params, example)`.
+    - `data`: all examples, stacked.
+    - `steps`: how many steps of training.
+    - `batch`: how many examples a step sees; `None` for all of them.
+    - `share`: the share of the initial loss that every optimizer is to reach.
+    """
+
+    title: str
+    params: Any
+    loss: Callable[[Any, Any], Array]
+    data: Any
+    steps: int
+    share: float
+    batch: int | None = None
+
+    def mean_loss(self, params: Any, data: Any) -> Array:
+        return jnp.mean(jax.vmap(self.loss, (None, 0))(params, data))
+
+    def batches(self) -> Any:
+        """The data of all steps, stacked; drawn anew in each, from a fixed seed."""
+        size = len(jax.tree.leaves(self.data)[0])
+        rng = np.random.default_rng(0)
+        rows = [
+            np.arange(size) if self.batch is None else rng.choice(size, self.batch)
+            for _ in range(self.steps)
+        ]
+        return jax.tree.map(lambda x: x[np.stack(rows)], self.data)
+
+
+_NO_DATA = jnp.zeros(1)
+
+
+def quadratic() -> Problem:
+    scales = jnp.geomspace(1e-2, 1.0, 20)
+    start = jnp.where(jnp.arange(20) % 2 == 0, 1.0, -2.0)
+    return Problem(
+        "Quadratic",
+        {"x": start},
+        lambda params, _: 0.5 * jnp.sum(scales * params["x"] ** 2),
+        _NO_DATA,
+        steps=500,
+        share=0.25,
+    )
+
+
+def rosenbrock() -> Problem:
+    def loss(params, _):
+        x, y = params["x"], params["y"]
+        return (1 - x) ** 2 + 100 * (y - x**2) ** 2
+
+    start = {"x": jnp.asarray(-1.2), "y": jnp.asarray(1.0)}
+    return Problem("Rosenbrock", start, loss, _NO_DATA, steps=1000, share=0.25)
+
+
+def logistic_regression() -> Problem:
+    x, y = load_breast_cancer(return_X_y=True)
+    x = jnp.asarray((x - x.mean(0)) / x.std(0), jnp.float32)
+    data = (x, jnp.asarray(2 * y - 1, jnp.float32))
+
+    def loss(params, example):
+        features, sign = example
+        logit = features @ params["weight"] + params["bias"]
+        return jax.nn.softplus(-sign * logit)
+
+    # Not zero: some optimizers measure steps by the size of the parameters.
+    weight = 0.1 * jax.random.normal(jax.random.key(0), (30,))
+    params = {"weight": weight, "bias": jnp.asarray(0.1)}
+    return Problem("Breast cancer", params, loss, data, steps=200, share=0.5)
+
+
+def digits() -> Problem:
+    x, y = load_digits(return_X_y=True)
+    data = jnp.asarray(x / 16, jnp.float32).reshape(-1, 1, 8, 8), jnp.asarray(y)
+    keys = jax.random.split(jax.random.key(0), 3)
+    model = eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(1, 16, kernel_size=3, stride=2, padding=1, key=keys[0]),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Lambda(jnp.ravel),
+            eqx.nn.Linear(16 * 4 * 4, 32, key=keys[1]),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Linear(32, 10, key=keys[2]),
+        ]
+    )
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss(params, example):
+        image, label = example
+        logits = eqx.combine(params, static)(image)
+        return jax.nn.logsumexp(logits) - logits[label]
+
+    return Problem("Digits", params, loss, data, steps=200, share=0.5, batch=64)
+
+
+@functools.cache
+def problems() -> tuple[Problem, ...]:
+    return quadratic(), rosenbrock(), logistic_regression(), digits()

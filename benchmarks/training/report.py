@@ -1,0 +1,77 @@
+"""What came out: who is good enough, the table and the picture."""
+
+import pathlib
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from ..optimizers import OPTIMIZERS
+from .problems import problems
+from .runs import RESOLVED, Run
+
+
+class Result(NamedTuple):
+    """One optimizer on all problems."""
+
+    name: str
+    rates: tuple[float, ...]
+    runs: list[Run]
+
+
+def is_good(result: Result) -> bool:
+    """Within 2 % of Optax's loss, unless Optax's is another algorithm; and it trains."""
+    same = not OPTIMIZERS[result.name].deviates
+    return all(
+        run.ours <= problem.share and (run.ratio <= 1.02 or not same)
+        for run, problem in zip(result.runs, problems(), strict=True)
+    )
+
+
+def table(results: list[Result]) -> str:
+    titles = [problem.title for problem in problems()]
+    lines = [
+        "| Optimizer | " + " | ".join(titles) + " |",
+        "|:--" + "|--:" * len(titles) + "|",
+    ]
+    for result in results:
+        cells = [
+            f"{_percent(run.ours)} / {_percent(run.theirs)} ({rate:.2g})"
+            for run, rate in zip(result.runs, result.rates, strict=True)
+        ]
+        lines.append(
+            f"| [`{result.name}`][eqopt.{result.name}] | {' | '.join(cells)} |"
+        )
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    return "0" if share < RESOLVED else f"{100 * share:.2g} %"
+
+
+def save_picture(results: list[Result], path: pathlib.Path) -> None:
+    """A dot for each library, on one line for each optimizer."""
+    figure = Figure(figsize=(10, 0.2 * len(results) + 1.2), layout="constrained")
+    panels = figure.subplots(1, len(problems()), sharey=True)
+    names = [result.name for result in results]
+    for i, (panel, problem) in enumerate(zip(panels, problems(), strict=True)):
+        ours, theirs = (
+            [max(getattr(result.runs[i], side), RESOLVED) for result in results]
+            for side in ("ours", "theirs")
+        )
+        panel.scatter(
+            theirs, names, s=50, facecolors="none", edgecolors="#d95f02", label="Optax"
+        )
+        panel.scatter(ours, names, s=12, color="#1f4e9c", label="eqopt")
+        panel.axvline(problem.share, color="0.6", linewidth=1, linestyle="--")
+        panel.set_xscale("log")
+        panel.set_xlim(RESOLVED / 2, 2)
+        panel.set_title(problem.title, fontsize=10)
+        panel.tick_params(labelsize=7)
+        panel.grid(axis="y", color="0.93")
+        panel.set_axisbelow(True)
+    panels[0].invert_yaxis()
+    panels[0].margins(y=0.01)
+    panels[0].legend(loc="upper left", fontsize=7)
+    figure.supxlabel("final loss, as a share of the initial loss", fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})

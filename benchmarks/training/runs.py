@@ -1,0 +1,106 @@
+"""Training runs, in either library."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from ..optimizers import Contestant
+from .problems import Problem
+
+
+class Run(NamedTuple):
+    """How a run ended: the final loss as shares of the initial one."""
+
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours over theirs; 1 where both have reached what float32 can resolve."""
+        return max(self.ours, RESOLVED) / max(self.theirs, RESOLVED)
+
+
+RESOLVED = 1e-6  # of the initial loss
+
+
+def train(contestant: Contestant, problem: Problem, rate: float) -> Run:
+    """The same training in both libraries."""
+    return Run(
+        _share(problem, _ours(contestant, problem, rate)),
+        _share(problem, _theirs(contestant, problem, rate)),
+    )
+
+
+def tune(contestant: Contestant, problem: Problem, rates: Any) -> float:
+    """The lowest rate by which eqopt's optimizer gets well below the share asked for.
+
+    Not the very best one: that is at the edge of chaos, where a rounding error decides.
+    """
+    shares = {rate: _share(problem, _ours(contestant, problem, rate)) for rate in rates}
+    enough = [rate for rate, share in shares.items() if share < problem.share / 2]
+    return min(enough) if enough else min(rates, key=lambda rate: _order(shares[rate]))
+
+
+def _order(share: float) -> float:
+    return math.inf if math.isnan(share) else share
+
+
+def _share(problem: Problem, params: Any) -> float:
+    loss = jax.jit(problem.mean_loss)
+    return float(loss(params, problem.data) / loss(problem.params, problem.data))
+
+
+# The rate is an argument of the compiled program, so that a sweep compiles once.
+_compiled: dict = {}
+
+
+def _ours(contestant: Contestant, problem: Problem, rate: float) -> Any:
+    @jax.jit
+    def run(rate):
+        opt = contestant.ours(rate)
+
+        def step(carry, batch):
+            params, state = carry
+            grads, extra = _evaluate(contestant, problem, params, batch)
+            return opt.step(grads, state, params, **extra), None
+
+        start = problem.params, opt.init(problem.params)
+        (params, state), _ = jax.lax.scan(step, start, problem.batches())
+        return opt.eval_params(state, params)
+
+    run = _compiled.setdefault((contestant, problem.title), run)
+    return run(jnp.asarray(rate))
+
+
+def _theirs(contestant: Contestant, problem: Problem, rate: float) -> Any:
+    opt = optax.with_extra_args_support(contestant.theirs(rate))
+
+    def step(carry, batch):
+        params, state = carry
+        grads, extra = _evaluate(contestant, problem, params, batch)
+        extra |= {"obj_fn": extra.pop("value_fn")}
+        updates, state = opt.update(grads, state, params, **extra)
+        return (optax.apply_updates(params, updates), state), None
+
+    @jax.jit
+    def run():
+        start = problem.params, opt.init(problem.params)
+        (params, state), _ = jax.lax.scan(step, start, problem.batches())
+        if isinstance(state, contrib.ScheduleFreeState):
+            return contrib.schedule_free_eval_params(state, params)
+        return params
+
+    return run()
+
+
+def _evaluate(contestant: Contestant, problem: Problem, params: Any, batch: Any):
+    """Gradients, and all that an optimizer may want besides."""
+    value_fn = lambda params: problem.mean_loss(params, batch)
+    value, grads = jax.value_and_grad(value_fn)(params)
+    if contestant.per_example:
+        grads = jax.vmap(jax.grad(problem.loss), (None, 0))(params, batch)
+    return grads, {"value": value, "value_fn": value_fn}
