@@ -14,6 +14,16 @@ from ._combinators.freeze import Freeze as Freeze
 from ._combinators.masked import Masked as Masked, MaskedState as MaskedState
 from ._dimension_numbers import MatrixDimensionNumbers as MatrixDimensionNumbers
 from ._equations import equation as equation
+from ._optimizers.adadelta import (
+    Adadelta as Adadelta,
+    ScaleByAdadelta as ScaleByAdadelta,
+    ScaleByAdadeltaState as ScaleByAdadeltaState,
+)
+from ._optimizers.adagrad import (
+    Adagrad as Adagrad,
+    ScaleByRSS as ScaleByRSS,
+    ScaleByRSSState as ScaleByRSSState,
+)
 from ._optimizers.adam import (
     Adam as Adam,
     AdamW as AdamW,
@@ -25,7 +35,24 @@ from ._optimizers.lion import (
     ScaleByLion as ScaleByLion,
     ScaleByLionState as ScaleByLionState,
 )
+from ._optimizers.madgrad import (
+    MADGRAD as MADGRAD,
+    ScaleByMADGRAD as ScaleByMADGRAD,
+    ScaleByMADGRADState as ScaleByMADGRADState,
+)
+from ._optimizers.rmsprop import (
+    RMSprop as RMSprop,
+    ScaleByRMS as ScaleByRMS,
+    ScaleByRMSState as ScaleByRMSState,
+    ScaleByStddev as ScaleByStddev,
+    ScaleByStddevState as ScaleByStddevState,
+)
 from ._optimizers.sgd import SGD as SGD
+from ._optimizers.sm3 import (
+    SM3 as SM3,
+    ScaleBySM3 as ScaleBySM3,
+    ScaleBySM3State as ScaleBySM3State,
+)
 from ._pipeline import Leafwise as Leafwise
 from ._transformation import (
     AbstractLeafwise as AbstractLeafwise,

@@ -26,6 +26,7 @@ def check_range(
     value = getattr(owner, name)
     if isinstance(value, Tracer):
         return
+    value = np.asarray(value)  # an array's comparison would be traced under `jit`
     is_high_enough = value >= low if includes_low else value > low
     is_low_enough = value <= high if includes_high or high == math.inf else value < high
     if not (is_high_enough and is_low_enough):
@@ -68,7 +69,7 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         and np.ndim(value) == 0
         and jnp.issubdtype(jnp.result_type(value), np.integer)
     )
-    if not (is_integer and (isinstance(value, Tracer) or value >= low)):
+    if not (is_integer and (isinstance(value, Tracer) or np.asarray(value) >= low)):
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be an integer of at least {low}, "
             f"but is {value!r}."

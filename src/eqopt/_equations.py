@@ -34,7 +34,7 @@ class Equation:
         is_annotated = bool(getattr(fn, "__annotations__", None))
         self._fn = jaxtyped(fn, typechecker=beartype) if is_annotated else fn
 
-    def __call__(self, *leaves: Array, **shared: Any) -> Any:
+    def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
 
     def __repr__(self) -> str:
