@@ -1,4 +1,5 @@
 from . import (
+    groups as groups,
     microbatching as microbatching,
     numerics as numerics,
     schedules as schedules,
@@ -12,6 +13,12 @@ from ._apply import (
 from ._combinators.chain import Chain as Chain, NamedChain as NamedChain
 from ._combinators.freeze import Freeze as Freeze
 from ._combinators.masked import Masked as Masked, MaskedState as MaskedState
+from ._combinators.partition import (
+    Partition as Partition,
+    PartitionState as PartitionState,
+    SelectiveTransform as SelectiveTransform,
+    SelectiveTransformState as SelectiveTransformState,
+)
 from ._dimension_numbers import MatrixDimensionNumbers as MatrixDimensionNumbers
 from ._equations import equation as equation
 from ._optimizers.adadelta import (
@@ -68,6 +75,7 @@ from ._transforms.scale import (
     ScaleByLearningRateState as ScaleByLearningRateState,
     ScaleBySchedule as ScaleBySchedule,
     ScaleByScheduleState as ScaleByScheduleState,
+    ScaleByTree as ScaleByTree,
     SetToZero as SetToZero,
 )
 from ._transforms.trace import Trace as Trace, TraceState as TraceState
@@ -78,6 +86,16 @@ from ._transforms.weight_decay import (
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
+)
+from ._wrappers.complex_valued import (
+    SplitRealAndImaginary as SplitRealAndImaginary,
+    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
+)
+from ._wrappers.conditional import (
+    ConditionallyMask as ConditionallyMask,
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransform as ConditionallyTransform,
+    ConditionallyTransformState as ConditionallyTransformState,
 )
 from ._wrappers.flatten import Flatten as Flatten
 from ._wrappers.lookahead import (

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Inexact, PyTree
 
-from ._leaves import disagreement, is_none, is_parameter, keystr, parameters
+from ._leaves import is_none, is_parameter, keystr, resolve
 from ._types import Params
 
 
@@ -125,28 +124,12 @@ def resolve_dimension_numbers(
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_none)
-    if given is None:
-        numbers = default(tree)
-    else:
-        if callable(given) and not isinstance(given, eqx.Module):
-            given = given(parameters(tree if params is None else params))
-        numbers = []
-        try:
-            jax.tree.map(
-                lambda n, branch: numbers.extend(
-                    [n] * len(jtu.tree_leaves(branch, is_leaf=is_none))
-                ),
-                given,
-                tree,
-                is_leaf=is_none,
-            )
-        except (ValueError, TypeError):
-            raise ValueError(
-                disagreement("weight_dimension_numbers", given, "params", tree)
-                + " They have the structure of the parameters, or of the upper part."
-            ) from None
+    name = "weight_dimension_numbers"
+    numbers = default(tree) if given is None else resolve(name, given, tree, params)
     return [
-        _axes_of(n, x, keystr(tree, i)) if n is not None and is_parameter(x) else None
+        _axes_of(n, x, lambda i=i: keystr(tree, i))
+        if n is not None and is_parameter(x)
+        else None
         for i, (n, x) in enumerate(zip(numbers, leaves, strict=True))
     ]
 
@@ -159,10 +142,10 @@ class Axes(NamedTuple):
     output: tuple[int, ...]
 
 
-def _axes_of(numbers: Any, x: Array, path: str) -> Axes:
+def _axes_of(numbers: Any, x: Array, path: Callable[[], str]) -> Axes:
     if not isinstance(numbers, MatrixDimensionNumbers):
         raise TypeError(
-            f"`weight_dimension_numbers` has {numbers!r} at `{path}`: it holds "
+            f"`weight_dimension_numbers` has {numbers!r} at `{path()}`: it holds "
             "`eqopt.MatrixDimensionNumbers`, or `None` for what is no matrix."
         )
     reduction, output = (
@@ -172,7 +155,7 @@ def _axes_of(numbers: Any, x: Array, path: str) -> Axes:
     named = reduction + output
     if len({*named}) < len(named) or not all(0 <= axis < x.ndim for axis in named):
         raise ValueError(
-            f"{numbers} does not fit `{path}`, which has shape {x.shape}: each axis is "
+            f"{numbers} does not fit `{path()}`, which has shape {x.shape}: each axis is "
             f"one of {x.ndim}, and stands for one thing."
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)

@@ -3,7 +3,7 @@
 Nothing else handles `None`, and nothing else says where two trees differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -147,47 +147,28 @@ def has_arrays(tree):
     return tree is not None and any(map(eqx.is_array, jtu.tree_leaves(tree)))
 
 
+def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
+    """`tree` with `None` where a flag is false; there is one for each leaf and `None`."""
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    return treedef.unflatten(
+        x if flag else None for x, flag in zip(leaves, flags, strict=True)
+    )
+
+
 def mask_out(
     tree: PyTree, mask: Mask, params: Params | None, keep: bool = True
 ) -> PyTree:
     """`tree` with `None` wherever `mask` is not `keep`."""
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
-    flags = resolve_mask(mask, tree, params)
-    return treedef.unflatten(
-        x if flag is keep else None for x, flag in zip(leaves, flags, strict=True)
-    )
+    return select(tree, [flag is keep for flag in resolve_mask(mask, tree, params)])
 
 
 def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
     """One bool per leaf of `tree` (counting `None`s): `mask`, called and spread out.
 
-    **Arguments:**
-
-    - `mask`: a tree of bools with the structure of `tree` or a prefix of it, or a
-        function of the parameters (all other leaves `None`) that gives one. An
-        `eqx.Module` is a tree, also if it can be called.
-    - `tree`: parameters or updates.
-    - `params`: what the mask is a function of; `tree` itself, if `None`.
+    It is false at all leaves that are no parameters. Arguments are as for `resolve`.
     """
-    if callable(mask) and not isinstance(mask, eqx.Module):
-        mask = mask(parameters(tree if params is None else params))
+    flags = resolve("mask", mask, tree, params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_none)
-    flags = []
-    try:
-        jtu.tree_map(
-            lambda flag, branch: flags.extend(
-                [flag] * len(jtu.tree_leaves(branch, is_leaf=is_none))
-            ),
-            mask,
-            tree,
-            is_leaf=is_none,
-        )
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"{disagreement('mask', mask, 'params', tree)} A mask has the structure of "
-            "the parameters, or of the upper part of it, with a bool in the place of "
-            "whole branches."
-        ) from None
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):
             raise TypeError(
@@ -198,6 +179,39 @@ def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
         bool(flag) if is_parameter(leaf) else False
         for flag, leaf in zip(flags, leaves, strict=True)
     ]
+
+
+def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
+    """What `given` says of each leaf of `tree` (counting `None`s).
+
+    **Arguments:**
+
+    - `name`: what the user calls it.
+    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of the
+        parameters (all other leaves `None`) that gives one. An `eqx.Module` is a tree,
+        also if it can be called.
+    - `tree`: parameters or updates.
+    - `params`: what `given` is a function of; `tree` itself, if `None`.
+    """
+    if callable(given) and not isinstance(given, eqx.Module):
+        given = given(parameters(tree if params is None else params))
+    spread = []
+    try:
+        jtu.tree_map(
+            lambda value, branch: spread.extend(
+                [value] * len(jtu.tree_leaves(branch, is_leaf=is_none))
+            ),
+            given,
+            tree,
+            is_leaf=is_none,
+        )
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{disagreement(name, given, 'params', tree)} `{name}` has the structure of "
+            "the parameters, or of the upper part of it, with one value in the place of "
+            "whole branches."
+        ) from None
+    return spread
 
 
 @no_type_check

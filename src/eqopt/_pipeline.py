@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
@@ -29,7 +30,8 @@ class Leafwise(NamedTuple):
     - `shared`: the equation's keyword-only arguments. Numbers and 0-d arrays are traced;
         bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
-        names of its arguments. (The parameters themselves are always there, as `p`.)
+        names of its arguments. (The parameters themselves are always there, as `p`.) Or
+        functions that make them, of a tree of the updates' structure, shapes and dtypes.
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
     - `measure`: a function of the whole incoming updates that gives further `shared`
         values: a norm over all leaves, say. It ends the fusing with what came before.
@@ -38,7 +40,7 @@ class Leafwise(NamedTuple):
     equation: Equation
     state: State = None
     shared: Mapping[str, Any] = {}
-    reads: Mapping[str, PyTree] = {}
+    reads: Mapping[str, PyTree | Callable[[Updates], PyTree]] = {}
     mask: Mask | None = None
     measure: Callable[[Updates], Mapping[str, Any]] | None = None
 
@@ -150,7 +152,10 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
         if name == "p":
             continue
         if name in leafwise.reads:
-            columns[name] = align(treedef, leafwise.reads[name], name, updates)
+            tree = leafwise.reads[name]
+            if callable(tree) and not isinstance(tree, eqx.Module):
+                tree = tree(updates)
+            columns[name] = align(treedef, tree, name, updates)
         elif hasattr(leafwise.state, name):
             tree = getattr(leafwise.state, name)
             columns[name] = align(treedef, tree, f"state.{name}", updates)

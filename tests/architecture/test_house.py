@@ -24,7 +24,7 @@ FLOORS = [
     {"_types", "_lazy"},
     {"numerics", "_leaves", "_equations", "_checks", "_random", "_dimension_numbers"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
-    {"schedules", "microbatching"},
+    {"schedules", "microbatching", "groups"},
     {"_combinators"},
     {"_transforms", "_linesearch"},
     {"_wrappers"},

@@ -132,9 +132,11 @@ def test_table_of_names_is_true():
         *(public for public in PUBLIC if public.endswith("State")),
         *(public for public in PUBLIC if ".Abstract" in public),
         *(public for public in PUBLIC if public.startswith("eqopt.numerics.")),
+        *(public for public in PUBLIC if public.startswith("eqopt.groups.")),
         "eqopt.Leafwise",
         "eqopt.LookaheadParams",
         "eqopt.MatrixDimensionNumbers",
+        "eqopt.ScaleByTree",
         "eqopt.equation",
     }
     missing = PUBLIC - translated - without_counterpart

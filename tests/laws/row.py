@@ -38,6 +38,10 @@ def halve(count):
     return 0.1 / (1 + jnp.asarray(count, jnp.float32))
 
 
+def one_in_two(step):
+    return step % 2 == 0
+
+
 def one_or_two(step):
     return 1 + step % 2
 
@@ -54,6 +58,13 @@ def nested(learning_rate=0.01):
     )
 
 
+INNER = {
+    "SGD": lambda: eqopt.SGD(0.1),
+    "Adam": lambda: eqopt.Adam(0.01),
+    "nested": nested,
+}
+
+
 def row(make, /, *, name=None, exempt=None, **data):
     return Row(name or make.__name__, make, data, exempt or {})
 
@@ -66,11 +77,7 @@ def around(wrapper, *, exempt=None, **arguments):
 
     return [
         row(make(inner), name=f"{wrapper.__name__}({name})", exempt=exempt)
-        for name, inner in {
-            "SGD": lambda: eqopt.SGD(0.1),
-            "Adam": lambda: eqopt.Adam(0.01),
-            "nested": nested,
-        }.items()
+        for name, inner in INNER.items()
     ]
 
 

@@ -38,7 +38,7 @@ class Chain(AbstractFused):
     transformations: tuple[AbstractTransformation, ...]
 
     def __init__(self, *transformations: Any):
-        self.transformations = _checked(
+        self.transformations = checked_parts(
             {f"argument {i}": t for i, t in enumerate(transformations)}
         )
 
@@ -111,7 +111,7 @@ class NamedChain(AbstractFused):
 
     def __init__(self, **transformations: Any):
         self.names = tuple(transformations)
-        self.transformations = _checked(transformations)
+        self.transformations = checked_parts(transformations)
 
     def __getitem__(self, name: str) -> AbstractTransformation:
         return self.transformations[self.names.index(name)]
@@ -151,11 +151,13 @@ class NamedChain(AbstractFused):
         return [state[name] for name in self.names]
 
 
-def _checked(transformations: dict[str, Any]) -> tuple[AbstractTransformation, ...]:
+def checked_parts(
+    transformations: dict[str, Any], whole: str = "A chain"
+) -> tuple[AbstractTransformation, ...]:
     for name, t in transformations.items():
         if not isinstance(t, AbstractTransformation):
             raise TypeError(
-                f"A chain is made of eqopt transformations, but {name} is "
+                f"{whole} is made of eqopt transformations, but {name} is "
                 + (
                     f"the class {t.__name__}: create an instance of it."
                     if isinstance(t, type)

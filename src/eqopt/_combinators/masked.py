@@ -1,6 +1,7 @@
 """Transforming some leaves only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import PyTree
@@ -73,11 +74,12 @@ class Masked(AbstractFused):
             promise = pipeline.push(type(self.inner).__name__, leafwise)
             return lambda: MaskedState(promise())
         updates, params = pipeline.flush(), pipeline.params
+        chosen = self._chosen(params, params)
         new, inner_state = self.inner.update(
             self._chosen(updates, params),
             state.inner_state,
-            self._chosen(params, params),
-            **pipeline.extra,
+            chosen,
+            **extra_of_part(pipeline.extra, chosen, params),
         )
         pipeline.replace(eqx.combine(new, updates))
         return lambda: MaskedState(inner_state)
@@ -90,11 +92,12 @@ class Masked(AbstractFused):
             promise = self._feed(pipeline, state)
             return pipeline.apply(), promise
         updates, params = pipeline.flush(), pipeline.params
+        chosen = self._chosen(params, params)
         new, inner_state = self.inner.step(
             self._chosen(updates, params),
             state.inner_state,
-            self._chosen(params, params),
-            **pipeline.extra,
+            chosen,
+            **extra_of_part(pipeline.extra, chosen, params),
         )
         others = mask_out(updates, self.mask, params, keep=False)
         params = eqx.combine(new, apply_updates(params, others))
@@ -104,9 +107,20 @@ class Masked(AbstractFused):
         """The inner equation with this mask, where that says it all."""
         if not isinstance(self.inner, AbstractLeafwise):
             return None
-        params = self._chosen(pipeline.params, pipeline.params)
-        leafwise = self.inner.leafwise(state.inner_state, params, **pipeline.extra)
+        chosen = self._chosen(pipeline.params, pipeline.params)
+        extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
+        leafwise = self.inner.leafwise(state.inner_state, chosen, **extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)
+
+
+def extra_of_part(
+    extra: Mapping[str, Any], part: Params | None, params: Params | None
+) -> Mapping[str, Any]:
+    """The extra arguments for a transformation that sees a part of the parameters."""
+    value_fn = extra.get("value_fn")
+    if value_fn is None or part is None:
+        return extra
+    return {**extra, "value_fn": lambda part: value_fn(eqx.combine(part, params))}

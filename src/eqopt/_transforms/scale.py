@@ -1,18 +1,21 @@
 """Multiplying updates by a number: fixed, scheduled, or a learning rate."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from .._checks import check_scalar
 from .._combinators.freeze import zero
 from .._equations import equation
+from .._leaves import is_none, keystr, resolve
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractStateless
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Schedule
-from ..numerics import safe_increment
+from .._types import Params, RealScalarLike, ScalarOrSchedule, Schedule, Updates
+from ..numerics import common_dtype, safe_increment
 
 
 @equation
@@ -63,6 +66,69 @@ class Scale(AbstractStateless):
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         return Leafwise(scale, shared={"step_size": self.step_size})
+
+
+@equation
+def scale_leaf(
+    g: Inexact[Array, "*leaf"], factor: Float[Array, "*factor"]
+) -> Inexact[Array, "*leaf"]:
+    return factor * g
+
+
+class ScaleByTree(AbstractStateless):
+    r"""Multiplies the update of each leaf by a factor of its own.
+
+    After an optimizer, it gives every parameter its own learning rate, relative to the
+    common one.
+
+    !!! example
+
+        ```python
+        factors = lambda m: eqx.tree_at(
+            lambda m: m.encoder, jax.tree.map(lambda _: 1.0, m), 0.1
+        )
+        opt = eqopt.Chain(eqopt.AdamW(1e-3), eqopt.ScaleByTree(factors))
+        ```
+
+    **Arguments:**
+
+    - `factors`: a tree of numbers and arrays with the structure of the parameters or a
+        prefix of it, or a function of the parameters that gives one, such as
+        [`eqopt.groups.layerwise_decay`][]. An array broadcasts against its parameter. A
+        `None` stands for 1.
+
+    **Raises:**
+
+    A `ValueError` that names the key path, in `update`, if trees or shapes do not fit.
+    """
+
+    factors: PyTree | Callable[[Params], PyTree]
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(scale_leaf, reads={"factor": lambda u: self._spread(u, params)})
+
+    def _spread(self, updates: Updates, params: Params | None) -> PyTree:
+        leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
+        factors = resolve("factors", self.factors, updates, params)
+        return treedef.unflatten(
+            None if g is None else _as_factor(factor, g, lambda i=i: keystr(updates, i))
+            for i, (factor, g) in enumerate(zip(factors, leaves, strict=True))
+        )
+
+
+def _as_factor(factor: Any, g: Array, path: Callable[[], str]) -> Array:
+    real = jnp.finfo(common_dtype(g.dtype, jnp.float32)).dtype
+    factor = jnp.asarray(1 if factor is None else factor, real)
+    # From the right, each axis is 1 or that of the leaf, and there are no more of them.
+    axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)
+    if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
+        raise ValueError(
+            f"ScaleByTree: the factor at `{path()}` has shape {factor.shape}, which does "
+            f"not broadcast against the {g.shape} of the update."
+        )
+    return factor
 
 
 class ScaleByScheduleState(eqx.Module):

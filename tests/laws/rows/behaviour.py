@@ -2,7 +2,7 @@
 
 import eqopt
 
-from ..row import JOINED, around, nested, one_or_two, row, skip_some
+from ..row import JOINED, around, nested, one_in_two, one_or_two, row, skip_some
 
 
 ROWS = [
@@ -23,6 +23,9 @@ ROWS = [
         lambda: eqopt.Lookahead(eqopt.Adam(0.01), 2, 0.5, reset_state=True),
         name="Lookahead(reset)",
     ),
+    *around(eqopt.ConditionallyTransform, should_transform_fn=one_in_two),
+    *around(eqopt.ConditionallyMask, should_transform_fn=one_in_two),
+    *around(eqopt.SplitRealAndImaginary),
     *around(eqopt.Flatten, exempt=JOINED),
     row(
         lambda: eqopt.MultiSteps(

@@ -1,8 +1,18 @@
 """Combinators."""
 
+import jax
+
 import eqopt
 
-from ..row import is_matrix, nested, row
+from ..row import INNER, is_matrix, nested, row
+
+
+def matrix_or_other(params):
+    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
+
+
+def by_rank(params):
+    return jax.tree.map(lambda p: 1.0 + p.ndim, params)
 
 
 ROWS = [
@@ -25,4 +35,24 @@ ROWS = [
         }.items()
     ],
     row(lambda: eqopt.Freeze(is_matrix), name="Freeze"),
+    *[
+        row(
+            lambda inner=inner: eqopt.Partition(
+                {"matrix": inner(), "other": eqopt.SGD(0.1)}, matrix_or_other
+            ),
+            name=f"Partition({name})",
+        )
+        for name, inner in INNER.items()
+    ],
+    *[
+        row(
+            lambda inner=inner: eqopt.SelectiveTransform(
+                inner(), freeze_mask=is_matrix
+            ),
+            name=f"SelectiveTransform({name})",
+        )
+        for name, inner in INNER.items()
+    ],
+    row(lambda: eqopt.ScaleByTree(0.5), name="ScaleByTree"),
+    row(lambda: eqopt.ScaleByTree(by_rank), name="ScaleByTree(function)"),
 ]

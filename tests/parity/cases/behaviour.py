@@ -33,4 +33,17 @@ CASES = {
         eqopt.Flatten(eqopt.ClipByGlobalNorm(0.3)),
         optax.flatten(optax.clip_by_global_norm(0.3)),
     ),
+    "conditionally_transform": Case(
+        eqopt.ConditionallyTransform(eqopt.Adam(0.1), lambda step: step % 3 == 1),
+        optax.conditionally_transform(optax.adam(0.1), lambda step: step % 3 == 1),
+    ),
+    "conditionally_mask": Case(
+        eqopt.ConditionallyMask(
+            eqopt.AdamW(0.1), lambda step, value: step * value < 4, True
+        ),
+        optax.conditionally_mask(
+            optax.adamw(0.1), lambda step, value: step * value < 4, True
+        ),
+        extra=lambda params: {"value": 0.7},
+    ),
 }

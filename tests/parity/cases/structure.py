@@ -1,10 +1,15 @@
 """Combinators."""
 
+import jax
 import optax
 
 import eqopt
 
-from ..case import Case, is_matrix, tree_mask
+from ..case import LINEAR, Case, is_matrix, tree_mask
+
+
+def labels(params):
+    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
 
 
 CASES = {
@@ -33,5 +38,30 @@ CASES = {
     "freeze": Case(
         eqopt.Chain(eqopt.AdamW(0.1), eqopt.Freeze(is_matrix)),
         optax.chain(optax.adamw(0.1), optax.freeze(is_matrix)),
+    ),
+    "partition": Case(
+        eqopt.Partition(
+            {"matrix": eqopt.AdamW(0.1), "other": eqopt.SGD(LINEAR[0], 0.9)}, labels
+        ),
+        optax.partition(
+            {"matrix": optax.adamw(0.1), "other": optax.sgd(LINEAR[1], 0.9)}, labels
+        ),
+    ),
+    "partition, norm of a group": Case(
+        eqopt.Partition(
+            {"matrix": eqopt.ClipByGlobalNorm(0.3), "other": eqopt.SetToZero()}, labels
+        ),
+        optax.partition(
+            {"matrix": optax.clip_by_global_norm(0.3), "other": optax.set_to_zero()},
+            labels,
+        ),
+    ),
+    "selective": Case(
+        eqopt.SelectiveTransform(
+            eqopt.Adam(0.1), freeze_mask={"first": True, "rest": False}
+        ),
+        optax.selective_transform(
+            optax.adam(0.1), freeze_mask={"first": True, "rest": False}
+        ),
     ),
 }

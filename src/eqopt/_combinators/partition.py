@@ -1,0 +1,220 @@
+"""Another transformation for each group of parameters."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._leaves import is_none, is_parameter, keystr, listed, mask_out, resolve, select
+from .._transformation import AbstractTransformation, check_state
+from .._types import Mask, Params, State, Updates
+from .chain import checked_parts
+from .masked import extra_of_part
+
+
+# A tree of strings like the parameters or a prefix of it, or a function of the parameters
+# that gives one.
+Labels: TypeAlias = PyTree[str | None] | Callable[[Params], PyTree[str | None]]
+
+
+class PartitionState(eqx.Module):
+    """`inner_states`: the state of each group by its label."""
+
+    inner_states: dict[str, State]
+
+
+class Partition(AbstractTransformation):
+    """Applies another transformation to each group of parameters.
+
+    !!! example
+
+        ```python
+        labels = lambda params: jax.tree.map(
+            lambda p: "matrix" if p.ndim == 2 else "other", params
+        )
+        opt = eqopt.Partition(
+            {"matrix": eqopt.AdamW(1e-3), "other": eqopt.Adam(1e-2)}, labels
+        )
+        ```
+
+    A group's transformation sees `None` in the place of all parameters of other groups,
+    so that a norm is a norm over the group, and it holds no state for them.
+
+    **Arguments:**
+
+    - `transformations`: a dictionary from labels to transformations. One that no
+        parameter has the label of is allowed.
+    - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
+        or a function of the parameters that gives one. An `eqx.Module` is always a tree,
+        also if it can be called. What stands at leaves that are no parameters does not
+        matter.
+
+    **Raises:**
+
+    A `ValueError` that lists key paths, in `init` and `update`, if a parameter has no
+    label, or one that has no transformation.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    transformations: tuple[AbstractTransformation, ...]
+    labels: Labels
+
+    def __init__(self, transformations: Mapping[str, Any], labels: Labels):
+        self.names = tuple(transformations)
+        self.transformations = checked_parts(dict(transformations), "A partition")
+        self.labels = labels
+
+    def __getitem__(self, label: str) -> AbstractTransformation:
+        return self.transformations[self.names.index(label)]
+
+    def init(self, params: Params) -> PartitionState:
+        parts = self._split(params, params)
+        return PartitionState({name: self[name].init(parts[name]) for name in parts})
+
+    def update(
+        self,
+        updates: Updates,
+        state: PartitionState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, PartitionState]:
+        new, state = self._each("update", updates, state, params, extra)
+        return eqx.combine(*new, is_leaf=is_none), state
+
+    def step(
+        self, grads: Updates, state: PartitionState, params: Params, **extra: Any
+    ) -> tuple[Params, PartitionState]:
+        new, state = self._each("step", grads, state, params, extra)
+        return eqx.combine(*new, params), state
+
+    def eval_params(self, state: PartitionState, params: Params) -> Params:
+        check_state(self, state)
+        new = [
+            self[name].eval_params(state.inner_states[name], part)
+            for name, part in self._split(params, params).items()
+        ]
+        return eqx.combine(*new, params)
+
+    def _each(self, method, updates, state, params, extra):
+        check_state(self, state)
+        grads = self._split(updates, params)
+        has_params = params is not None
+        parts = self._split(params, params) if has_params else dict.fromkeys(grads)
+        trees, states = [], {}
+        for name in self.names:
+            tree, states[name] = getattr(self[name], method)(
+                grads[name],
+                state.inner_states[name],
+                parts[name],
+                **extra_of_part(extra, parts[name], params),
+            )
+            trees.append(tree)
+        return trees, PartitionState(states)
+
+    def _split(self, tree: PyTree, params: Params | None) -> dict[str, PyTree]:
+        """For each label, `tree` with `None` in the place of all else."""
+        labels = resolve("labels", self.labels, tree, params)
+        leaves = jtu.tree_leaves(tree, is_leaf=is_none)
+        strays: dict[Any, list[str]] = {}
+        for i, (label, leaf) in enumerate(zip(labels, leaves, strict=True)):
+            if is_parameter(leaf) and label not in self.names:
+                strays.setdefault(label, []).append(keystr(tree, i))
+        if strays:
+            raise ValueError(
+                "Partition: every parameter needs one of the labels "
+                f"{[*self.names]}, but "
+                + "; ".join(
+                    f"{listed(paths)} "
+                    + ("has none" if label is None else f"has the label {label!r}")
+                    for label, paths in strays.items()
+                )
+                + "."
+            )
+        return {
+            name: select(tree, [label == name for label in labels])
+            for name in self.names
+        }
+
+
+class SelectiveTransformState(eqx.Module):
+    """`inner_state`: the inner state, with `None` at every leaf that is frozen."""
+
+    inner_state: State
+
+
+class SelectiveTransform(AbstractTransformation):
+    """Trains some parameters, and leaves the others where they are, without state.
+
+    Their updates become zero, also where the gradient is not finite.
+
+    !!! example
+
+        ```python
+        nothing = jax.tree.map(lambda _: False, model)
+        frozen = eqx.tree_at(lambda m: m.encoder, nothing, True)
+        opt = eqopt.SelectiveTransform(eqopt.AdamW(1e-3), freeze_mask=frozen)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the transformation for all the others.
+    - `freeze_mask`: which leaves are frozen, as in [`eqopt.Masked`][]; or one bool.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if the
+    mask does not fit the parameters or holds anything but Python bools.
+    """
+
+    inner: AbstractTransformation
+    freeze_mask: Mask = eqx.field(kw_only=True)
+
+    def init(self, params: Params) -> SelectiveTransformState:
+        return SelectiveTransformState(self.inner.init(self._trained(params, params)))
+
+    def update(
+        self,
+        updates: Updates,
+        state: SelectiveTransformState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, SelectiveTransformState]:
+        check_state(self, state)
+        part = self._trained(params, params)
+        new, inner_state = self.inner.update(
+            self._trained(updates, params),
+            state.inner_state,
+            part,
+            **extra_of_part(extra, part, params),
+        )
+        frozen = jax.tree.map(jnp.zeros_like, updates)
+        return eqx.combine(new, frozen), SelectiveTransformState(inner_state)
+
+    def step(
+        self,
+        grads: Updates,
+        state: SelectiveTransformState,
+        params: Params,
+        **extra: Any,
+    ) -> tuple[Params, SelectiveTransformState]:
+        check_state(self, state)
+        part = self._trained(params, params)
+        new, inner_state = self.inner.step(
+            self._trained(grads, params),
+            state.inner_state,
+            part,
+            **extra_of_part(extra, part, params),
+        )
+        return eqx.combine(new, params), SelectiveTransformState(inner_state)
+
+    def eval_params(self, state: SelectiveTransformState, params: Params) -> Params:
+        check_state(self, state)
+        part = self._trained(params, params)
+        return eqx.combine(self.inner.eval_params(state.inner_state, part), params)
+
+    def _trained(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
+        return None if tree is None else mask_out(tree, self.freeze_mask, params, False)

@@ -1,0 +1,100 @@
+"""Complex parameters as pairs of real ones."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._transformation import AbstractTransformation, check_state
+from .._types import Params, State, Updates
+
+
+class RealAndImaginary(eqx.Module):
+    """What stands in the place of a complex array: its two parts."""
+
+    real: Float[Array, "*leaf"]
+    imaginary: Float[Array, "*leaf"]
+
+
+class SplitRealAndImaginaryState(eqx.Module):
+    """`inner_state`: the inner state, for pairs of real arrays."""
+
+    inner_state: State
+
+
+class SplitRealAndImaginary(AbstractTransformation):
+    """Lets a transformation see each complex array as two real ones.
+
+    So it treats a complex parameter as it would two real parameters: Adam, for example,
+    has a second moment for each of the parts, where alone it has one of the modulus.
+    Real arrays pass as they are.
+
+    !!! warning
+
+        For a real loss of complex parameters, `jax.grad` gives the *conjugate* of the
+        direction of steepest ascent. Conjugate gradients before you pass them on.
+
+    **Arguments:**
+
+    - `inner`: the transformation.
+    """
+
+    inner: AbstractTransformation
+
+    def init(self, params: Params) -> SplitRealAndImaginaryState:
+        return SplitRealAndImaginaryState(self.inner.init(_split(params)))
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, SplitRealAndImaginaryState]:
+        check_state(self, state)
+        new, inner_state = self.inner.update(
+            _split(updates), state.inner_state, _split(params), **_of_pairs(extra)
+        )
+        return _join(new), SplitRealAndImaginaryState(inner_state)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, SplitRealAndImaginaryState]:
+        check_state(self, state)
+        new, inner_state = self.inner.step(
+            _split(grads), state.inner_state, _split(params), **_of_pairs(extra)
+        )
+        return _join(new), SplitRealAndImaginaryState(inner_state)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return _join(self.inner.eval_params(state.inner_state, _split(params)))
+
+
+def _split(tree: PyTree) -> PyTree:
+    def split(x):
+        if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.complexfloating)):
+            return x
+        if isinstance(x, jax.ShapeDtypeStruct):
+            return eqx.filter_eval_shape(split, x)
+        return RealAndImaginary(jnp.real(x), jnp.imag(x))
+
+    return jtu.tree_map(split, tree)
+
+
+def _join(tree: PyTree) -> PyTree:
+    is_pair = lambda x: isinstance(x, RealAndImaginary)
+    join = lambda x: jax.lax.complex(x.real, x.imaginary) if is_pair(x) else x
+    return jtu.tree_map(join, tree, is_leaf=is_pair)
+
+
+def _of_pairs(extra: dict[str, Any]) -> dict[str, Any]:
+    value_fn = extra.get("value_fn")
+    return (
+        extra
+        if value_fn is None
+        else {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}
+    )

@@ -1,0 +1,6 @@
+"""Saying which parameters: rules for masks, labels and factors."""
+
+from .._lazy import attach_stub
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,11 @@
+from ._labels import label as label
+from ._layers import layerwise_decay as layerwise_decay, stacked as stacked
+from ._selectors import (
+    Selector as Selector,
+    everything as everything,
+    leaf as leaf,
+    module as module,
+    path as path,
+    where as where,
+)
+from ._table import table as table

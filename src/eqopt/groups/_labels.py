@@ -1,0 +1,70 @@
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._leaves import is_none, is_parameter, listed
+from .._types import Params
+from ._selectors import Selector
+
+
+def label(rules: Mapping[str, Selector]) -> Callable[[Params], PyTree[str]]:
+    """Labels for [`eqopt.Partition`][]: each parameter gets that of the first rule.
+
+    !!! example
+
+        ```python
+        groups = eqopt.groups
+        hidden = groups.leaf(lambda x: x.ndim >= 2) & ~groups.module(eqx.nn.Embedding)
+        labels = groups.label({"muon": hidden, "adamw": groups.everything})
+        opt = eqopt.Partition(
+            {"muon": eqopt.Muon(0.02), "adamw": eqopt.AdamW(1e-3)}, labels
+        )
+        print(groups.table(labels, model))
+        ```
+
+    **Arguments:**
+
+    - `rules`: selectors by label, in the order in which they are tried.
+
+    **Returns:**
+
+    A function of the parameters that gives a tree of labels.
+
+    **Raises:**
+
+    A `ValueError` that lists key paths, when that function is called: if a parameter is
+    left over, or all that a rule matches has been taken by those before it.
+    """
+    return _Labels(tuple(rules.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Labels:
+    rules: tuple[tuple[str, Selector], ...]
+
+    def __call__(self, params: Params) -> PyTree[str]:
+        leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+        labels = [None] * len(leaves)
+        for name, selector in self.rules:
+            chosen = selector.choose(params)
+            taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
+            if any(chosen) and not taken:
+                raise ValueError(
+                    f"All that the rule for {name!r} matches has been taken by the rules "
+                    "before it. Put it before them: the first rule that matches counts."
+                )
+            for i in taken:
+                labels[i] = name
+        left = [
+            jtu.keystr(path)
+            for (path, x), found in zip(leaves, labels, strict=True)
+            if is_parameter(x) and found is None
+        ]
+        if left:
+            raise ValueError(
+                f"No rule matches {listed(left)}. End with a rule for the rest: "
+                '`{..., "rest": eqopt.groups.everything}`.'
+            )
+        return treedef.unflatten(labels)

@@ -1,0 +1,127 @@
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._leaves import is_none, is_parameter, listed
+from .._types import Params, RealScalarLike
+from ._selectors import pointed_at
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stacked:
+    fn: Callable[[Any], Any]
+
+    def __call__(self, params: Params) -> Any:
+        return self.fn(params)
+
+
+def stacked(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Says to [`eqopt.groups.layerwise_decay`][] that a part is a stack of layers.
+
+    **Arguments:**
+
+    - `fn`: a function of the model that gives a part of it in which every array has a
+        leading axis of layers, as made with `eqx.filter_vmap`.
+    """
+    return _Stacked(fn)
+
+
+def layerwise_decay(
+    decay: RealScalarLike, *parts: Callable[[Any], Any]
+) -> Callable[[Params], PyTree]:
+    r"""Factors for [`eqopt.ScaleByTree`][] that decay from the last layer to the first.
+
+    The last layer has the factor 1, the one before it $d$, the next one $d^2$, and so on.
+
+    !!! example
+
+        ```python
+        factors = eqopt.groups.layerwise_decay(
+            0.8, lambda m: m.embedding, lambda m: m.layers, lambda m: m.head
+        )
+        opt = eqopt.Chain(eqopt.AdamW(1e-3), eqopt.ScaleByTree(factors))
+        ```
+
+    **Arguments:**
+
+    - `decay`: $d$, a number or a 0-d array.
+    - `parts`: functions of the model that give parts of it, from the first layer to the
+        last one. A list or tuple counts as one layer for each entry; so does what
+        [`eqopt.groups.stacked`][] says of a part.
+
+    **Returns:**
+
+    A function of the parameters that gives a tree of factors.
+
+    **Raises:**
+
+    A `ValueError` that lists key paths, when that function is called: if a parameter is
+    in none of the parts or in several, or a part has no parameters.
+    """
+    return lambda params: _factors(decay, parts, params)
+
+
+def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+    names = [
+        jtu.keystr(path) for path, _ in jtu.tree_flatten_with_path(params, is_none)[0]
+    ]
+    depths: list[list] = [[] for _ in leaves]
+    total = 0
+    for part in parts:
+        layers = _layers(part, params)
+        for flags, height in layers:
+            chosen = [i for i, f in enumerate(flags) if f and is_parameter(leaves[i])]
+            for i in chosen:
+                depths[i].append((total, height))
+            total += height or 1
+    wrong = [
+        name
+        for name, x, found in zip(names, leaves, depths, strict=True)
+        if is_parameter(x) and len(found) != 1
+    ]
+    if wrong:
+        raise ValueError(
+            "layerwise_decay: each parameter belongs to one of the parts, but "
+            f"{listed(wrong)} belong to none or to several."
+        )
+    base = jnp.asarray(decay, float)
+    factors = []
+    for x, found in zip(leaves, depths, strict=True):
+        if not is_parameter(x):
+            factors.append(None)
+            continue
+        [(first, height)] = found
+        powers = total - 1 - first - jnp.arange(height or 1)
+        factor = base ** powers.astype(base.dtype)
+        shape = (height,) + (1,) * (x.ndim - 1) if height else ()
+        factors.append(factor.reshape(shape))
+    return treedef.unflatten(factors)
+
+
+def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
+    """The leaves of each layer in a part, and its height if it is a stack of layers."""
+    if isinstance(part, _Stacked):
+        flags = pointed_at(part, params)
+        heights = {
+            x.shape[0]
+            for x, flag in zip(jtu.tree_leaves(params, is_none), flags, strict=True)
+            if flag and is_parameter(x)
+        }
+        if len(heights) != 1:
+            raise ValueError(
+                "layerwise_decay: the arrays of a stack have one leading axis, but "
+                f"these have leading axes of {sorted(heights) or 'no'} entries."
+            )
+        return [(flags, heights.pop())]
+    node = part(params)
+    if type(node) in (list, tuple):
+        return [
+            (pointed_at(lambda m, i=i: part(m)[i], params), None)
+            for i in range(len(node))
+        ]
+    return [(pointed_at(part, params), None)]

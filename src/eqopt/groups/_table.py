@@ -1,0 +1,78 @@
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._leaves import is_none, is_parameter, resolve
+from .._types import Params
+
+
+def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
+    """What a mask or labels say of each parameter, as text.
+
+    Parameters that differ in their indices alone, such as those of equal layers, share a
+    line, so that the table of a large model stays readable.
+
+    **Arguments:**
+
+    - `groups`: a mask, labels or factors, as a tree like the parameters, a prefix of one
+        or a function of the parameters.
+    - `params`: the model.
+    """
+    values = resolve("groups", groups, params, None)
+    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    lines: dict[tuple, list[str]] = {}
+    sums: dict[str, tuple[int, int]] = {}
+    for (path, x), value in zip(leaves, values, strict=True):
+        if is_parameter(x):
+            name, group = jtu.keystr(path), _text(value)
+            pattern = re.sub(r"\[\d+\]", "[#]", name)
+            key = pattern, str(tuple(x.shape)), str(x.dtype), group
+            lines.setdefault(key, []).append(name)
+            count, size = sums.get(group, (0, 0))
+            sums[group] = count + 1, size + int(np.prod(x.shape))
+    total = [
+        ["group", "arrays", "parameters"],
+        *([group, str(n), f"{size:,}"] for group, (n, size) in sums.items()),
+    ]
+    rows = [
+        ["path", "shape", "dtype", "group"],
+        *(
+            [_merged(names, pattern), *rest]
+            for (pattern, *rest), names in lines.items()
+        ),
+    ]
+    return f"{_aligned(total)}\n\n{_aligned(rows)}"
+
+
+def _merged(names: list[str], pattern: str) -> str:
+    """One path for several: `.layers[0-11].weight` where only one index differs."""
+    if len(names) == 1:
+        return names[0]
+    indices = np.array([re.findall(r"\[(\d+)\]", name) for name in names], int)
+    merged = iter(map(_range, indices.T))
+    return f"{re.sub(re.escape('[#]'), lambda _: next(merged), pattern)}"
+
+
+def _range(column: Any) -> str:
+    values = sorted({*column.tolist()})
+    if len(values) == 1:
+        return f"[{values[0]}]"
+    if values == list(range(values[0], values[-1] + 1)):
+        return f"[{values[0]}-{values[-1]}]"
+    return f"[{','.join(map(str, values))}]"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,186 @@
+"""Rules over paths, leaves, modules and places, and what is made of them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt import groups
+
+
+class Transformer(eqx.Module):
+    embedding: eqx.nn.Embedding
+    layers: list[eqx.nn.MLP]
+    stack: eqx.nn.Linear
+    norm: eqx.nn.LayerNorm
+    head: eqx.nn.Linear
+
+    def __init__(self, depth=3):
+        key = jr.key(0)
+        self.embedding = eqx.nn.Embedding(5, 2, key=key)
+        self.layers = [eqx.nn.MLP(2, 2, 2, 1, key=key) for _ in range(depth)]
+        make = eqx.filter_vmap(lambda key: eqx.nn.Linear(2, 2, key=key))
+        self.stack = make(jr.split(key, 2))
+        self.norm = eqx.nn.LayerNorm(2)
+        self.head = eqx.nn.Linear(2, 5, key=key)
+
+
+MODEL = Transformer()
+PARTS = (
+    lambda m: m.embedding,
+    lambda m: m.layers,
+    groups.stacked(lambda m: m.stack),
+    lambda m: (m.norm,),
+    lambda m: m.head,
+)
+
+
+def chosen(tree):
+    """The key paths at which a tree holds `True`."""
+    return {jax.tree_util.keystr(p) for p, x in jax.tree.leaves_with_path(tree) if x}
+
+
+@pytest.mark.parametrize(
+    ("selector", "paths"),
+    [
+        (groups.path(r"^\.head"), {".head.weight", ".head.bias"}),
+        (
+            groups.module(eqx.nn.LayerNorm, eqx.nn.Embedding),
+            {".embedding.weight", ".norm.weight", ".norm.bias"},
+        ),
+        (
+            groups.where(lambda m: (m.norm, m.head.bias)),
+            {
+                ".norm.weight",
+                ".norm.bias",
+                ".head.bias",
+            },
+        ),
+        (groups.leaf(lambda x: x.ndim == 3), {".stack.weight"}),
+        (groups.path("head") & groups.leaf(lambda x: x.ndim == 2), {".head.weight"}),
+        (
+            groups.path("norm") | groups.where(lambda m: m.head.bias),
+            {
+                ".norm.weight",
+                ".norm.bias",
+                ".head.bias",
+            },
+        ),
+        (~groups.path("layers|stack|norm|head"), {".embedding.weight"}),
+        (groups.path("nothing", required=False), set()),
+    ],
+    ids=lambda x: getattr(x, "description", ""),
+)
+def test_selectors(selector, paths):
+    for tree in (MODEL, eqx.filter(MODEL, eqx.is_inexact_array)):
+        mask = selector(tree)
+        assert jax.tree.structure(mask) == jax.tree.structure(tree, lambda x: x is None)
+        assert chosen(mask) == paths
+
+
+def test_a_selector_is_a_mask():
+    no_decay = groups.path(r"\.bias$") | groups.module(eqx.nn.LayerNorm)
+    opt = eqopt.AdamW(0.1, weight_decay=0.5, mask=~no_decay)
+    zeros = jax.tree.map(jnp.zeros_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    new, _ = eqx.filter_jit(opt.step)(zeros, opt.init(MODEL), MODEL)
+    np.testing.assert_array_equal(new.head.bias, MODEL.head.bias)
+    np.testing.assert_array_equal(new.norm.weight, MODEL.norm.weight)
+    np.testing.assert_allclose(new.head.weight, 0.95 * MODEL.head.weight, rtol=1e-6)
+
+
+def test_labels_make_a_partition():
+    labels = groups.label({"still": groups.path("norm"), "rest": groups.everything})
+    opt = eqopt.Partition({"still": eqopt.SetToZero(), "rest": eqopt.SGD(1.0)}, labels)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    updates, _ = opt.update(grads, opt.init(MODEL), MODEL)
+    assert not updates.norm.weight.any()
+    assert (updates.head.weight == -1).all()
+
+
+def test_layerwise_decay():
+    factors = groups.layerwise_decay(0.5, *PARTS)(MODEL)
+    # From the top: head, norm, two stacked layers, three in a list, embedding.
+    assert factors.head.weight == factors.head.bias == 1
+    assert factors.norm.weight == 0.5
+    assert factors.stack.bias.tolist() == [[0.125], [0.25]]
+    assert factors.stack.weight.shape == (2, 1, 1)
+    assert [float(m.layers[0].weight) for m in factors.layers] == [2**-6, 2**-5, 2**-4]
+    assert factors.embedding.weight == 2**-7
+
+
+def test_scale_by_tree():
+    opt = eqopt.Chain(
+        eqopt.SGD(1.0), eqopt.ScaleByTree(groups.layerwise_decay(0.5, *PARTS))
+    )
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    updates, _ = eqx.filter_jit(opt.update)(grads, opt.init(MODEL), MODEL)
+    assert (updates.stack.weight[0] == -0.125).all()
+    assert (updates.norm.bias == -0.5).all()
+    prefix, _ = eqopt.ScaleByTree({"a": 2.0, "b": None}).update(
+        {"a": [jnp.ones(2), None], "b": jnp.ones((), jnp.bfloat16)}, None
+    )
+    assert prefix["a"][0].tolist() == [2, 2]
+    assert prefix["b"] == 1 and prefix["b"].dtype == jnp.bfloat16
+
+
+def test_table():
+    matrices = groups.leaf(lambda x: x.ndim >= 2) & ~groups.path(r"stack\.bias")
+    labels = groups.label({"matrix": matrices, "other": groups.everything})
+    printed = groups.table(labels, MODEL)
+    header, body = printed.split("\n\n")
+    assert header.splitlines()[0].split() == ["group", "arrays", "parameters"]
+    assert ".layers[0-2].layers[0-1].weight  (2, 2)" in body
+    assert ".stack.weight                    (2, 2, 2)  float32  matrix" in body
+    large = groups.table(groups.everything, Transformer(depth=200))
+    assert len(large.splitlines()) < 20
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (
+            lambda: groups.path("biass")(MODEL),
+            ["`path('biass')` matches no parameter", "`.embedding.weight`", "more"],
+        ),
+        (
+            lambda: groups.label({"a": groups.path("head")})(MODEL),
+            ["No rule matches `.embedding.weight`", "eqopt.groups.everything"],
+        ),
+        (
+            lambda: groups.label({"a": groups.everything, "b": groups.path("head")})(
+                MODEL
+            ),
+            ["All that the rule for 'b' matches has been taken"],
+        ),
+        (
+            lambda: groups.layerwise_decay(0.5, *PARTS[1:])(MODEL),
+            ["each parameter belongs to one of the parts", "`.embedding.weight`"],
+        ),
+        (
+            lambda: groups.layerwise_decay(0.5, groups.stacked(lambda m: m))(MODEL),
+            ["the arrays of a stack have one leading axis", "[2, 5]"],
+        ),
+        (
+            lambda: eqopt.ScaleByTree(jnp.ones(3)).update({"a": jnp.ones(2)}, None),
+            ["the factor at `['a']` has shape (3,)", "(2,) of the update"],
+        ),
+        (
+            lambda: eqopt.Partition(
+                {"a": eqopt.SGD(0.1)}, {"x": "a", "y": "b", "z": None}
+            ).init({"x": jnp.ones(2), "y": jnp.ones(2), "z": jnp.ones(2)}),
+            ["labels ['a']", "`['y']` has the label 'b'", "`['z']` has none"],
+        ),
+        (
+            lambda: eqopt.Partition({"a": eqopt.SGD}, "a"),
+            ["A partition is made of eqopt transformations", "the class SGD"],
+        ),
+    ],
+)
+def test_errors(call, parts):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        call()
+    for part in parts:
+        assert part in str(raised.value)
