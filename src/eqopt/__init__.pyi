@@ -10,17 +10,29 @@ from ._apply import (
     incremental_update as incremental_update,
     periodic_update as periodic_update,
 )
-from ._combinators.chain import Chain as Chain, NamedChain as NamedChain
-from ._combinators.freeze import Freeze as Freeze
-from ._combinators.masked import Masked as Masked, MaskedState as MaskedState
+from ._combinators.chain import (
+    Chain as Chain,
+    NamedChain as NamedChain,
+)
+from ._combinators.freeze import (
+    Freeze as Freeze,
+)
+from ._combinators.masked import (
+    Masked as Masked,
+    MaskedState as MaskedState,
+)
 from ._combinators.partition import (
     Partition as Partition,
     PartitionState as PartitionState,
     SelectiveTransform as SelectiveTransform,
     SelectiveTransformState as SelectiveTransformState,
 )
-from ._dimension_numbers import MatrixDimensionNumbers as MatrixDimensionNumbers
-from ._equations import equation as equation
+from ._dimension_numbers import (
+    MatrixDimensionNumbers as MatrixDimensionNumbers,
+)
+from ._equations import (
+    equation as equation,
+)
 from ._optimizers.adadelta import (
     Adadelta as Adadelta,
     ScaleByAdadelta as ScaleByAdadelta,
@@ -37,6 +49,16 @@ from ._optimizers.adam import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
 )
+from ._optimizers.dadapt_adamw import (
+    DAdaptAdamW as DAdaptAdamW,
+    DAdaptAdamWState as DAdaptAdamWState,
+)
+from ._optimizers.dog import (
+    DoG as DoG,
+    DoGState as DoGState,
+    DoWG as DoWG,
+    DoWGState as DoWGState,
+)
 from ._optimizers.lion import (
     Lion as Lion,
     ScaleByLion as ScaleByLion,
@@ -47,6 +69,10 @@ from ._optimizers.madgrad import (
     ScaleByMADGRAD as ScaleByMADGRAD,
     ScaleByMADGRADState as ScaleByMADGRADState,
 )
+from ._optimizers.prodigy import (
+    Prodigy as Prodigy,
+    ProdigyState as ProdigyState,
+)
 from ._optimizers.rmsprop import (
     RMSprop as RMSprop,
     ScaleByRMS as ScaleByRMS,
@@ -54,20 +80,35 @@ from ._optimizers.rmsprop import (
     ScaleByStddev as ScaleByStddev,
     ScaleByStddevState as ScaleByStddevState,
 )
-from ._optimizers.sgd import SGD as SGD
+from ._optimizers.schedule_free import (
+    ScheduleFreeAdamW as ScheduleFreeAdamW,
+    ScheduleFreeSGD as ScheduleFreeSGD,
+)
+from ._optimizers.sgd import (
+    SGD as SGD,
+)
 from ._optimizers.sm3 import (
     SM3 as SM3,
     ScaleBySM3 as ScaleBySM3,
     ScaleBySM3State as ScaleBySM3State,
 )
-from ._pipeline import Leafwise as Leafwise
+from ._pipeline import (
+    Leafwise as Leafwise,
+)
 from ._transformation import (
     AbstractLeafwise as AbstractLeafwise,
     AbstractOptimizer as AbstractOptimizer,
     AbstractStateless as AbstractStateless,
     AbstractTransformation as AbstractTransformation,
 )
-from ._transforms.clip import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.clip import (
+    Clip as Clip,
+    ClipByGlobalNorm as ClipByGlobalNorm,
+)
+from ._transforms.distance_over_gradients import (
+    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
+    ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
+)
 from ._transforms.scale import (
     Identity as Identity,
     Scale as Scale,
@@ -78,7 +119,10 @@ from ._transforms.scale import (
     ScaleByTree as ScaleByTree,
     SetToZero as SetToZero,
 )
-from ._transforms.trace import Trace as Trace, TraceState as TraceState
+from ._transforms.trace import (
+    Trace as Trace,
+    TraceState as TraceState,
+)
 from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
     AddDecayedWeightsState as AddDecayedWeightsState,
@@ -97,7 +141,9 @@ from ._wrappers.conditional import (
     ConditionallyTransform as ConditionallyTransform,
     ConditionallyTransformState as ConditionallyTransformState,
 )
-from ._wrappers.flatten import Flatten as Flatten
+from ._wrappers.flatten import (
+    Flatten as Flatten,
+)
 from ._wrappers.lookahead import (
     Lookahead as Lookahead,
     LookaheadParams as LookaheadParams,
@@ -106,4 +152,8 @@ from ._wrappers.lookahead import (
 from ._wrappers.multi_steps import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
+)
+from ._wrappers.schedule_free import (
+    ScheduleFree as ScheduleFree,
+    ScheduleFreeState as ScheduleFreeState,
 )

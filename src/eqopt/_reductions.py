@@ -59,6 +59,10 @@ def _kernel(equation: Equation, static: tuple[tuple[str, Any], ...]) -> Callable
         with jax.numpy_dtype_promotion("standard"):
             real = compute_dtype(row)
             scalars = {k: jnp.asarray(v).astype(real) for k, v in traced.items()}
+            # The barrier: or XLA on a CPU fills an array with each of them, to be shared
+            # by all leaves of one shape.
+            g, scalars = lax.optimization_barrier((row[0], scalars))
+            row = (g, *row[1:])
             out = equation(*(widen(x, real) for x in row), **scalars, **dict(static))
         return out if isinstance(out, tuple) else (out,)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 import eqopt
@@ -15,6 +16,7 @@ class Case(NamedTuple):
     - `extra`: a function of the parameters that gives extra arguments of `update`.
     - `rtol`: in float32, where there is a reason (stated in the row) for more than 1e-5.
     - `shapes`: of the leaves.
+    - `dtypes`: those in which Optax gives anything but NaN.
     """
 
     ours: Any
@@ -22,6 +24,7 @@ class Case(NamedTuple):
     extra: Callable[[Any], dict[str, Any]] = lambda params: {}
     rtol: float = 1e-5
     shapes: tuple[tuple[int, ...], ...] = ((3, 4), (4,), (), (2, 3, 2))
+    dtypes: tuple[Any, ...] = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
 class TorchCase(NamedTuple):

@@ -68,14 +68,18 @@ def compare(case, params, grads_of, steps, tolerance):
 
 
 @pytest.mark.parametrize(
-    "dtype",
+    ("name", "dtype"),
     [
-        pytest.param(jnp.float32, id="float32"),
-        pytest.param(jnp.bfloat16, id="bfloat16", marks=pytest.mark.slow),
-        pytest.param(jnp.float16, id="float16", marks=pytest.mark.slow),
+        pytest.param(
+            name,
+            dtype,
+            id=f"{name}-{dtype.__name__}",
+            marks=[] if dtype == jnp.float32 else pytest.mark.slow,
+        )
+        for name, case in CASES.items()
+        for dtype in case.dtypes
     ],
 )
-@pytest.mark.parametrize("name", CASES)
 def test_trajectory(name, dtype):
     case = CASES[name]
     params = random_tree(jr.key(0), case.shapes, dtype)

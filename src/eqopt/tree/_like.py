@@ -61,6 +61,9 @@ def real_full_like(
     return map_parameters(lambda x: full_like_leaf(x, value, real(x)), tree)
 
 
-def copy(tree: PyTree) -> PyTree:
-    """The inexact arrays of `tree` in buffers of their own, for a state to keep."""
-    return map_parameters(lambda x: jnp.array(x, copy=True), tree)
+def copy(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
+    """The inexact arrays of `tree` in buffers of their own, for a state to keep.
+
+    `dtype` as in `zeros_like`.
+    """
+    return map_parameters(lambda x: jnp.array(x, _dtype_for(x, dtype), copy=True), tree)

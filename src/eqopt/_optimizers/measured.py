@@ -1,0 +1,92 @@
+"""What has to see all leaves before it can move one of them."""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._equations import compute_dtype
+from .._leaves import parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractFused, check_state
+from .._transforms.weight_decay import decay_weights
+from .._types import Mask, Params, ScalarOrSchedule, State, Updates
+from ..numerics import bias_correction, safe_increment, safe_sqrt
+
+
+class AbstractMeasured(AbstractFused):
+    """A transformation whose state holds what it measures over all leaves.
+
+    (A `measure` of a `Leafwise` gives numbers to the equation, but not to the state.)
+    """
+
+    @abc.abstractmethod
+    def stages(
+        self, updates: Updates, state: State, params: Params
+    ) -> Sequence[Leafwise]:
+        """The equations of this step; the first of them has the new state."""
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        name, params = type(self).__name__, pipeline.params
+        if params is None:
+            raise ValueError(
+                f"{name} needs the parameters, but `params` is None. Pass the model as "
+                "third argument: `update(updates, state, model)`."
+            )
+        stages = self.stages(pipeline.flush(), state, params)
+        promise, *_ = [pipeline.push(name, stage) for stage in stages]
+        return promise
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        promise = self._feed(pipeline, state)
+        return pipeline.apply(), promise
+
+
+def scalar(value: Any, params: Params) -> Float[Array, ""]:
+    """A number for the state, of its own buffer, as precise as the parameters' maths."""
+    dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
+    return jnp.array(value, dtype)
+
+
+def at(value: ScalarOrSchedule, count: Any, like: Array) -> Float[Array, ""]:
+    """A hyperparameter that may be a schedule, as it is now, in the dtype of `like`."""
+    return jnp.asarray(value(count) if callable(value) else value, like.dtype)
+
+
+def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
+    r"""$d\, \eta_t$ with Adam's two bias corrections, which are those of `opt`."""
+    t, b1, b2 = safe_increment(count), at(opt.b1, count, d), at(opt.b2, count, d)
+    correction = safe_sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
+    return d * at(opt.learning_rate, count, d) * correction
+
+
+def decay(
+    weight_decay: ScalarOrSchedule, mask: Mask | None, count: Any, step: Array
+) -> list[Leafwise]:
+    """Decoupled weight decay behind updates that go downhill already."""
+    if isinstance(weight_decay, int | float) and weight_decay == 0:
+        return []
+    rate = -step * at(weight_decay, count, step)
+    return [Leafwise(decay_weights, shared={"weight_decay": rate}, mask=mask)]
+
+
+def ratio(above: Array, below: Array) -> Array:
+    """`above / below`, or 0 where `below` is 0. A NaN stays one."""
+    is_zero = below == 0
+    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
+
+
+def after(sums: Sequence[Array], *values: Array) -> list[Array]:
+    """`values`, which are NaN where one of the `sums` is, as all will be from then on.
+
+    What is made of them can only be made after the sums. Nothing else may say so, and XLA
+    copies a state that it is to sum up once it has been updated in place.
+    """
+    is_nan = jnp.isnan(sum(sums))
+    return [jnp.where(is_nan, jnp.nan, value) for value in values]

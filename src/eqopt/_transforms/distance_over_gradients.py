@@ -1,0 +1,114 @@
+"""Distance over gradients, leaf by leaf."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from .._checks import check_range, check_scalar
+from .._equations import compute_dtype, equation
+from .._leaves import map_parameters
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Params, RealScalarLike, Updates
+from ..numerics import abs_sq, safe_sqrt
+from ..tree import norm
+from ..tree._like import copy
+
+
+class ScaleByDistanceOverGradientsState(eqx.Module):
+    """How far each leaf has come, and by which gradients.
+
+    **Attributes:**
+
+    - `max_dist`: the largest distance from `init_params` so far, a 0-d array for each
+        leaf.
+    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, likewise.
+    - `init_params`: the parameters that `init` was given.
+    """
+
+    max_dist: Updates
+    grad_sum_of_squares: Updates
+    init_params: Params
+
+
+@equation
+def distance_over_gradients(
+    g: Inexact[Array, "*leaf"],
+    max_dist: Float[Array, ""],
+    grad_sum_of_squares: Float[Array, ""],
+    init_params: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    eps: Float[Array, ""],
+    global_scale: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, ""], Float[Array, ""]]:
+    distance = safe_sqrt(abs_sq(p - init_params).sum())
+    max_dist = jnp.maximum(max_dist, distance)
+    grad_sum_of_squares = grad_sum_of_squares + abs_sq(g).sum()
+    denominator = safe_sqrt(grad_sum_of_squares + eps)
+    denominator = jnp.where(denominator == 0, 1, denominator)  # then g is zero, too
+    return global_scale * max_dist / denominator * g, max_dist, grad_sum_of_squares
+
+
+class ScaleByDistanceOverGradients(AbstractLeafwise):
+    r"""Multiplies each leaf by how far it has come over how large its gradients were.
+
+    $$\begin{aligned}
+      \bar r_t &= \max\big(\bar r_{t-1},\, \|p_{t-1} - p_0\|_2\big), \quad
+        \bar r_0 = \alpha\, (1 + \|p_0\|_2) \\
+      G_t &= G_{t-1} + \|g_t\|_2^2, \qquad
+        u_t = s\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
+    \end{aligned}$$
+
+    for each leaf on its own: the layer-wise variant, LDoG, of [`eqopt.DoG`][], which has
+    the reference.
+
+    **Arguments:**
+
+    - `reps_rel`: $\alpha > 0$; $10^{-6}$, or $10^{-4}$ for models with batch
+        normalization.
+    - `eps`: $\varepsilon \ge 0$.
+    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for that of each
+        parameter.
+    - `global_scale`: $s$. At $-1$ no [`eqopt.ScaleByLearningRate`][] is needed.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+    """
+
+    reps_rel: RealScalarLike = 1e-6
+    eps: RealScalarLike = 1e-8
+    param_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
+    global_scale: RealScalarLike = 1.0
+
+    def __check_init__(self):
+        check_range(self, "reps_rel", 0, includes_low=False)
+        check_range(self, "eps", 0)
+        check_scalar(self, "global_scale")
+
+    def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
+        first = lambda p: jnp.asarray(self.reps_rel, compute_dtype(p)) * (1 + norm(p))
+        return ScaleByDistanceOverGradientsState(
+            max_dist=map_parameters(first, params),
+            grad_sum_of_squares=map_parameters(
+                lambda p: jnp.zeros((), compute_dtype(p)), params
+            ),
+            init_params=copy(params, self.param_dtype),
+        )
+
+    def leafwise(
+        self,
+        state: ScaleByDistanceOverGradientsState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        return Leafwise(
+            distance_over_gradients,
+            state,
+            {"eps": self.eps, "global_scale": self.global_scale},
+            {"init_params": state.init_params},
+        )

@@ -1,0 +1,182 @@
+"""Averages of the parameters in the place of a schedule."""
+
+import dataclasses
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from .._checks import check_range, check_scalar
+from .._equations import compute_dtype, equation
+from .._leaves import parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._types import Params, RealScalarLike, ScalarOrSchedule, State
+from ..numerics import safe_increment
+from ..tree._like import copy
+
+
+class ScheduleFreeState(eqx.Module):
+    """Where the inner optimizer is, and how the average is made.
+
+    **Attributes:**
+
+    - `b1`: the part of the average in the parameters, a 0-d array.
+    - `weight_sum`: the sum of the weights of all averaged values so far, likewise.
+    - `step_count`: the steps taken so far, a 0-d int32 array.
+    - `max_lr`: the largest learning rate so far, a 0-d array.
+    - `inner_state`: the inner state.
+    - `z`: where the inner optimizer is, a tree like the parameters.
+    """
+
+    b1: Float[Array, ""]
+    weight_sum: Float[Array, ""]
+    step_count: Int[Array, ""]
+    max_lr: Float[Array, ""]
+    inner_state: State
+    z: Params
+
+
+@equation
+def schedule_free(
+    g: Inexact[Array, "*leaf"],
+    z: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    c: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    z = z + g
+    # The averages before and after the step, solved for the parameters: neither has to be
+    # stored, and the old z is read once.
+    return c * (z - p) + (1 - c) * (1 - b1) * g, z
+
+
+@equation
+def average(
+    p: Inexact[Array, "*leaf"], z: Inexact[Array, "*leaf"], *, b1: Float[Array, ""]
+) -> Inexact[Array, "*leaf"]:
+    return z + (p - z) / b1
+
+
+class ScheduleFree(AbstractFused):
+    r"""Averages the parameters, so that the learning rate need not decay.
+
+    $$\begin{aligned}
+      z_t &= z_{t-1} + u_t & z_0 &= x_0 = y_0 \\
+      x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
+        c_t &= \frac{w_t}{\sum_{i \le t} w_i}, \quad
+        w_t = \big(\max_{i \le t} \eta_i\big)^{\rho} \\
+      y_t &= \beta_1 x_t + (1 - \beta_1)\, z_t
+    \end{aligned}$$
+
+    where $u_t$ is the update of the inner optimizer. The parameters are $y$: take the
+    gradients there. Evaluate with $x$, that is with `opt.eval_params(state, params)`. The
+    inner optimizer should have no momentum of its own: $\beta_1$ takes its place.
+
+    !!! example
+
+        ```python
+        warm_up = eqopt.schedules.Linear(0.0, 1e-3, 100)
+        opt = eqopt.ScheduleFree(eqopt.AdamW(warm_up, b1=0.0), warm_up)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or a
+        schedule. It is used for the weights alone.
+    - `b1`: $\beta_1 \in (0, 1]$.
+    - `weight_lr_power`: $\rho \ge 0$.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{defazio2024road,
+            author = {Defazio, Aaron and Yang, Xingyu Alice and Mehta, Harsh and
+                      Mishchenko, Konstantin and Khaled, Ahmed and Cutkosky, Ashok},
+            title = {The Road Less Scheduled},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+        }
+        ```
+    """
+
+    # Differs from Optax in: the schedule is taken at the same count as in `inner`, from 0
+    # on. There it is one step ahead, so that weights and steps do not belong together.
+
+    inner: AbstractTransformation
+    learning_rate: ScalarOrSchedule
+    b1: RealScalarLike = 0.9
+    weight_lr_power: RealScalarLike = 2.0
+    state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_scalar(self, "learning_rate", or_schedule=True)
+        # Without a part of x in y there would be no x to evaluate with.
+        check_range(self, "b1", 0, 1, includes_low=False, includes_high=True)
+        check_range(self, "weight_lr_power", 0)
+
+    def init(self, params: Params) -> ScheduleFreeState:
+        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
+        scalar = lambda value: jnp.array(value, dtype)
+        return ScheduleFreeState(
+            b1=scalar(self.b1),
+            weight_sum=scalar(0),
+            step_count=jnp.zeros((), jnp.int32),
+            max_lr=scalar(0),
+            inner_state=self.inner.init(params),
+            z=copy(params, self.state_dtype),
+        )
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the average, $x$.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`.
+        """
+        check_state(self, state)
+        pipeline = Pipeline(parameters(params), None, {})
+        reads = {"z": state.z}
+        pipeline.push(
+            "ScheduleFree", Leafwise(average, shared={"b1": state.b1}, reads=reads)
+        )
+        return eqx.combine(pipeline.flush(), params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        inner = self.inner._feed(pipeline, state.inner_state)
+        eta, dtype = self.learning_rate, state.max_lr.dtype
+        eta = jnp.asarray(eta(state.step_count) if callable(eta) else eta, dtype)
+        max_lr = jnp.maximum(state.max_lr, eta)
+        weight = max_lr ** jnp.asarray(self.weight_lr_power, dtype)
+        weight_sum = state.weight_sum + weight
+        # No weight at all yet: a warm-up that starts at zero.
+        is_zero = weight_sum == 0
+        c = jnp.where(is_zero, 0, weight / jnp.where(is_zero, 1, weight_sum))
+        new = ScheduleFreeState(
+            b1=jnp.array(self.b1, dtype),
+            weight_sum=weight_sum,
+            step_count=safe_increment(state.step_count),
+            max_lr=max_lr,
+            inner_state=None,
+            z=state.z,
+        )
+        shared = {"b1": self.b1, "c": c}
+        outer = pipeline.push("ScheduleFree", Leafwise(schedule_free, new, shared))
+        return lambda: dataclasses.replace(outer(), inner_state=inner())
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        promise = self._feed(pipeline, state)
+        return pipeline.apply(), promise

@@ -1,0 +1,49 @@
+"""Where the optimizers that find their learning rate depart from Optax: 0 / 0."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import eqopt
+
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+PAIRS = {
+    "prodigy": (eqopt.Prodigy, optax.contrib.prodigy),
+    "dadapt_adamw": (eqopt.DAdaptAdamW, optax.contrib.dadapt_adamw),
+}
+
+
+def is_finite(opt, grads, params):
+    updates, state = None, opt.init(params)
+    for g in grads:
+        updates, state = opt.update(g, state, params)
+    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, state)))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_warm_up_from_zero(name):
+    """The weights are zero, and so is the sum of weighted gradients."""
+    ours, theirs = PAIRS[name]
+    warm_up, grads = optax.linear_schedule(0.0, 1.0, 4), [jnp.ones(2)] * 3
+    assert is_finite(ours(warm_up), grads, grads[0])
+    assert not is_finite(theirs(warm_up), grads, grads[0])
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_zero_gradient_in_the_first_step(name):
+    ours, theirs = PAIRS[name]
+    grads = [jnp.zeros(2), jnp.ones(2)]
+    assert is_finite(ours(), grads, grads[1])
+    assert not is_finite(theirs(), grads, grads[1])
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_float16(name):
+    """The scalars of the state are float32 here, and float16 there."""
+    ours, theirs = PAIRS[name]
+    grads = [jnp.array([1e-2, 0.0], jnp.float16)] * 3
+    assert is_finite(ours(), grads, grads[0])
+    assert not is_finite(theirs(), grads, grads[0])

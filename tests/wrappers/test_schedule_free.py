@@ -1,0 +1,185 @@
+"""Schedule-free learning with all sequences written down, and what else is special."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+
+def by_hand(y, direction, etas, b1, power):
+    """The sequences y and x of the paper, from a function of y and the step."""
+    x = z = y
+    weights = []
+    for t, eta in enumerate(etas):
+        z = z - eta * direction(y, t)
+        weights.append(max(etas[: t + 1]) ** power)
+        c = weights[-1] / sum(weights) if any(weights) else 0.0
+        x = (1 - c) * x + c * z
+        y = b1 * x + (1 - b1) * z
+    return y, x
+
+
+def noisy(p, t):
+    return (1 + t % 3) * (p - np.arange(3.0))
+
+
+def trained(opt, start, steps):
+    params = jnp.asarray(start)
+    state, step = opt.init(params), eqx.filter_jit(opt.step)
+    for t in range(steps):
+        params, state = step(jnp.asarray(noisy(np.asarray(params), t)), state, params)
+    return params, opt.eval_params(state, params)
+
+
+START = np.array([2.0, -1.0, 0.5])
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+def test_sgd_by_hand(power, x64):
+    """A warm-up from zero, and a decay of the learning rate that weights do not see."""
+    schedule = eqopt.schedules.Join(
+        [eqopt.schedules.Linear(0.0, 0.3, 3), eqopt.schedules.Constant(0.1)], [5]
+    )
+    with x64():
+        etas = [float(schedule(t)) for t in range(8)]
+        assert etas[0] == 0 and etas[4] > etas[7]
+        opt = eqopt.ScheduleFreeSGD(
+            schedule, b1=0.8, weight_decay=0.2, weight_lr_power=power
+        )
+        decayed = lambda y, t: noisy(y, t) + 0.2 * y
+        expected = by_hand(START, decayed, etas, 0.8, power)
+        for ours, oracle in zip(trained(opt, START, 8), expected, strict=True):
+            np.testing.assert_allclose(ours, oracle, rtol=1e-6)
+
+
+def test_adamw_by_hand(x64):
+    nu = np.zeros(3)
+
+    def direction(y, t):
+        nonlocal nu
+        g = noisy(y, t)
+        nu = 0.9 * nu + 0.1 * g**2
+        return g / (np.sqrt(nu / (1 - 0.9 ** (t + 1))) + 1e-3) + 0.2 * y
+
+    with x64():
+        opt = eqopt.ScheduleFreeAdamW(
+            0.1, 4, b1=0.8, b2=0.9, eps=1e-3, weight_decay=0.2
+        )
+        etas = [0.1 * min(t / 4, 1) for t in range(8)]
+        expected = by_hand(START, direction, etas, 0.8, 2.0)
+        for ours, oracle in zip(trained(opt, START, 8), expected, strict=True):
+            np.testing.assert_allclose(ours, oracle, rtol=1e-6)
+
+
+def test_a_warm_up_multiplies_a_schedule():
+    linear = eqopt.schedules.Linear(0.4, 0.0, 8)
+    warm = lambda t: linear(t) * jnp.minimum(t.astype(jnp.float32) / 4, 1)
+    for one, other in zip(
+        trained(eqopt.ScheduleFreeSGD(linear, 4), START, 6),
+        trained(eqopt.ScheduleFreeSGD(warm), START, 6),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_no_memory_for_a_first_moment():
+    state = eqopt.ScheduleFreeAdamW().init(jnp.ones(7))
+    assert sum(x.shape == (7,) for x in jax.tree.leaves(state)) == 2  # z and nu
+
+
+def test_it_is_fused_with_what_is_inside():
+    opt = eqopt.ScheduleFreeAdamW(weight_decay=0.1)
+    params = jnp.ones(2)
+    jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
+    name = "normalize_decay_weights_scale_schedule_free_apply"
+    assert jaxpr.count(f"name={name}") == 1
+
+
+def test_a_model_to_evaluate_with(getkey):
+    model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())
+    opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.ScheduleFreeSGD(0.5))
+    state = opt.init(model)
+    loss = lambda model: jnp.mean((jax.vmap(model)(jnp.ones((3, 2))) - 1) ** 2)
+    start = loss(model)
+    for _ in range(20):
+        model, state = opt.step(eqx.filter_grad(loss)(model), state, model)
+    evaluated = opt.eval_params(state, model)
+    assert evaluated.activation is model.activation
+    assert loss(evaluated) < 0.2 * start
+
+
+def test_the_average_belongs_to_the_last_b1():
+    """`eval_params` undoes the interpolation that was made."""
+    opt = eqopt.ScheduleFreeSGD(0.1, b1=0.6)
+    params = jnp.asarray(START, jnp.float32)
+    params, state = opt.step(jnp.ones(3), opt.init(params), params)
+    other = eqx.tree_at(lambda o: o.b1, opt, 0.9)
+    for o in (opt, other):
+        np.testing.assert_allclose(o.eval_params(state, params), START - 0.1, 1e-6)
+
+
+def test_dtypes():
+    params = jnp.ones(2, jnp.bfloat16)
+    opt = eqopt.ScheduleFreeAdamW(state_dtype="float32", nu_dtype="float32")
+    _, state = opt.step(jnp.ones(2), opt.init(params), params)
+    assert state.z.dtype == eqopt.tree.get(state, "nu").dtype == jnp.float32
+    assert state.max_lr.dtype == state.weight_sum.dtype == jnp.float32
+    assert opt.eval_params(state, params).dtype == jnp.bfloat16
+
+
+ERRORS = {
+    "b1": (
+        lambda: eqopt.ScheduleFree(eqopt.SGD(0.1), 0.1, b1=0.0),
+        r"ScheduleFree: `b1` must be in \(0, 1\], but is 0.0",
+    ),
+    "b1 of an optimizer": (
+        lambda: eqopt.ScheduleFreeSGD(b1=1.5),
+        r"ScheduleFreeSGD: `b1` must be in \(0, 1\], but is 1.5",
+    ),
+    "power": (
+        lambda: eqopt.ScheduleFreeAdamW(weight_lr_power=-1.0),
+        r"ScheduleFreeAdamW: `weight_lr_power` must be in \[0, inf\), but is -1.0",
+    ),
+    "warm-up": (
+        lambda: eqopt.ScheduleFreeSGD(warmup_steps=-1),
+        "ScheduleFreeSGD: `warmup_steps` must be an integer of at least 0, but is -1",
+    ),
+    "b2": (
+        lambda: eqopt.ScheduleFreeAdamW(b2=1.0),
+        r"ScheduleFreeAdamW: `b2` must be in \[0, 1\), but is 1.0",
+    ),
+    "no parameters": (
+        lambda: eqopt.ScheduleFreeSGD().update(
+            jnp.ones(2), eqopt.ScheduleFreeSGD().init(jnp.ones(2))
+        ),
+        "ScheduleFree needs the parameters, but `params` is None",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    call, message = ERRORS[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("opt", "leaves"),
+    [
+        (eqopt.ScheduleFreeSGD(weight_decay=0.1), 0.01),
+        # The quotient is read by z and by the parameters; Optax keeps it, too.
+        (eqopt.ScheduleFreeAdamW(weight_decay=0.1), 1.01),
+    ],
+    ids=["SGD", "AdamW"],
+)
+def test_temporary_memory(opt, leaves):
+    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32) for _ in range(4)]
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    compiled = step.lower(params, state, params).compile()
+    size = sum(4 * p.size for p in params)
+    assert compiled.memory_analysis().temp_size_in_bytes < leaves * size
