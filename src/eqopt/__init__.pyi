@@ -49,6 +49,11 @@ from ._optimizers.adam import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
 )
+from ._optimizers.cocob import (
+    COCOB as COCOB,
+    ScaleByCOCOB as ScaleByCOCOB,
+    ScaleByCOCOBState as ScaleByCOCOBState,
+)
 from ._optimizers.dadapt_adamw import (
     DAdaptAdamW as DAdaptAdamW,
     DAdaptAdamWState as DAdaptAdamWState,
@@ -69,6 +74,16 @@ from ._optimizers.madgrad import (
     ScaleByMADGRAD as ScaleByMADGRAD,
     ScaleByMADGRADState as ScaleByMADGRADState,
 )
+from ._optimizers.momo import (
+    MoMo as MoMo,
+    MoMoAdam as MoMoAdam,
+    MoMoAdamState as MoMoAdamState,
+    MoMoState as MoMoState,
+)
+from ._optimizers.polyak import (
+    PolyakSGD as PolyakSGD,
+    ScaleByPolyak as ScaleByPolyak,
+)
 from ._optimizers.prodigy import (
     Prodigy as Prodigy,
     ProdigyState as ProdigyState,
@@ -80,12 +95,22 @@ from ._optimizers.rmsprop import (
     ScaleByStddev as ScaleByStddev,
     ScaleByStddevState as ScaleByStddevState,
 )
+from ._optimizers.rprop import (
+    Rprop as Rprop,
+    ScaleByRprop as ScaleByRprop,
+    ScaleByRpropState as ScaleByRpropState,
+)
 from ._optimizers.schedule_free import (
     ScheduleFreeAdamW as ScheduleFreeAdamW,
     ScheduleFreeSGD as ScheduleFreeSGD,
 )
 from ._optimizers.sgd import (
     SGD as SGD,
+)
+from ._optimizers.sign import (
+    ScaleBySign as ScaleBySign,
+    SignSGD as SignSGD,
+    Signum as Signum,
 )
 from ._optimizers.sm3 import (
     SM3 as SM3,

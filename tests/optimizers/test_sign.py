@@ -1,0 +1,99 @@
+"""The sign optimizers, by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+
+def updates_of(opt, grads):
+    params = jnp.zeros_like(grads[0])
+    state, seen = opt.init(params), []
+    for g in grads:
+        u, state = opt.update(g, state, params)
+        seen.append(u)
+    return jnp.stack(seen), state
+
+
+def test_signs_of_zero_and_of_complex_numbers():
+    u, _ = updates_of(eqopt.ScaleBySign(), [jnp.array([-2.0, 0.0, 3.0])])
+    np.testing.assert_array_equal(u[0], [-1, 0, 1])
+    u, _ = updates_of(eqopt.ScaleBySign(), [jnp.array([3 + 4j, 0])])
+    np.testing.assert_allclose(u[0], [0.6 + 0.8j, 0], 1e-6)
+
+
+def test_signum_is_the_sign_of_the_mean():
+    grads = [jax.random.normal(jax.random.key(i), (50,)) for i in range(8)]
+    u, _ = updates_of(eqopt.Signum(1.0, 0.6), grads)
+    mean = np.zeros(50)
+    for g, ours in zip(grads, u, strict=True):
+        mean = 0.6 * mean + 0.4 * np.asarray(g)
+        np.testing.assert_array_equal(ours, -np.sign(mean))
+
+
+def test_rprop_by_hand():
+    """Forward twice, over the minimum, a step of rest, and back."""
+    grads = [jnp.array(x) for x in (1.0, 2.0, -1.0, -3.0, -1.0, 0.0, -1.0)]
+    u, state = updates_of(eqopt.Rprop(0.1), grads)
+    np.testing.assert_allclose(u, [-0.1, -0.12, 0, 0.06, 0.072, 0, 0.072], 1e-6)
+    np.testing.assert_allclose(state[0].step_sizes, 0.072, 1e-6)
+
+
+def test_rprop_of_complex_gradients():
+    """A turn of more than a right angle is a change of sign."""
+    grads = [jnp.array([x]) for x in (3 + 4j, 4 + 3j, -4 + 3j, -4 - 4j)]
+    u, _ = updates_of(eqopt.ScaleByRprop(1.0), grads)
+    expected = [0.6 + 0.8j, 1.2 * (0.8 + 0.6j), 0, 0.6 * -(0.5**0.5) * (1 + 1j)]
+    np.testing.assert_allclose(u[:, 0], expected, 1e-5)
+
+
+def test_rprop_with_a_schedule():
+    """All steps are scaled by the schedule over its start; the step sizes are not."""
+    grads = [jnp.array(x) for x in (1.0, 1.0, -1.0, -1.0)]
+    plain, state = updates_of(eqopt.Rprop(0.2), grads)
+    schedule = eqopt.schedules.Linear(0.2, 0.1, 4)
+    scaled, scheduled_state = updates_of(eqopt.Rprop(schedule), grads)
+    ratio = jnp.array([schedule(jnp.asarray(t)) / 0.2 for t in range(4)])
+    np.testing.assert_allclose(scaled, ratio * plain, 1e-6)
+    np.testing.assert_allclose(scheduled_state[0].step_sizes, state[0].step_sizes)
+    assert scheduled_state[0].count == 4 and state[0].count is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.Signum(0.1, beta=1.0), r"Signum: `beta` must be in \[0, 1\)"),
+        (
+            lambda: eqopt.Rprop(0.0),
+            "Rprop: `learning_rate` is the initial step size, which must be positive, "
+            "but is 0.0",
+        ),
+        (
+            lambda: eqopt.Rprop(eqopt.schedules.Linear(0.0, 0.1, 5)),
+            "starts at 0.0. A schedule scales all steps by its value over its first",
+        ),
+        (lambda: eqopt.Rprop(0.1, 1.5), r"Rprop: `eta_minus` must be in \(0, 1\)"),
+        (lambda: eqopt.Rprop(0.1, 0.5, 0.9), r"Rprop: `eta_plus` must be in \(1, inf"),
+        (
+            lambda: eqopt.Rprop(0.1, min_step_size=1.0, max_step_size=0.1),
+            "Rprop: `min_step_size` is 1.0, more than `max_step_size`, 0.1",
+        ),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "opt", [eqopt.SignSGD(0.1), eqopt.Signum(0.1), eqopt.Rprop(0.1)], ids=repr
+)
+def test_temporary_memory(opt):
+    params = [jnp.zeros((100, 100)) for _ in range(3)]
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    memory = step.lower(params, state, params).compile().memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 0.01 * sum(p.nbytes for p in params)
