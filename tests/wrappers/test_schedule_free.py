@@ -94,7 +94,7 @@ def test_it_is_fused_with_what_is_inside():
     opt = eqopt.ScheduleFreeAdamW(weight_decay=0.1)
     params = jnp.ones(2)
     jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
-    name = "normalize_decay_weights_scale_schedule_free_apply"
+    name = "rms_decay_weights_scale_schedule_free_apply"
     assert jaxpr.count(f"name={name}") == 1
 
 

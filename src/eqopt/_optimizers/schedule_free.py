@@ -4,21 +4,18 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._checks import check_count, check_range, check_scalar
 from .._combinators.chain import Chain
-from .._equations import equation
-from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Mask, RealScalarLike, ScalarOrSchedule
 from .._wrappers.schedule_free import ScheduleFree
-from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..schedules import AbstractSchedule, Linear
 from ..schedules._dtypes import real_dtype
-from ..tree._like import real_full_like
+from .rmsprop import ScaleByRMS
 
 
 class WarmUp(AbstractSchedule):
@@ -37,48 +34,6 @@ class WarmUp(AbstractSchedule):
         dtype = real_dtype(eta)
         ramp = Linear(0.0, 1.0, self.warmup_steps)(count)
         return ramp.astype(dtype) * jnp.asarray(eta, dtype)
-
-
-class RootMeanSquareState(eqx.Module):
-    count: Int[Array, ""]
-    nu: Updates
-
-
-@equation
-def normalize(
-    g: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    *,
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
-    nu = (1 - b2) * abs_sq(g) + b2 * nu
-    return g / (safe_sqrt(nu / nu_correction) + eps), nu
-
-
-class RootMeanSquare(AbstractLeafwise):
-    """Adam without its first moment, and without the memory for it."""
-
-    b2: RealScalarLike
-    eps: RealScalarLike
-    nu_dtype: DTypeLike | None = eqx.field(static=True)
-
-    def __check_init__(self):
-        check_range(self, "b2", 0, 1)
-        check_range(self, "eps", 0)
-
-    def init(self, params: Params) -> RootMeanSquareState:
-        nu = real_full_like(params, 0, self.nu_dtype)
-        return RootMeanSquareState(jnp.zeros((), jnp.int32), nu)
-
-    def leafwise(
-        self, state: RootMeanSquareState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        count = safe_increment(state.count)
-        correction = bias_correction(self.b2, count)
-        shared = {"b2": self.b2, "eps": self.eps, "nu_correction": correction}
-        return Leafwise(normalize, RootMeanSquareState(count, state.nu), shared)
 
 
 class ScheduleFreeSGD(AbstractOptimizer):
@@ -153,9 +108,19 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     mask: Mask | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
+    def __check_init__(self):
+        check_range(self, "b2", 0, 1)
+
     @property
     def chain(self) -> ScheduleFree:
-        return _schedule_free(self, self.part(RootMeanSquare))
+        normalize = ScaleByRMS(
+            self.b2,
+            self.eps,
+            eps_in_sqrt=False,
+            bias_correction=True,
+            nu_dtype=self.nu_dtype,
+        )
+        return _schedule_free(self, normalize)
 
 
 def _schedule_free(
