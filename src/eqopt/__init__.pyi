@@ -33,6 +33,16 @@ from ._dimension_numbers import (
 from ._equations import (
     equation as equation,
 )
+from ._optimizers.acprop import (
+    ACProp as ACProp,
+    ScaleByACProp as ScaleByACProp,
+    ScaleByACPropState as ScaleByACPropState,
+)
+from ._optimizers.adabelief import (
+    AdaBelief as AdaBelief,
+    ScaleByBelief as ScaleByBelief,
+    ScaleByBeliefState as ScaleByBeliefState,
+)
 from ._optimizers.adadelta import (
     Adadelta as Adadelta,
     ScaleByAdadelta as ScaleByAdadelta,
@@ -46,8 +56,21 @@ from ._optimizers.adagrad import (
 from ._optimizers.adam import (
     Adam as Adam,
     AdamW as AdamW,
+    NAdam as NAdam,
+    NAdamW as NAdamW,
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
+)
+from ._optimizers.adamax import (
+    Adamax as Adamax,
+    AdamaxW as AdamaxW,
+    ScaleByAdamax as ScaleByAdamax,
+    ScaleByAdamaxState as ScaleByAdamaxState,
+)
+from ._optimizers.amsgrad import (
+    AMSGrad as AMSGrad,
+    ScaleByAMSGrad as ScaleByAMSGrad,
+    ScaleByAMSGradState as ScaleByAMSGradState,
 )
 from ._optimizers.cocob import (
     COCOB as COCOB,
@@ -88,6 +111,11 @@ from ._optimizers.prodigy import (
     Prodigy as Prodigy,
     ProdigyState as ProdigyState,
 )
+from ._optimizers.radam import (
+    RAdam as RAdam,
+    ScaleByRAdam as ScaleByRAdam,
+    ScaleByRAdamState as ScaleByRAdamState,
+)
 from ._optimizers.rmsprop import (
     RMSprop as RMSprop,
     ScaleByRMS as ScaleByRMS,
@@ -116,6 +144,11 @@ from ._optimizers.sm3 import (
     SM3 as SM3,
     ScaleBySM3 as ScaleBySM3,
     ScaleBySM3State as ScaleBySM3State,
+)
+from ._optimizers.yogi import (
+    ScaleByYogi as ScaleByYogi,
+    ScaleByYogiState as ScaleByYogiState,
+    Yogi as Yogi,
 )
 from ._pipeline import (
     Leafwise as Leafwise,

@@ -1,12 +1,10 @@
-"""Adam and its decoupled twin, AdamW."""
+"""Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
 
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
@@ -14,9 +12,8 @@ from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
-from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from ..tree import zeros_like
-from ..tree._like import real_full_like
+from ..numerics import abs_sq, safe_increment, safe_sqrt
+from .moments import check_moments, corrected, init_moments, unbiased
 
 
 class ScaleByAdamState(eqx.Module):
@@ -51,9 +48,7 @@ def adam(
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    mu_hat = mu / mu_correction
-    if nesterov:
-        mu_hat = b1 * mu_hat + (1 - b1) * (g / g_correction)
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
     return mu_hat / (safe_sqrt(nu / nu_correction + eps_root) + eps), mu, nu
 
 
@@ -117,37 +112,17 @@ class ScaleByAdam(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdamState:
-        return ScaleByAdamState(
-            count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_full_like(params, 0, self.nu_dtype),
-        )
+        return init_moments(ScaleByAdamState, params, self.mu_dtype, self.nu_dtype)
 
     def leafwise(
         self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         count = safe_increment(state.count)
-        mu_count = safe_increment(count) if self.nesterov else count
-        return Leafwise(
-            adam,
-            ScaleByAdamState(count, state.mu, state.nu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "eps": self.eps,
-                "eps_root": self.eps_root,
-                "mu_correction": bias_correction(self.b1, mu_count),
-                "g_correction": bias_correction(self.b1, count),
-                "nu_correction": bias_correction(self.b2, count),
-                "nesterov": self.nesterov,
-            },
-        )
+        state = ScaleByAdamState(count, state.mu, state.nu)
+        return Leafwise(adam, state, corrected(self, count))
 
 
 class Adam(AbstractOptimizer):
@@ -216,6 +191,72 @@ class AdamW(AbstractOptimizer):
     weight_decay: ScalarOrSchedule = 1e-4
     mask: Mask | None = None
     nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdam),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )
+
+
+class NAdam(AbstractOptimizer):
+    r"""Adam with Nesterov momentum.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. In `torch.optim.NAdam` $\beta_1$ is half as large at
+    first, and grows by its `momentum_decay`: with a huge one both are the same.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: RealScalarLike = 0.9
+    b2: RealScalarLike = 0.999
+    eps: RealScalarLike = 1e-8
+    eps_root: RealScalarLike = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = True
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAdam), self.part(ScaleByLearningRate))
+
+
+class NAdamW(AbstractOptimizer):
+    r"""Adam with Nesterov momentum and decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
+    another $\beta_1$ at first, see [`eqopt.NAdam`][].
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: RealScalarLike = 0.9
+    b2: RealScalarLike = 0.999
+    eps: RealScalarLike = 1e-8
+    eps_root: RealScalarLike = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: ScalarOrSchedule = 1e-4
+    mask: Mask | None = None
+    nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     @property

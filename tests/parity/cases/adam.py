@@ -8,6 +8,23 @@ import eqopt
 from ..case import COSINE, LINEAR, Case, TorchCase, is_matrix
 
 
+def acprop(b1=0.9, b2=0.999, eps=1e-16, eps_root=1e-16, **decay):
+    """ACProp, not rectified, against Optax's, whose second moment is about the old mean.
+
+    As g - mu_t = b1 (g - mu_{t-1}), that is ours but for a factor, from step 2 on. In
+    step 1 Optax divides by 1 + eps.
+    """
+    ours = eqopt.ACProp(LINEAR[0], b1, b2, eps, eps_root, rectify=False, **decay)
+    factor = lambda count: jnp.where(count == 0, 1 + eps / b1, 1 / b1)
+    theirs = optax.chain(
+        optax.contrib.scale_by_acprop(b1, b2, eps / b1, eps_root / b1**2),
+        optax.scale_by_schedule(factor),
+        optax.add_decayed_weights(**decay),
+        optax.scale_by_learning_rate(LINEAR[1]),
+    )
+    return Case(ours, theirs)
+
+
 CASES = {
     "adam": Case(eqopt.Adam(0.1), optax.adam(0.1)),
     "adam, other": Case(
@@ -32,6 +49,99 @@ CASES = {
         eqopt.AdamW(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
         optax.adamw(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
     ),
+    "nadam": Case(eqopt.NAdam(0.1), optax.nadam(0.1)),
+    "nadam, other": Case(
+        eqopt.NAdam(COSINE[0], 0.7, 0.8, 1e-2, 1e-3),
+        optax.nadam(COSINE[1], 0.7, 0.8, 1e-2, 1e-3),
+    ),
+    "nadam, not nesterov": Case(
+        eqopt.NAdam(0.1, nesterov=False), optax.nadam(0.1, nesterov=False)
+    ),
+    "nadamw": Case(eqopt.NAdamW(0.1), optax.nadamw(0.1)),
+    "nadamw, masked": Case(
+        eqopt.NAdamW(LINEAR[0], weight_decay=0.3, mask=is_matrix),
+        optax.nadamw(LINEAR[1], weight_decay=0.3, mask=is_matrix),
+    ),
+    "nadamw, scheduled decay": Case(
+        eqopt.NAdamW(0.1, 0.7, 0.8, weight_decay=LINEAR[0]),
+        optax.nadamw(0.1, 0.7, 0.8, weight_decay=LINEAR[1]),
+    ),
+    "adamax": Case(eqopt.Adamax(0.1), optax.adamax(0.1)),
+    "adamax, other": Case(
+        eqopt.Adamax(COSINE[0], 0.5, 0.8, 0.1), optax.adamax(COSINE[1], 0.5, 0.8, 0.1)
+    ),
+    "adamax, b2 = 0": Case(eqopt.ScaleByAdamax(b2=0.0), optax.scale_by_adamax(b2=0.0)),
+    "adamaxw": Case(eqopt.AdamaxW(0.1), optax.adamaxw(0.1)),
+    "adamaxw, masked": Case(
+        eqopt.AdamaxW(LINEAR[0], weight_decay=0.3, mask=is_matrix),
+        optax.adamaxw(LINEAR[1], weight_decay=0.3, mask=is_matrix),
+    ),
+    "adamaxw, other": Case(
+        eqopt.AdamaxW(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0),
+        optax.adamaxw(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0),
+    ),
+    "amsgrad": Case(eqopt.AMSGrad(0.1), optax.amsgrad(0.1)),
+    "amsgrad, paper": Case(
+        eqopt.AMSGrad(
+            LINEAR[0], 0.7, 0.8, bias_correction_mu=False, bias_correction_nu=False
+        ),
+        optax.amsgrad(
+            LINEAR[1], 0.7, 0.8, bias_correction_mu=False, bias_correction_nu=False
+        ),
+    ),
+    "amsgrad, other": Case(
+        eqopt.AMSGrad(COSINE[0], 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32),
+        optax.amsgrad(COSINE[1], 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32),
+    ),
+    "yogi": Case(
+        eqopt.Yogi(0.1),
+        optax.yogi(0.1),
+        rtol=5e-4,  # Optax's first moment starts at 1e-6; ours at zero
+    ),
+    "yogi, from zero": Case(
+        eqopt.ScaleByYogi(initial_accumulator_value=0.0),
+        optax.scale_by_yogi(initial_accumulator_value=0.0),
+    ),
+    "yogi, other": Case(
+        eqopt.ScaleByYogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
+        optax.scale_by_yogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
+    ),
+    "radam": Case(
+        eqopt.RAdam(0.1),
+        optax.radam(0.1),
+        rtol=1e-2,  # Optax's rectifier has lost all but two digits in step 6
+    ),
+    "radam, near": Case(eqopt.RAdam(0.1, b2=0.9), optax.radam(0.1, b2=0.9)),
+    "radam, other": Case(
+        eqopt.RAdam(COSINE[0], 0.5, 0.9, 1e-2, 1e-3, 4.0),
+        optax.radam(COSINE[1], 0.5, 0.9, 1e-2, 1e-3, 4.0),
+    ),
+    "radam, nesterov": Case(
+        eqopt.RAdam(LINEAR[0], b2=0.95, nesterov=True),
+        optax.radam(LINEAR[1], b2=0.95, nesterov=True),
+    ),
+    "radam, never": Case(eqopt.RAdam(0.1, b2=0.5), optax.radam(0.1, b2=0.5)),
+    "adabelief": Case(eqopt.AdaBelief(0.1), optax.adabelief(0.1)),
+    "adabelief, other": Case(
+        eqopt.AdaBelief(COSINE[0], 0.5, 0.9, 1e-3, 1e-4),
+        optax.adabelief(COSINE[1], 0.5, 0.9, 1e-3, 1e-4),
+    ),
+    "adabelief, nesterov": Case(
+        eqopt.AdaBelief(0.1, b1=0.8, nesterov=True),
+        optax.adabelief(0.1, b1=0.8, nesterov=True),
+    ),
+    "adabelief, decay": Case(
+        eqopt.AdaBelief(LINEAR[0], weight_decay=0.3, mask=is_matrix),
+        # The released Optax has none yet.
+        optax.chain(
+            optax.scale_by_belief(),
+            optax.add_decayed_weights(0.3, is_matrix),
+            optax.scale_by_learning_rate(LINEAR[1]),
+        ),
+    ),
+    "acprop": acprop(),
+    "acprop, other": acprop(0.5, 0.9, 1e-3, 1e-4),
+    "acprop, decay": acprop(0.7, weight_decay=0.3, mask=is_matrix),
 }
 
 TORCH = {
@@ -43,5 +153,43 @@ TORCH = {
     ),
     "adamw": TorchCase(
         eqopt.AdamW(0.1, weight_decay=0.3), "AdamW", {"lr": 0.1, "weight_decay": 0.3}
+    ),
+    # There b1 grows, at a speed that makes it constant if it is large.
+    "nadam": TorchCase(eqopt.NAdam(0.1), "NAdam", {"lr": 0.1, "momentum_decay": 1e9}),
+    "nadamw": TorchCase(
+        eqopt.NAdamW(0.1, weight_decay=0.3),
+        "NAdam",
+        {
+            "lr": 0.1,
+            "momentum_decay": 1e9,
+            "weight_decay": 0.3,
+            "decoupled_weight_decay": True,
+        },
+    ),
+    "adamax": TorchCase(eqopt.Adamax(0.1), "Adamax", {"lr": 0.1}),
+    "adamax, other": TorchCase(
+        eqopt.Adamax(0.1, 0.5, 0.8, 0.1),
+        "Adamax",
+        {"lr": 0.1, "betas": (0.5, 0.8), "eps": 0.1},
+    ),
+    # There the bias is corrected after the maximum, which the schedule does here.
+    "amsgrad": TorchCase(
+        eqopt.AMSGrad(
+            lambda count: (
+                0.1 * jnp.sqrt(eqopt.numerics.bias_correction(0.9, count + 1))
+            ),
+            b2=0.9,
+            eps=0.0,
+            bias_correction_nu=False,
+        ),
+        "Adam",
+        {"lr": 0.1, "betas": (0.9, 0.9), "eps": 0.0, "amsgrad": True},
+    ),
+    # The epsilons differ: see `eqopt.RAdam`.
+    "radam": TorchCase(eqopt.RAdam(0.1, eps=0.0), "RAdam", {"lr": 0.1, "eps": 0.0}),
+    "radam, other": TorchCase(
+        eqopt.RAdam(0.1, 0.5, 0.9, 0.0),
+        "RAdam",
+        {"lr": 0.1, "betas": (0.5, 0.9), "eps": 0.0},
     ),
 }

@@ -1,0 +1,89 @@
+"""Where Adam's kin depart from Optax on purpose, asserted on both sides."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import eqopt
+
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+def updates_of(opt, grads_in_turn):
+    """The updates of all steps, for either library."""
+    state, seen = opt.init(grads_in_turn[0]), []
+    for grads in grads_in_turn:
+        updates, state = opt.update(grads, state, grads)
+        seen.append(updates)
+    return seen
+
+
+def test_yogi_stands_still_without_gradients():
+    zeros = [jnp.zeros(2)] * 3
+    assert not any(u.any() for u in updates_of(eqopt.Yogi(0.1), zeros))
+    assert all(u.all() for u in updates_of(optax.yogi(0.1), zeros))
+
+
+def test_rectifier_in_float32():
+    """Of the sixth step, the first that divides: by the formula, in float64."""
+    t, b2 = 6, 0.999
+    rho_inf = 2 / (1 - b2) - 1
+    rho = rho_inf - 2 * t * b2**t / (1 - b2**t)
+    r = np.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+    # With a constant gradient everything else is one.
+    ones = [jnp.ones(1)] * t
+    ours, theirs = (
+        updates_of(opt, ones)[-1].item()
+        for opt in (eqopt.ScaleByRAdam(), optax.scale_by_radam())
+    )
+    assert ours == pytest.approx(r, rel=3e-5)
+    assert theirs != pytest.approx(r, rel=1e-3)
+
+
+def test_acprop_does_not_explode():
+    """On the Rosenbrock function, one of whose first gradients is zero."""
+
+    def rosenbrock(params):
+        x, y = params
+        return (1 - x) ** 2 + 100 * (y - x**2) ** 2
+
+    def largest(opt):
+        def body(carry, _):
+            params, state = carry
+            value, grads = jax.value_and_grad(rosenbrock)(params)
+            updates, state = opt.update(grads, state, params)
+            return (params + updates, state), value
+
+        start = jnp.zeros(2)
+        return jax.lax.scan(body, (start, opt.init(start)), length=300)[1].max()
+
+    assert largest(eqopt.ACProp(1e-4)) == 1  # where it starts
+    assert largest(optax.contrib.acprop(1e-4)) > 1000
+
+
+def test_acprop_is_about_the_new_mean():
+    """So its second step is longer by 1 / b1."""
+    grads = [jnp.ones(1), jnp.ones(1)]
+    ours = updates_of(eqopt.ScaleByACProp(0.5, rectify=False), grads)
+    theirs = updates_of(optax.contrib.scale_by_acprop(0.5), grads)
+    np.testing.assert_allclose(ours[0], theirs[0])
+    np.testing.assert_allclose(ours[1], 2 * theirs[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (eqopt.NAdam(0.1), optax.nadam(0.1)),
+        (eqopt.Adamax(0.1), optax.adamax(0.1)),
+        (eqopt.AMSGrad(0.1), optax.amsgrad(0.1)),
+        (eqopt.AdaBelief(0.1), optax.adabelief(0.1)),
+    ],
+    ids=["nadam", "adamax", "amsgrad", "adabelief"],
+)
+def test_zero_gradients_in_float16(ours, theirs):
+    zeros = [jnp.zeros(2, jnp.float16)]
+    assert jnp.isfinite(updates_of(ours, zeros)[0]).all()
+    assert not jnp.isfinite(updates_of(theirs, zeros)[0]).all()
