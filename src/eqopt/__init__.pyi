@@ -67,6 +67,21 @@ from ._optimizers.adamax import (
     ScaleByAdamax as ScaleByAdamax,
     ScaleByAdamaxState as ScaleByAdamaxState,
 )
+from ._optimizers.adan import (
+    Adan as Adan,
+    ScaleByAdan as ScaleByAdan,
+    ScaleByAdanState as ScaleByAdanState,
+)
+from ._optimizers.ademamix import (
+    AdEMAMix as AdEMAMix,
+    ScaleByAdEMAMix as ScaleByAdEMAMix,
+    ScaleByAdEMAMixState as ScaleByAdEMAMixState,
+)
+from ._optimizers.adopt import (
+    ADOPT as ADOPT,
+    ScaleByADOPT as ScaleByADOPT,
+    ScaleByADOPTState as ScaleByADOPTState,
+)
 from ._optimizers.amsgrad import (
     AMSGrad as AMSGrad,
     ScaleByAMSGrad as ScaleByAMSGrad,
@@ -102,6 +117,12 @@ from ._optimizers.momo import (
     MoMoAdam as MoMoAdam,
     MoMoAdamState as MoMoAdamState,
     MoMoState as MoMoState,
+)
+from ._optimizers.optimistic import (
+    OptimisticAdam as OptimisticAdam,
+    OptimisticGradientDescent as OptimisticGradientDescent,
+    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
+    ScaleByOptimisticGradientState as ScaleByOptimisticGradientState,
 )
 from ._optimizers.polyak import (
     PolyakSGD as PolyakSGD,
@@ -140,10 +161,19 @@ from ._optimizers.sign import (
     SignSGD as SignSGD,
     Signum as Signum,
 )
+from ._optimizers.simplified_ademamix import (
+    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
 from ._optimizers.sm3 import (
     SM3 as SM3,
     ScaleBySM3 as ScaleBySM3,
     ScaleBySM3State as ScaleBySM3State,
+)
+from ._optimizers.sophia import (
+    Sophia as Sophia,
+    SophiaState as SophiaState,
 )
 from ._optimizers.yogi import (
     ScaleByYogi as ScaleByYogi,
@@ -166,6 +196,10 @@ from ._transforms.clip import (
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
     ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
+)
+from ._transforms.hutchinson import (
+    HutchinsonDiagHessian as HutchinsonDiagHessian,
+    HutchinsonDiagHessianState as HutchinsonDiagHessianState,
 )
 from ._transforms.scale import (
     Identity as Identity,

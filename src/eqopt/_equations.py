@@ -81,6 +81,7 @@ class Operation(NamedTuple):
     packed: tuple[str, ...]  # shared floats, which travel in one vector
     loose: tuple[str, ...]  # shared values of other dtypes
     static: tuple[tuple[str, Any], ...]
+    last: tuple[str, ...] = ()  # slots to store after all else is computed
 
 
 class ShapeMismatch(Exception):
@@ -118,7 +119,7 @@ def _evaluate(program, takes_params, apply, packed, g, *arguments):
         ]
         real = compute_dtype(g, p, *(x for group in leaves for x in group))
         values = iter(packed.astype(real))
-        u, stored = widen(g, real), []
+        u, stored, delayed = widen(g, real), [], []
         for operation, old in zip(program, leaves, strict=True):
             shared = {name: next(values) for name in operation.packed}
             shared |= {name: next(rest) for name in operation.loose}
@@ -131,11 +132,23 @@ def _evaluate(program, takes_params, apply, packed, g, *arguments):
             _check_outputs(operation, g, u, slots, new)
             pairs = zip(new, slots, strict=True)
             stored += [jax.tree.map(_narrow, x, slot) for x, slot in pairs]
-        if not apply:
-            return _narrow(u, g), *stored
-        if u.shape != p.shape:
+            delayed += [name in operation.last for name in operation.slots]
+        if apply and u.shape != p.shape:
             raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
-        return _narrow(widen(p, real) + u, p), *stored
+        result = _narrow(widen(p, real) + u, p) if apply else _narrow(u, g)
+        return result, *(
+            after(result, x) if is_last else x
+            for x, is_last in zip(stored, delayed, strict=True)
+        )
+
+
+def after(first: Array, x: Array) -> Array:
+    """`x`, in such a way that it is computed after `first`.
+
+    Nothing is less than minus infinity, but XLA does not know; it takes away an
+    `optimization_barrier` before it decides what to copy.
+    """
+    return jnp.where(first.real < -jnp.inf, jnp.zeros_like(x), x)
 
 
 def compute_dtype(*leaves: Any) -> Any:

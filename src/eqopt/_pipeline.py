@@ -35,6 +35,9 @@ class Leafwise(NamedTuple):
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
     - `measure`: a function of the whole incoming updates that gives further `shared`
         values: a norm over all leaves, say. It ends the fusing with what came before.
+    - `last`: fields of the state, shaped like the leaf, whose *old* value goes into the
+        update or into other fields. They are stored last. What is computed is the same;
+        without it XLA on a CPU copies them first, so that it can overwrite them early.
     """
 
     equation: Equation
@@ -43,6 +46,7 @@ class Leafwise(NamedTuple):
     reads: Mapping[str, PyTree | Callable[[Updates], PyTree]] = {}
     mask: Mask | None = None
     measure: Callable[[Updates], Mapping[str, Any]] | None = None
+    last: tuple[str, ...] = ()
 
 
 class Pipeline:
@@ -181,6 +185,7 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
         tuple(packed),
         tuple(loose),
         tuple(static.items()),
+        leafwise.last,
     )
     if leafwise.mask is None:
         flags = [True] * len(leaves)

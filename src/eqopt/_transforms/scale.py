@@ -30,6 +30,11 @@ def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
     return g
 
 
+def at(value: ScalarOrSchedule, count: Int[Array, ""]) -> Any:
+    """The value of a hyperparameter in the step after `count` others."""
+    return value(count) if callable(value) else value
+
+
 class Identity(AbstractStateless):
     """Leaves the updates as they are."""
 
@@ -200,7 +205,7 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)
-        return ScaleByLearningRateState(count, _recorded(self._at(count)))
+        return ScaleByLearningRateState(count, recorded(at(self.learning_rate, count)))
 
     def leafwise(
         self,
@@ -208,18 +213,14 @@ class ScaleByLearningRate(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        eta = self._at(state.count)
+        eta = at(self.learning_rate, state.count)
         return Leafwise(
             scale,
-            ScaleByLearningRateState(safe_increment(state.count), _recorded(eta)),
+            ScaleByLearningRateState(safe_increment(state.count), recorded(eta)),
             {"step_size": -eta if self.flip_sign else eta},
         )
 
-    def _at(self, count: Int[Array, ""]) -> Any:
-        schedule = self.learning_rate
-        return schedule(count) if callable(schedule) else schedule
 
-
-def _recorded(learning_rate: Any) -> Float[Array, ""]:
+def recorded(learning_rate: Any) -> Float[Array, ""]:
     # A copy: the state must not share a buffer with the hyperparameter it records.
     return jnp.array(learning_rate, jnp.float32)

@@ -1,0 +1,112 @@
+"""The diagonal of the Hessian, estimated with random signs."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax import lax
+from jaxtyping import Array, Inexact, UInt32
+
+from .._checks import required
+from .._leaves import align, flatten_updates
+from .._random import key_data, next_key, split_like
+from .._transformation import AbstractTransformation, check_state
+from .._types import Key, Params, State, Updates
+
+
+class HutchinsonDiagHessianState(eqx.Module):
+    """`key`: the bits of the random key for the next step."""
+
+    key: UInt32[Array, "*key"]
+
+
+class HutchinsonDiagHessian(AbstractTransformation):
+    r"""Replaces the updates by an estimate of the diagonal of the Hessian.
+
+    $$u = r \odot H r, \qquad r_i = \pm 1 \text{ at random}.$$
+
+    It is right on average, and exact if the Hessian $H$ is diagonal. It costs about as
+    much as two more gradients.
+
+    The extra argument `value_fn` is the loss as a function of the model, on the present
+    batch. It is differentiated with respect to the inexact arrays of `params` that have
+    an update; whatever else is in the model stays as it is. For a complex parameter $x +
+    iy$ the estimate is the mean of those for $x$ and for $y$, as a complex number.
+
+    !!! example
+
+        ```python
+        state = opt.init(model)
+        estimate, state = opt.update(
+            grads, state, model, value_fn=lambda model: loss_fn(model, batch)
+        )
+        ```
+
+    **Arguments:**
+
+    - `key`: a seed or a key of `jax.random`, for the signs.
+
+    **Raises:**
+
+    A `ValueError` in `update` if `params` or `value_fn` are missing.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{bekas2007estimator,
+            author = {Bekas, Costas and Kokiopoulou, Effrosyni and Saad, Yousef},
+            title = {An Estimator for the Diagonal of a Matrix},
+            journal = {Applied Numerical Mathematics},
+            volume = {57},
+            year = {2007},
+        }
+        ```
+    """
+
+    key: Key = 0
+
+    def init(self, params: Params) -> HutchinsonDiagHessianState:
+        return HutchinsonDiagHessianState(key_data(self.key))
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, HutchinsonDiagHessianState]:
+        check_state(self, state)
+        value_fn = required(self, extra, "value_fn")
+        if params is None:
+            raise ValueError(
+                "HutchinsonDiagHessian needs the parameters, but `params` is None. Pass "
+                "the model as third argument: `update(updates, state, model, ...)`."
+            )
+        leaves, treedef = flatten_updates(updates)
+        column = align(treedef, params, "params", updates)
+        chosen = treedef.unflatten(
+            None if u is None else p for u, p in zip(leaves, column, strict=True)
+        )
+        now, later = next_key(state.key, self.key)
+        signs = jax.tree.map(random_signs, split_like(now, chosen), chosen)
+        slope = jax.grad(lambda arrays: value_fn(eqx.combine(arrays, params)))
+        _, products = jax.jvp(slope, (chosen,), (signs,))
+        estimate = jax.tree.map(
+            # Without a conjugate: that of the gradient is in `h` already.
+            lambda r, h, u: (r * h).real.astype(u.dtype),
+            signs,
+            products,
+            updates,
+        )
+        return estimate, HutchinsonDiagHessianState(later)
+
+
+def random_signs(key: Any, p: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
+    real = jnp.finfo(p.dtype).dtype
+    if not jnp.iscomplexobj(p):
+        return jr.rademacher(key, p.shape, real)
+    x, y = jr.rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
+    return lax.complex(x, y)
