@@ -102,6 +102,9 @@ from ._optimizers.dog import (
     DoWG as DoWG,
     DoWGState as DoWGState,
 )
+from ._optimizers.dpsgd import (
+    DPSGD as DPSGD,
+)
 from ._optimizers.lion import (
     Lion as Lion,
     ScaleByLion as ScaleByLion,
@@ -117,6 +120,9 @@ from ._optimizers.momo import (
     MoMoAdam as MoMoAdam,
     MoMoAdamState as MoMoAdamState,
     MoMoState as MoMoState,
+)
+from ._optimizers.noisy_sgd import (
+    NoisySGD as NoisySGD,
 )
 from ._optimizers.optimistic import (
     OptimisticAdam as OptimisticAdam,
@@ -189,9 +195,27 @@ from ._transformation import (
     AbstractStateless as AbstractStateless,
     AbstractTransformation as AbstractTransformation,
 )
+from ._transforms.adaptive_clip import (
+    AdaptiveGradClip as AdaptiveGradClip,
+    unitwise_clip as unitwise_clip,
+    unitwise_norm as unitwise_norm,
+)
+from ._transforms.apply_every import (
+    ApplyEvery as ApplyEvery,
+    ApplyEveryState as ApplyEveryState,
+)
+from ._transforms.average import (
+    EMA as EMA,
+    EMAState as EMAState,
+)
 from ._transforms.clip import (
     Clip as Clip,
     ClipByGlobalNorm as ClipByGlobalNorm,
+)
+from ._transforms.constrain import (
+    KeepParamsNonnegative as KeepParamsNonnegative,
+    ZeroNaNs as ZeroNaNs,
+    ZeroNaNsState as ZeroNaNsState,
 )
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
@@ -200,6 +224,34 @@ from ._transforms.distance_over_gradients import (
 from ._transforms.hutchinson import (
     HutchinsonDiagHessian as HutchinsonDiagHessian,
     HutchinsonDiagHessianState as HutchinsonDiagHessianState,
+)
+from ._transforms.monitoring import (
+    MeasureWithEMA as MeasureWithEMA,
+    Monitor as Monitor,
+    MonitorState as MonitorState,
+    Snapshot as Snapshot,
+    SnapshotState as SnapshotState,
+)
+from ._transforms.noise import (
+    AddNoise as AddNoise,
+    AddNoiseState as AddNoiseState,
+)
+from ._transforms.normalize import (
+    Centralize as Centralize,
+    Normalize as Normalize,
+    NormalizeByUpdateNorm as NormalizeByUpdateNorm,
+)
+from ._transforms.per_example import (
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
+)
+from ._transforms.plateau import (
+    ReduceLROnPlateau as ReduceLROnPlateau,
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
+)
+from ._transforms.privacy import (
+    DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
+    DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
 )
 from ._transforms.scale import (
     Identity as Identity,
@@ -210,6 +262,10 @@ from ._transforms.scale import (
     ScaleByScheduleState as ScaleByScheduleState,
     ScaleByTree as ScaleByTree,
     SetToZero as SetToZero,
+)
+from ._transforms.stateless import (
+    Stateless as Stateless,
+    StatelessWithTreeMap as StatelessWithTreeMap,
 )
 from ._transforms.trace import (
     Trace as Trace,

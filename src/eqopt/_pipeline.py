@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
@@ -30,8 +31,9 @@ class Leafwise(NamedTuple):
     - `shared`: the equation's keyword-only arguments. Numbers and 0-d arrays are traced;
         bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
-        names of its arguments. (The parameters themselves are always there, as `p`.) Or
-        functions that make them, of a tree of the updates' structure, shapes and dtypes.
+        names of its arguments. (The parameters themselves are always there, as `p`.) In
+        the place of a tree, a function that makes it from one like the updates, which
+        has `jax.ShapeDtypeStruct`s for arrays: for random keys, say.
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
     - `measure`: a function of the whole incoming updates that gives further `shared`
         values: a norm over all leaves, say. It ends the fusing with what came before.
@@ -156,9 +158,7 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
         if name == "p":
             continue
         if name in leafwise.reads:
-            tree = leafwise.reads[name]
-            if callable(tree) and not isinstance(tree, eqx.Module):
-                tree = tree(updates)
+            tree = _tree_to_read(leafwise.reads[name], updates)
             columns[name] = align(treedef, tree, name, updates)
         elif hasattr(leafwise.state, name):
             tree = getattr(leafwise.state, name)
@@ -199,6 +199,13 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
                 raise ValueError(_unpaired(owner, name, keystr(updates, i), g is None))
     values = [*packed.values()], [*loose.values()]
     return _Stage(owner, operation, leafwise.state, columns, *values, flags)
+
+
+def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
+    if not callable(tree) or isinstance(tree, eqx.Module):
+        return tree
+    # Shapes alone: the values are not yet what the pending equations make of them.
+    return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
 def _as_scalar(owner: str, name: str, value: Any) -> Any:

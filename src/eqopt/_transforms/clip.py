@@ -1,5 +1,6 @@
 """Bounding updates: each element, or all of them together."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,10 +20,14 @@ from .scale import scale
 def clip(
     g: Inexact[Array, "*leaf"], *, max_delta: Float[Array, ""]
 ) -> Inexact[Array, "*leaf"]:
-    if jnp.iscomplexobj(g):
-        real = jnp.clip(g.real, -max_delta, max_delta)
-        return lax.complex(real, jnp.clip(g.imag, -max_delta, max_delta))
-    return jnp.clip(g, -max_delta, max_delta)
+    return by_parts(lambda g: jnp.clip(g, -max_delta, max_delta), g)
+
+
+def by_parts(fn: Callable, *arrays: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    """A function of real numbers; of complex ones, of either part by itself."""
+    if not jnp.iscomplexobj(arrays[0]):
+        return fn(*arrays)
+    return lax.complex(fn(*(x.real for x in arrays)), fn(*(x.imag for x in arrays)))
 
 
 class Clip(AbstractStateless):

@@ -1,8 +1,39 @@
 """Building blocks."""
 
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
 import eqopt
 
-from ..row import LINEAR, halve, is_matrix, row
+from ..row import LINEAR, Evaluated, halve, is_matrix, row
+
+
+class AddOfLeaf(eqx.Module):
+    """A function with data."""
+
+    factor: Any
+
+    def __call__(self, g, p):
+        factor = jnp.asarray(self.factor, g.dtype)
+        return g if p is None else g + factor * p.astype(g.dtype)
+
+
+class Add(eqx.Module):
+    factor: Any
+
+    def __call__(self, updates, params):
+        return jax.tree.map(AddOfLeaf(self.factor), updates, params)
+
+
+def add_half(updates, params):
+    return Add(0.5)(updates, params)
+
+
+def add_half_of_leaf(g, p):
+    return AddOfLeaf(0.5)(g, p)
 
 
 ROWS = [
@@ -34,4 +65,58 @@ ROWS = [
     ),
     row(lambda decay=0.9: eqopt.Trace(decay), name="Trace", decay=0.8),
     row(lambda: eqopt.Trace(0.9, nesterov=True), name="Trace(nesterov)"),
+    row(lambda decay=0.9: eqopt.EMA(decay), name="EMA", decay=0.8),
+    row(
+        lambda decay=0.9: eqopt.EMA(decay, False, "float32"),
+        name="EMA(biased, float32)",
+        decay=0.8,
+    ),
+    row(lambda: eqopt.ApplyEvery(2), name="ApplyEvery"),
+    row(
+        lambda clipping=0.1, **data: eqopt.AdaptiveGradClip(clipping, **data),
+        name="AdaptiveGradClip",
+        clipping=0.05,
+        eps=0.1,
+    ),
+    row(lambda: eqopt.AdaptiveGradClip(0.1, axis=()), name="AdaptiveGradClip(axis)"),
+    row(eqopt.Centralize),
+    row(eqopt.Normalize),
+    row(eqopt.NormalizeByUpdateNorm, scale_factor=0.5, eps=0.1),
+    row(eqopt.KeepParamsNonnegative),
+    row(eqopt.ZeroNaNs),
+    row(
+        lambda **data: Evaluated(eqopt.ReduceLROnPlateau(patience=1, **data)),
+        name="ReduceLROnPlateau",
+        factor=0.5,
+        rtol=0.1,
+        atol=0.1,
+        min_scale=0.2,
+    ),
+    row(
+        lambda: Evaluated(
+            eqopt.ReduceLROnPlateau(
+                0.5, 1, 1.0, cooldown=1, accumulation_size=2, min_scale=0.3
+            )
+        ),
+        name="ReduceLROnPlateau(means, cooldown)",
+        exempt={
+            "test_a_nan_that_is_left_out_leaves_no_trace": "the best loss is infinity "
+            "until the first one is complete, and here it takes two steps"
+        },
+    ),
+    row(lambda: eqopt.Stateless(add_half), name="Stateless"),
+    row(
+        lambda factor=0.5: eqopt.Stateless(Add(factor)),
+        name="Stateless(Module)",
+        factor=0.3,
+    ),
+    row(
+        lambda: eqopt.StatelessWithTreeMap(add_half_of_leaf),
+        name="StatelessWithTreeMap",
+    ),
+    row(
+        lambda factor=0.5: eqopt.StatelessWithTreeMap(AddOfLeaf(factor)),
+        name="StatelessWithTreeMap(Module)",
+        factor=0.3,
+    ),
 ]

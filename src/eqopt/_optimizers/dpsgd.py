@@ -1,0 +1,43 @@
+"""Gradient descent that tells little about any one example."""
+
+import equinox as eqx
+from jaxtyping import DTypeLike
+
+from .._combinators.chain import Chain
+from .._transformation import AbstractOptimizer
+from .._transforms.privacy import DifferentiallyPrivateAggregate
+from .._types import Key, RealScalarLike, ScalarOrSchedule
+from .sgd import SGD
+
+
+class DPSGD(AbstractOptimizer):
+    r"""Differentially private gradient descent.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is the noisy mean of clipped per-example gradients of
+    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
+    or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
+
+    It takes per-example gradients: those of each parameter have one more axis, the first
+    one.
+
+    **Arguments:**
+
+    - `learning_rate`: a number, a 0-d array or a schedule.
+    - `l2_norm_clip`, `noise_multiplier`, `key`: those of
+        [`eqopt.DifferentiallyPrivateAggregate`][].
+    - `momentum`, `nesterov`, `accumulator_dtype`: those of [`eqopt.SGD`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    l2_norm_clip: RealScalarLike
+    noise_multiplier: RealScalarLike
+    key: Key
+    momentum: RealScalarLike | None = None
+    nesterov: bool = False
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(DifferentiallyPrivateAggregate), self.part(SGD))

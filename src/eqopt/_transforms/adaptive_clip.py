@@ -1,0 +1,181 @@
+"""Clipping the gradient of each unit by the norm of its weights."""
+
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, Inexact, PyTree
+
+from .._checks import check_range
+from .._dimension_numbers import resolve_dimension_numbers
+from .._equations import equation
+from .._leaves import align, is_none
+from .._pipeline import Leafwise
+from .._transformation import AbstractStateless
+from .._types import Params, RealScalarLike, Updates
+from ..numerics import abs_sq, common_dtype, safe_sqrt
+
+
+_Axis: TypeAlias = int | tuple[int, ...] | None
+
+
+def unitwise_norm(
+    x: Inexact[Array, "*leaf"], axis: _Axis = None
+) -> Float[Array, "*leaf"]:
+    r"""The norms of the slices of `x` along some axes, each in the place of its slice.
+
+    **Arguments:**
+
+    - `x`: a floating or complex array.
+    - `axis`: the axis, or a tuple of axes, that a slice extends along. Defaults to the
+        input axes of weights that have their outputs last: all axes of scalars, vectors
+        and what is one but for axes of length 1; the first axis of an array of two or
+        three; all but the last of an array of four or five.
+
+    **Returns:**
+
+    A real array of the shape of `x`, at least float32. Its gradient is 0 where it is 0.
+
+    **Raises:**
+
+    A `ValueError` if `x` has more than five axes and `axis` is `None`, or has no such
+    axis.
+    """
+    if axis is None:
+        axis = _input_axes(x)
+    try:
+        sums = jnp.sum(
+            abs_sq(x.astype(common_dtype(x.dtype, jnp.float32))), axis, keepdims=True
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"An array of shape {x.shape} has no axis {axis}. To clip some leaves only, "
+            "use `eqopt.Masked`."
+        ) from error
+    return jnp.broadcast_to(safe_sqrt(sums), x.shape)
+
+
+def _input_axes(x: Array) -> tuple[int, ...]:
+    if sum(length != 1 for length in x.shape) <= 1:
+        return tuple(range(x.ndim))
+    if x.ndim > 5:
+        raise ValueError(
+            f"Which axes of an array of shape {x.shape} make up a unit? Say so by "
+            "`axis`, for more than five of them."
+        )
+    return (0,) if x.ndim < 4 else tuple(range(x.ndim - 1))
+
+
+def unitwise_clip(
+    g_norm: Float[Array, "*leaf"],
+    max_norm: Float[Array, "*leaf"],
+    grad: Inexact[Array, "*leaf"],
+    div_eps: RealScalarLike = 1e-6,
+) -> Inexact[Array, "*leaf"]:
+    """Scales `grad` down to `max_norm` wherever `g_norm` is not below that.
+
+    **Arguments:**
+
+    - `g_norm`, `max_norm`: the norms that `grad` has and may have, of the shape of
+        `grad`, as [`eqopt.unitwise_norm`][] gives them.
+    - `grad`: a floating or complex array.
+    - `div_eps`: what `g_norm` is at least taken for where it is divided by.
+
+    **Returns:**
+
+    An array of the shape and dtype of `grad`.
+    """
+    least = jnp.asarray(div_eps, g_norm.dtype)
+    with jax.numpy_dtype_promotion("standard"):  # of real and complex
+        clipped = grad * (max_norm / jnp.maximum(g_norm, least))
+    return jnp.where(g_norm < max_norm, grad, clipped.astype(grad.dtype))
+
+
+class _Unit(eqx.Module):
+    """The axes of a unit. A tree without leaves: static for the kernel that gets it."""
+
+    axis: _Axis = eqx.field(static=True)
+
+
+@equation
+def adaptive_clip(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    unit: _Unit,
+    *,
+    clipping: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    max_norm = clipping * jnp.maximum(unitwise_norm(p, unit.axis), eps)
+    return unitwise_clip(unitwise_norm(g, unit.axis), max_norm, g)
+
+
+class AdaptiveGradClip(AbstractStateless):
+    r"""Scales the gradient of each unit down if it is large for the unit's weights.
+
+    $$u_i = g_i \cdot \min\left(1,
+        \frac{\lambda \max(\|p_i\|_2, \varepsilon)}{\|g_i\|_2}\right),$$
+
+    where $i$ is a unit: the weights of all inputs to one output. Equinox's linear,
+    convolution and recurrent layers say which axes these are, also when stacked with
+    `eqx.filter_vmap`. Arrays elsewhere count as weights that have their outputs last, as
+    in [`eqopt.unitwise_norm`][], and a vector as one unit.
+
+    **Arguments:**
+
+    - `clipping`: $\lambda \ge 0$, the largest ratio of update to weights; the paper has
+        0.01 for large batches, and more for smaller ones. It does not clip the last
+        layer.
+    - `eps`: $\varepsilon \ge 0$, what norms of weights are at least taken for, so that
+        zeros can leave zero.
+    - `axis`: the axis, or a tuple of axes, that a unit extends along, for all leaves.
+        Defaults to what is said above.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `update`, if `params` is
+    `None` or a leaf does not have these axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{brock2021high,
+            author = {Brock, Andrew and De, Soham and Smith, Samuel L. and Simonyan,
+                      Karen},
+            title = {High-Performance Large-Scale Image Recognition Without
+                     Normalization},
+            booktitle = {International Conference on Machine Learning},
+            year = {2021},
+        }
+        ```
+    """
+
+    clipping: RealScalarLike
+    eps: RealScalarLike = 1e-3
+    axis: _Axis = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("clipping", "eps"):
+            check_range(self, name, 0)
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(
+            adaptive_clip,
+            shared={"clipping": self.clipping, "eps": self.eps},
+            reads={"unit": lambda updates: self._units(updates, params)},
+        )
+
+    def _units(self, updates: Updates, params: Params | None) -> PyTree:
+        if params is not None:
+            align(jtu.tree_structure(updates, is_none), params, "params", updates)
+        tree = updates if params is None else params
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+        if self.axis is not None:
+            return treedef.unflatten([_Unit(self.axis)] * len(leaves))
+        # Differs from Optax in: weights of Equinox's layers have their outputs first.
+        known = resolve_dimension_numbers(None, tree, params)
+        return treedef.unflatten(_Unit(axes and axes.reduction) for axes in known)

@@ -1,0 +1,82 @@
+"""Collecting updates, to apply several at once."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Inexact, Int
+
+from .._checks import check_count
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Params, Updates
+from ..tree import zeros_like
+
+
+class ApplyEveryState(eqx.Module):
+    """The updates that have not been applied yet.
+
+    **Attributes:**
+
+    - `count`: how many they are, a 0-d int32 array.
+    - `grad_acc`: their sum, a tree like the parameters. (Right after a step that applied
+        it, the one that was applied.)
+    """
+
+    count: Int[Array, ""]
+    grad_acc: Updates
+
+
+@equation
+def collect(
+    g: Inexact[Array, "*leaf"],
+    grad_acc: Inexact[Array, "*leaf"],
+    *,
+    is_first: Bool[Array, ""],
+    is_last: Bool[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    grad_acc = jnp.where(is_first, g, grad_acc + g)
+    return jnp.where(is_last, grad_acc, 0), grad_acc
+
+
+class ApplyEvery(AbstractLeafwise):
+    r"""Adds up updates, and applies their sum in every $k$-th step.
+
+    In all other steps the updates are zero:
+
+    $$u_t = \begin{cases}
+        g_{t-k+1} + \dots + g_t & t = k, 2k, 3k, … \\
+        0 & \text{otherwise.}
+      \end{cases}$$
+
+    Everything else in the chain runs in every step. To accumulate the gradients of
+    several mini-batches for one step of a whole optimizer, use [`eqopt.MultiSteps`][].
+
+    **Arguments:**
+
+    - `k`: an integer of at least 1.
+
+    **Raises:**
+
+    A `ValueError` if `k` is smaller or no integer.
+    """
+
+    k: int | Int[Array, ""] = 1
+
+    def __check_init__(self):
+        check_count(self, "k")
+
+    def init(self, params: Params) -> ApplyEveryState:
+        return ApplyEveryState(jnp.zeros((), jnp.int32), zeros_like(params))
+
+    def leafwise(
+        self, state: ApplyEveryState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = state.count + 1
+        is_last = count >= jnp.asarray(self.k, jnp.int32)
+        return Leafwise(
+            collect,
+            ApplyEveryState(jnp.where(is_last, 0, count), state.grad_acc),
+            {"is_first": state.count == 0, "is_last": is_last},
+        )

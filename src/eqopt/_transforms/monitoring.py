@@ -1,0 +1,257 @@
+"""Taking measurements of the updates that pass by."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import DTypeLike, PyTree
+
+from .._leaves import parameters
+from .._transformation import AbstractTransformation, check_state
+from .._types import Params, RealScalarLike, State, Updates
+from ..numerics import common_dtype
+from .average import EMA, EMAState
+
+
+class SnapshotState(eqx.Module):
+    """`measurement`: what was measured in the last step, by its name in a dictionary."""
+
+    measurement: dict[str, PyTree]
+
+
+class Snapshot(AbstractTransformation):
+    """Measures the updates, and leaves them as they are.
+
+    !!! example
+
+        ```python
+        opt = eqopt.Chain(
+            eqopt.Snapshot("norm_before_clip", eqopt.tree.norm),
+            eqopt.ClipByGlobalNorm(1.0),
+            eqopt.Adam(1e-3),
+        )
+        model, state = opt.step(grads, opt.init(model), model)
+        eqopt.tree.get(state, "norm_before_clip")
+        ```
+
+    **Arguments:**
+
+    - `measure_name`: the name by which `eqopt.tree.get(state, measure_name)` finds what
+        was measured. Before the first step it is zero.
+    - `measure`: a function of the updates, as they are at this place in the chain, that
+        gives an array or a tree of arrays. `init` calls it on shapes like the
+        parameters', to learn the shapes and dtypes of what it gives.
+
+    **Raises:**
+
+    A `ValueError` in `update` if `measure` gives arrays of other shapes than in `init`.
+    """
+
+    measure_name: str = eqx.field(static=True)
+    measure: Callable[[Updates], PyTree]
+
+    def init(self, params: Params) -> SnapshotState:
+        return SnapshotState({self.measure_name: _blank(self.measure, params)})
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, SnapshotState]:
+        check_state(self, state)
+        new, name = self.measure(updates), self.measure_name
+        old = state.measurement[name]
+        return updates, SnapshotState({name: _recorded(self, name, new, old)})
+
+
+class MeasureWithEMA(eqx.Module):
+    """The exponential moving average of a measurement, for [`eqopt.Monitor`][].
+
+    !!! example
+
+        ```python
+        is_clipped = lambda updates: eqopt.tree.norm(updates) > 1.0
+        monitor = eqopt.Monitor({"clipped": eqopt.MeasureWithEMA(is_clipped, 0.9)})
+        ```
+
+    **Arguments:**
+
+    - `measure`: as in [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
+    - `decay`, `debias`: those of [`eqopt.EMA`][].
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
+        the measurement, at least float32.
+
+    **Raises:**
+
+    A `ValueError` if `decay` is out of its range.
+    """
+
+    measure: Callable[[Updates], PyTree]
+    decay: RealScalarLike
+    debias: bool = True
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        try:
+            self._ema  # noqa: B018
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"MeasureWithEMA, {error}") from None
+
+    @property
+    def _ema(self) -> EMA:
+        return EMA(self.decay, self.debias, self.accumulator_dtype)
+
+    def init(self, params: Params) -> EMAState:
+        """The state before the first step.
+
+        **Arguments:**
+
+        - `params`: the parameters.
+        """
+        return self._ema.init(_blank(self._measured, params))
+
+    def update(
+        self,
+        updates: Updates,
+        state: EMAState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, EMAState]:
+        """The average with this measurement in it, and the new state.
+
+        **Arguments:**
+
+        - `updates`, `state`, `params`, `extra`: as in a transformation.
+        """
+        return self._ema.update(self._measured(updates), state)
+
+    def _measured(self, updates: Updates) -> PyTree:
+        to_float = lambda x: x.astype(common_dtype(x.dtype, jnp.float32))
+        return jax.tree.map(lambda x: to_float(jnp.asarray(x)), self.measure(updates))
+
+
+class MonitorState(eqx.Module):
+    """What was measured in the last step.
+
+    **Attributes:**
+
+    - `measurements`: a dictionary, with the names of the measures. Before the first step
+        everything in it is zero.
+    - `measure_states`: the states of the measures in the alphabetical order of their
+        names; `None` for functions.
+    """
+
+    measurements: dict[str, PyTree]
+    measure_states: tuple[State, ...]
+
+
+class Monitor(AbstractTransformation):
+    """Measures the updates in several ways, and leaves them as they are.
+
+    !!! example
+
+        ```python
+        is_clipped = lambda updates: eqopt.tree.norm(updates) > 1.0
+        monitor = eqopt.Monitor(
+            {
+                "norm_before_clip": eqopt.tree.norm,
+                "part_of_steps_clipped": eqopt.MeasureWithEMA(is_clipped, 0.99),
+            }
+        )
+        opt = eqopt.Chain(monitor, eqopt.ClipByGlobalNorm(1.0), eqopt.Adam(1e-3))
+        model, state = opt.step(grads, opt.init(model), model)
+        eqopt.tree.get(state, "norm_before_clip")
+        ```
+
+    **Arguments:**
+
+    - `measures`: measures by name. A measure is a function of the updates, as in
+        [`eqopt.Snapshot`][]; or, to remember something or to look at parameters and
+        extra arguments, an `eqx.Module` with the methods of a transformation:
+        `init(params)`, which gives its state, and `update(updates, state, params,
+        **extra)`, which gives the measurement and the new state. `init` of the monitor
+        calls `update`, too, on shapes like the parameters' and without extra arguments.
+
+    **Raises:**
+
+    A `TypeError` if a measure is neither of them. A `ValueError` in `update` if a
+    measurement has other shapes than in `init`.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    measures: tuple[Any, ...]
+
+    def __init__(self, measures: dict[str, Any]):
+        for name, measure in measures.items():
+            if not (_has_state(measure) or callable(measure)):
+                raise TypeError(
+                    f"Monitor: the measure {name!r} must be a function of the updates, "
+                    "or have the methods `init` and `update`, but is a "
+                    f"{type(measure).__name__}."
+                )
+        # Not kept as a dictionary, which has no hash. Sorted: so are those of the state
+        # when they come out of `jit`.
+        self.names = tuple(sorted(measures))
+        self.measures = tuple(measures[name] for name in self.names)
+
+    def init(self, params: Params) -> MonitorState:
+        measurements, states = {}, []
+        for name, measure in zip(self.names, self.measures, strict=True):
+            state = measure.init(params) if _has_state(measure) else None
+            values = lambda p, m=measure, s=state: _measure(m, p, s, p, {})[0]
+            measurements[name] = _blank(values, params)
+            states.append(state)
+        return MonitorState(measurements, tuple(states))
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, MonitorState]:
+        check_state(self, state)
+        measurements, states = {}, []
+        for name, measure, old in zip(
+            self.names, self.measures, state.measure_states, strict=True
+        ):
+            value, new = _measure(measure, updates, old, params, extra)
+            like = state.measurements[name]
+            measurements[name] = _recorded(self, name, value, like)
+            states.append(new)
+        return updates, MonitorState(measurements, tuple(states))
+
+
+def _has_state(measure: Any) -> bool:
+    return hasattr(measure, "init") and hasattr(measure, "update")
+
+
+def _measure(measure, updates, state, params, extra):
+    if _has_state(measure):
+        return measure.update(updates, state, params, **extra)
+    return measure(updates), None
+
+
+def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
+    """Zeros in the place of what `measure` will give."""
+    shapes = eqx.filter_eval_shape(
+        lambda p: jax.tree.map(jnp.asarray, measure(p)), parameters(params)
+    )
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
+    """`new` in buffers of its own, with the dtypes of `old`."""
+    structures = [jax.tree.structure(tree) for tree in (new, old)]
+    shapes = [[jnp.shape(x) for x in jax.tree.leaves(tree)] for tree in (new, old)]
+    if structures[0] != structures[1] or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{type(owner).__name__}: the measure {name!r} gave arrays of shapes "
+            f"{shapes[0]} in a {structures[0]}, but {shapes[1]} in a {structures[1]} "
+            "for the parameters in `init`. A state keeps its shapes: sum up."
+        )
+    return jax.tree.map(lambda x, like: jnp.array(x, like.dtype, copy=True), new, old)

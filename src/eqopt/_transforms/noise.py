@@ -1,0 +1,99 @@
+"""Gaussian noise, for exploration; for privacy it is in `privacy.py`."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
+
+from .._checks import check_range, check_scalar
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._random import key_data, next_key, split_like
+from .._transformation import AbstractLeafwise
+from .._types import Key, Params, RealScalarLike
+from ..numerics import safe_increment, safe_sqrt
+
+
+class AddNoiseState(eqx.Module):
+    """Where the noise has got to.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `rng_key`: the bits of the key for the next step.
+    """
+
+    count: Int[Array, ""]
+    rng_key: UInt32[Array, "*key"]
+
+
+@equation
+def add_noise(
+    g: Inexact[Array, "*leaf"], key: PRNGKeyArray, *, stddev: Float[Array, ""]
+) -> Inexact[Array, "*leaf"]:
+    return g + stddev * jr.normal(key, g.shape, g.dtype)
+
+
+class AddNoise(AbstractLeafwise):
+    r"""Adds Gaussian noise whose variance decays from step to step.
+
+    $$u_t = g_t + \xi_t, \qquad
+      \xi_t \sim \mathcal N\!\left(0, \frac{\eta}{t^\gamma}\right), \qquad t = 1, 2, …$$
+
+    Each element has noise of its own, in every step. For complex updates, $\xi$ is
+    circular and the variance is that of $|\xi|$.
+
+    **Arguments:**
+
+    - `eta`: $\eta \ge 0$, the variance in the first step.
+    - `gamma`: $\gamma$, how fast it decays; the paper has 0.55.
+    - `key`: a seed or a random key. Equal keys give equal noise.
+
+    **Raises:**
+
+    A `ValueError` if `eta` is negative.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{neelakantan2015adding,
+            author = {Neelakantan, Arvind and Vilnis, Luke and Le, Quoc V. and Sutskever,
+                      Ilya and Kaiser, Lukasz and Kurach, Karol and Martens, James},
+            title = {Adding Gradient Noise Improves Learning for Very Deep Networks},
+            journal = {arXiv:1511.06807},
+            year = {2015},
+        }
+        ```
+    """
+
+    eta: RealScalarLike
+    gamma: RealScalarLike
+    key: Key
+
+    def __check_init__(self):
+        check_range(self, "eta", 0)
+        check_scalar(self, "gamma")
+
+    def init(self, params: Params) -> AddNoiseState:
+        return AddNoiseState(jnp.zeros((), jnp.int32), key_data(self.key))
+
+    def leafwise(
+        self, state: AddNoiseState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        now, later = next_key(state.rng_key, self.key)
+        return Leafwise(
+            add_noise,
+            AddNoiseState(count, later),
+            {"stddev": self._stddev(count)},
+            reads={"key": lambda updates: split_like(now, updates)},
+        )
+
+    def _stddev(self, count: Int[Array, ""]) -> Float[Array, ""]:
+        t: Any = jnp.asarray(count, float)
+        eta: Any = self.eta
+        with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
+            return safe_sqrt(jnp.asarray(eta / t**self.gamma))

@@ -1,0 +1,101 @@
+"""Dividing updates by their norm, and subtracting their mean."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from .._checks import check_range, check_scalar
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractStateless
+from .._types import Params, RealScalarLike, Updates
+from ..tree import norm
+from .scale import scale
+
+
+@equation
+def centralize(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    if g.ndim < 2:
+        return g
+    return g - jnp.mean(g, tuple(range(1, g.ndim)), keepdims=True)
+
+
+class Centralize(AbstractStateless):
+    r"""Gradient centralization: subtracts from each unit's gradient its mean.
+
+    $$u_i = g_i - \operatorname{mean}(g_i),$$
+
+    where $i$ is an index of the first axis, which is that of the outputs in the weights
+    of Equinox's linear and convolution layers. Vectors and scalars stay as they are.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{yong2020gradient,
+            author = {Yong, Hongwei and Huang, Jianqiang and Hua, Xiansheng and Zhang,
+                      Lei},
+            title = {Gradient Centralization: A New Optimization Technique for Deep
+                     Neural Networks},
+            booktitle = {European Conference on Computer Vision},
+            year = {2020},
+        }
+        ```
+    """
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(centralize)
+
+
+class Normalize(AbstractStateless):
+    r"""Divides the updates by their global norm: $u = g / \|g\|_2$.
+
+    The norm is taken over all leaves together. Zero updates stay zero.
+    """
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(scale, measure=lambda g: _by_norm(1.0, norm(g), 0.0))
+
+
+class NormalizeByUpdateNorm(AbstractStateless):
+    r"""Makes the updates about as long as you say:
+    $u = s\, g \,/\, (\|g\|_2 + \varepsilon)$.
+
+    The norm is taken over all leaves together. Zero updates stay zero, also for
+    $\varepsilon = 0$.
+
+    **Arguments:**
+
+    - `scale_factor`: $s$.
+    - `eps`: $\varepsilon \ge 0$.
+
+    **Raises:**
+
+    A `ValueError` if `eps` is negative.
+    """
+
+    scale_factor: RealScalarLike = 1.0
+    eps: RealScalarLike = 1e-6
+
+    def __check_init__(self):
+        check_scalar(self, "scale_factor")
+        check_range(self, "eps", 0)
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(scale, measure=self._factor)
+
+    def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
+        return _by_norm(self.scale_factor, norm(updates), self.eps)
+
+
+def _by_norm(factor: Any, length: Array, eps: Any) -> dict[str, Float[Array, ""]]:
+    with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
+        length = length + eps
+        return {"step_size": factor / jnp.where(length == 0, 1, length)}

@@ -1,0 +1,187 @@
+"""Clipping the gradient of each example of a batch, and adding them up."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Inexact, Int, PyTree
+
+from .._leaves import align, flatten_updates, keystr
+from .._types import Params, RealScalarLike, Updates
+from ..numerics import abs_sq, common_dtype, safe_sqrt
+
+
+def per_example_global_norm_clip(
+    grads: Updates, l2_norm_clip: RealScalarLike
+) -> tuple[Updates, Int[Array, ""]]:
+    r"""Clips the gradient of each example by its global norm, and adds them up.
+
+    $$\sum_i g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)$$
+
+    **Arguments:**
+
+    - `grads`: per-example gradients: a tree of arrays with the examples along their first
+        axes, or `None`.
+    - `l2_norm_clip`: $C \ge 0$.
+
+    **Returns:**
+
+    The sum, a tree of arrays without that axis, and the number of examples that were
+    clipped, a 0-d int32 array.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if an array has no first axis, or another
+    number of examples than the others.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{abadi2016deep,
+            author = {Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H.
+                      Brendan and Mironov, Ilya and Talwar, Kunal and Zhang, Li},
+            title = {Deep Learning with Differential Privacy},
+            booktitle = {ACM SIGSAC Conference on Computer and Communications Security},
+            year = {2016},
+        }
+        ```
+    """
+    leaves, treedef = flatten_updates(grads)
+    batch = batch_size("per_example_global_norm_clip", grads)
+    factors = clip_factors(leaves, l2_norm_clip, batch)
+    total = treedef.unflatten(
+        None if g is None else weighted_sum(factors, g).astype(g.dtype) for g in leaves
+    )
+    return total, _number_clipped(factors)
+
+
+def per_example_layer_norm_clip(
+    grads: Updates, global_l2_norm_clip: RealScalarLike, uniform: bool = True
+) -> tuple[Updates, PyTree[Int[Array, ""]]]:
+    r"""Clips the gradient of each example by its norm in each leaf, and adds them up.
+
+    $$\sum_i g_i \cdot \min\left(1, \frac{C_l}{\|g_i\|_2}\right) \quad
+      \text{in the leaf } l, \qquad \sum_l C_l^2 = C^2.$$
+
+    So the global norm of what an example adds is at most $C$.
+
+    **Arguments:**
+
+    - `grads`: as for [`eqopt.per_example_global_norm_clip`][].
+    - `global_l2_norm_clip`: $C \ge 0$.
+    - `uniform`: whether $C_l^2 = C^2 / L$, for $L$ leaves. Otherwise $C_l^2$ is
+        proportional to the number of parameters in the leaf.
+
+    **Returns:**
+
+    The sum, a tree of arrays without the first axis, and a tree like it of the numbers of
+    examples that were clipped, 0-d int32 arrays.
+
+    **Raises:**
+
+    As [`eqopt.per_example_global_norm_clip`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{mcmahan2018learning,
+            author = {McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang,
+                      Li},
+            title = {Learning Differentially Private Recurrent Language Models},
+            booktitle = {International Conference on Learning Representations},
+            year = {2018},
+        }
+        ```
+    """
+    leaves, treedef = flatten_updates(grads)
+    batch = batch_size("per_example_layer_norm_clip", grads)
+    sizes = [
+        0 if g is None else 1 if uniform else math.prod(g.shape[1:]) for g in leaves
+    ]
+    sums, numbers = [], []
+    for g, size in zip(leaves, sizes, strict=True):
+        if g is None:
+            sums.append(None)
+            numbers.append(None)
+            continue
+        share = math.sqrt(size / max(1, sum(sizes)))
+        factors = clip_factors([g], global_l2_norm_clip, batch, share)
+        sums.append(weighted_sum(factors, g).astype(g.dtype))
+        numbers.append(_number_clipped(factors))
+    return treedef.unflatten(sums), treedef.unflatten(numbers)
+
+
+def batch_size(owner: str, grads: Updates, params: Params | None = None) -> int:
+    """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
+
+    It is 1 if there are no leaves.
+    """
+    leaves, treedef = flatten_updates(grads)
+    ps = leaves if params is None else align(treedef, params, "params", grads)
+    first = None
+    for i, (g, p) in enumerate(zip(leaves, ps, strict=True)):
+        if g is None:
+            continue
+        is_known = params is not None and hasattr(p, "shape")
+        if g.ndim == 0 or (is_known and g.shape[1:] != p.shape):
+            of_parameters = f" of parameters of shape {p.shape}" if is_known else ""
+            raise ValueError(
+                f"{owner} takes per-example gradients, which have the examples along "
+                f"their first axis, but at `{keystr(grads, i)}` there is one of shape "
+                f"{g.shape}{of_parameters}. {_HOW_TO}"
+            )
+        first = first or (i, g.shape[0])
+        if g.shape[0] != first[1] or g.shape[0] == 0:
+            raise ValueError(
+                f"{owner} takes the gradients of one or more examples, but there are "
+                f"{first[1]} at `{keystr(grads, first[0])}`, and {g.shape[0]} at "
+                f"`{keystr(grads, i)}`. {_HOW_TO}"
+            )
+    return 1 if first is None else first[1]
+
+
+_HOW_TO = (
+    "To make them: `eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))(model, "
+    "batch)`."
+)
+
+
+def clip_factors(
+    leaves: list[Any], clip: RealScalarLike, batch: int, share: float = 1.0
+) -> Float[Array, "batch"]:
+    """By how much to multiply each example, for a norm of at most `share * clip`.
+
+    A zero gradient and one that is NaN count as not clipped.
+    """
+    parts = [_squared_norms(g) for g in leaves if g is not None] or [jnp.zeros(batch)]
+    dtype = common_dtype(*(part.dtype for part in parts))
+    stacked = jnp.stack([part.astype(dtype) for part in parts])
+    # The barrier: as in `tree.norm`, or XLA may sum up again wherever it is used.
+    norms = safe_sqrt(jnp.sum(lax.optimization_barrier(stacked), 0))
+    limit = jnp.asarray(clip, dtype) * jnp.asarray(share, dtype)
+    exceeds = norms > limit
+    return jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
+
+
+@jax.jit
+def _squared_norms(g: Inexact[Array, "batch *leaf"]) -> Float[Array, "batch"]:
+    g = g.astype(common_dtype(g.dtype, jnp.float32))
+    return jnp.sum(abs_sq(g), tuple(range(1, g.ndim)))
+
+
+@jax.jit
+def weighted_sum(
+    factors: Float[Array, "batch"], g: Inexact[Array, "batch *leaf"]
+) -> Inexact[Array, "*leaf"]:
+    """The sum over the examples, at least float32."""
+    dtype = common_dtype(g.dtype, jnp.float32)
+    # A product of matrices takes no temporary array, and is much faster on a CPU than a
+    # sum. Accelerators must not round its factors: the bound on the norm is a promise.
+    highest = lax.Precision.HIGHEST
+    return jnp.tensordot(factors.astype(dtype), g.astype(dtype), 1, precision=highest)
+
+
+def _number_clipped(factors: Float[Array, "batch"]) -> Int[Array, ""]:
+    return jnp.sum(factors < 1, dtype=jnp.int32)

@@ -1,0 +1,121 @@
+"""Functions as transformations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Inexact, PyTree
+
+from .._equations import equation
+from .._leaves import align, disagreement, flatten_updates, map_parameters
+from .._pipeline import Leafwise
+from .._transformation import AbstractStateless, AbstractTransformation, check_state
+from .._types import Params, State, Updates
+
+
+class Stateless(AbstractTransformation):
+    """A function of the whole updates as a transformation.
+
+    !!! example
+
+        ```python
+        sign = eqopt.Stateless(lambda updates, params: jax.tree.map(jnp.sign, updates))
+        opt = eqopt.Chain(sign, eqopt.SGD(1e-3))
+        ```
+
+    **Arguments:**
+
+    - `f`: a function of the updates and the parameters that gives the new updates. Where
+        the updates are `None`, so are the parameters, and `jax.tree.map` goes over both.
+        The parameters are `None` if `update` gets none.
+
+    If `f` is an `eqx.Module`, the arrays in it are data, like hyperparameters.
+
+    **Raises:**
+
+    A `ValueError` in `update` if `f` returns a tree of another structure.
+    """
+
+    f: Callable[[Updates, Any], Updates]
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, None]:
+        check_state(self, state)
+        leaves, treedef = flatten_updates(updates)
+        if params is not None:
+            ps = align(treedef, params, "params", updates)
+            pairs = zip(leaves, ps, strict=True)
+            params = treedef.unflatten(None if g is None else p for g, p in pairs)
+        new = self.f(updates, params)
+        new_leaves, new_treedef = flatten_updates(new)
+        if new_treedef != treedef:
+            name = "what `f` returned"
+            raise ValueError(
+                f"Stateless: {disagreement(name, new, 'updates', updates)}"
+            )
+        pairs = zip(new_leaves, leaves, strict=True)
+        new_leaves = [
+            u if u is None or g is None else u.astype(g.dtype) for u, g in pairs
+        ]
+        return treedef.unflatten(new_leaves), None
+
+
+@equation
+def of_update(
+    g: Inexact[Array, "*leaf"], arrays: PyTree, *, f: Callable
+) -> Inexact[Array, "*leaf"]:
+    return eqx.combine(f, arrays)(g, None)
+
+
+@equation
+def of_update_and_parameter(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    arrays: PyTree,
+    *,
+    f: Callable,
+) -> Inexact[Array, "*leaf"]:
+    return eqx.combine(f, arrays)(g, p)
+
+
+class StatelessWithTreeMap(AbstractStateless):
+    """A function of one update as a transformation, for all leaves alike.
+
+    !!! example
+
+        ```python
+        sign = eqopt.StatelessWithTreeMap(lambda g, p: jnp.sign(g))
+        opt = eqopt.Chain(sign, eqopt.SGD(1e-3))
+        ```
+
+    **Arguments:**
+
+    - `f`: a function of an array of updates and the array of parameters that gives the
+        new array of updates. It gets them in at least float32, as an
+        [`eqopt.equation`][] does; the second one is `None` if `update` gets no
+        parameters.
+
+    `f` is compiled once for each shape and dtype of a leaf. If it is an `eqx.Module`, the
+    arrays in it are data, like hyperparameters; write such a Module for a function that
+    would close over arrays.
+    """
+
+    f: Callable[[Array, Any], Array]
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        arrays, f = eqx.partition(self.f, eqx.is_array)
+        return Leafwise(
+            of_update if params is None else of_update_and_parameter,
+            shared={"f": f},
+            reads={"arrays": lambda updates: map_parameters(lambda _: arrays, updates)},
+        )

@@ -1,0 +1,34 @@
+"""Measurements."""
+
+import jax
+import jax.numpy as jnp
+
+import eqopt
+
+from ..row import row
+
+
+def is_long(updates):
+    return eqopt.tree.norm(updates) > 1
+
+
+def first_leaf(updates):
+    """Something of the updates' own dtype, and more than one array."""
+    leaf = jax.tree.leaves(updates)[0]
+    return {"largest": jnp.max(jnp.abs(leaf)), "rows": jnp.sum(leaf, 0)}
+
+
+ROWS = [
+    row(
+        lambda: eqopt.Snapshot("norm", eqopt.tree.norm),
+        name="Snapshot",
+    ),
+    row(lambda: eqopt.Snapshot("first", first_leaf), name="Snapshot(tree)"),
+    row(
+        lambda decay=0.9: eqopt.Monitor(
+            {"norm": eqopt.tree.norm, "long": eqopt.MeasureWithEMA(is_long, decay)}
+        ),
+        name="Monitor",
+        decay=0.8,
+    ),
+]

@@ -1,0 +1,337 @@
+"""Building blocks: what the laws and the comparison with Optax do not say."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+# Units
+
+
+def layer_with(weight):
+    rows, columns = weight.shape[-2:]
+    make = lambda key: eqx.nn.Linear(columns, rows, use_bias=False, key=key)
+    keys = jr.split(jr.key(0), weight.shape[0])
+    layer = make(keys[0]) if weight.ndim == 2 else eqx.filter_vmap(make)(keys)
+    return eqx.tree_at(lambda layer: layer.weight, layer, weight)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4, 2, 3)], ids=["layer", "stacked"])
+def test_units_of_layers(shape):
+    """Rows of the matrices in Equinox's layers, whatever else the tree holds."""
+    weight, grad = (np.asarray(jr.normal(jr.key(i), shape)) for i in range(2))
+    model = {"layer": layer_with(jnp.asarray(weight)), "activation": jnp.tanh}
+    grads = {"layer": layer_with(jnp.asarray(grad)), "activation": None}
+    opt = eqopt.AdaptiveGradClip(0.5, eps=0.7)
+    updates, _ = eqx.filter_jit(opt.update)(grads, None, model)
+    norm = lambda x: np.sqrt((x**2).sum(-1, keepdims=True))
+    allowed = 0.5 * np.maximum(norm(weight), 0.7)
+    expected = grad * np.minimum(1, allowed / norm(grad))
+    np.testing.assert_allclose(updates["layer"].weight, expected, 1e-5)
+
+
+def test_units_of_convolutions():
+    conv = eqx.nn.Conv2d(2, 3, 2, use_bias=False, key=jr.key(0))
+    grads = jax.tree.map(lambda p: 100 * p, eqx.filter(conv, eqx.is_array))
+    updates, _ = eqopt.AdaptiveGradClip(0.1).update(grads, None, conv)
+    np.testing.assert_allclose(updates.weight, 0.1 * conv.weight, 1e-5)
+    tilted = eqx.tree_at(lambda g: g.weight, grads, grads.weight.at[0].multiply(1e-4))
+    updates, _ = eqopt.AdaptiveGradClip(0.1).update(tilted, None, conv)
+    np.testing.assert_allclose(updates.weight[0], 0.01 * conv.weight[0], 1e-5)
+    np.testing.assert_allclose(updates.weight[1], 0.1 * conv.weight[1], 1e-5)
+
+
+def test_norms_of_units():
+    x = jr.normal(jr.key(0), (3, 4))
+    columns = np.sqrt((np.asarray(x) ** 2).sum(0))
+    np.testing.assert_allclose(
+        eqopt.unitwise_norm(x), np.broadcast_to(columns, (3, 4)), 1e-6
+    )
+    half = eqopt.unitwise_norm(jnp.full(4, 300, jnp.float16))
+    assert half.dtype == jnp.float32 and (half == 600).all()
+    slope = jax.grad(lambda x: eqopt.unitwise_norm(x).sum())(jnp.zeros(3))
+    assert (slope == 0).all()
+    with pytest.raises(ValueError, match="Say so by `axis`"):
+        eqopt.unitwise_norm(jnp.ones((2,) * 6))
+    with pytest.raises(ValueError, match=r"of shape \(2,\) has no axis 1"):
+        eqopt.unitwise_norm(jnp.ones(2), axis=1)
+
+
+def test_clipping_units():
+    grad = jnp.array([3.0, 4.0], jnp.bfloat16)
+    g_norm, max_norm = jnp.array([1.0, 4.0]), jnp.array([2.0, 2.0])
+    clipped = eqopt.unitwise_clip(g_norm, max_norm, grad)
+    assert clipped.dtype == jnp.bfloat16 and clipped.tolist() == [3.0, 2.0]
+    with pytest.raises(Exception, match="leaf"):
+        eqopt.unitwise_clip(jnp.ones(3), max_norm, grad)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (None, "AdaptiveGradClip needs the parameters"),
+        ({"v": jnp.ones(2)}, "`params` has another tree structure than `updates`"),
+    ],
+)
+def test_units_of_what(params, message):
+    with pytest.raises(ValueError, match=message):
+        eqopt.AdaptiveGradClip(0.1).update({"w": jnp.ones(2)}, None, params)
+
+
+# Plateaus
+
+
+def scales(opt, values):
+    """The scale in each step."""
+    params = jnp.ones(2)
+    update = eqx.filter_jit(lambda s, v: opt.update(params, s, value=v))
+    state, seen = opt.init(params), []
+    for value in values:
+        updates, state = update(state, jnp.asarray(value))
+        seen.append(float(updates[0]))
+    return np.array(seen)
+
+
+LOSSES = np.concatenate([1 / np.arange(1, 8), np.full(12, 0.2), [0.1], np.full(9, 0.1)])
+
+
+@pytest.mark.parametrize("cooldown", [0, 3])
+@pytest.mark.parametrize("threshold", [1e-4, 0.1])
+def test_plateau_as_in_torch(cooldown, threshold):
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.5, patience=2, threshold=threshold, cooldown=cooldown
+    )
+    expected = []
+    for loss in LOSSES:
+        theirs.step(loss)
+        expected.append(optimizer.param_groups[0]["lr"])
+    opt = eqopt.ReduceLROnPlateau(0.5, 3, threshold, cooldown=cooldown)
+    np.testing.assert_allclose(scales(opt, LOSSES), expected)
+
+
+@pytest.mark.parametrize("rtol", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("start", [-10.0, 10.0])
+def test_tolerances_on_either_side_of_zero(start, rtol):
+    """What improves by more than `rtol * |best|` does, and what does by less does not."""
+    opt = eqopt.ReduceLROnPlateau(0.5, 1, rtol)
+    enough, too_little = start - (10 * rtol + 0.1), start - (10 * rtol - 0.1)
+    assert scales(opt, [start, enough])[-1] == 1.0
+    if rtol:
+        assert scales(opt, [start, too_little])[-1] == 0.5
+    assert scales(opt, [start, start])[-1] == 0.5
+
+
+def test_plateaus_of_means():
+    opt = eqopt.ReduceLROnPlateau(0.5, 1, accumulation_size=jnp.asarray(2))
+    seen = scales(opt, [4.0, 0.0, 0.0, 4.0, 1.0, 0.0])  # means of 2, 2, 0.5
+    np.testing.assert_array_equal(seen, [1, 1, 1, 0.5, 0.5, 0.5])
+
+
+def test_the_smallest_scale():
+    opt = eqopt.ReduceLROnPlateau(0.5, jnp.asarray(1), min_scale=0.3)
+    np.testing.assert_allclose(scales(opt, [1.0] * 4), [1.0, 0.5, 0.3, 0.3])
+
+
+def test_a_nan_is_no_improvement():
+    opt = eqopt.ReduceLROnPlateau(0.5, 2)
+    seen = scales(opt, [np.nan, np.nan, 1.0, 0.5])
+    np.testing.assert_array_equal(seen, [1, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"factor": 1.0}, r"`factor` must be in \(0, 1\)"),
+        ({"patience": 0}, "`patience` must be an integer of at least 1"),
+        ({"rtol": 1.5}, r"`rtol` must be in \[0, 1\]"),
+        ({"min_scale": -0.1}, r"`min_scale` must be in \[0, 1\]"),
+        ({"accumulation_size": 0.5}, "accumulation_size"),
+    ],
+)
+def test_plateau_hyperparameters(arguments, message):
+    with pytest.raises(Exception, match=message):
+        eqopt.ReduceLROnPlateau(**arguments)
+
+
+def test_plateau_of_what():
+    opt = eqopt.ReduceLROnPlateau()
+    with pytest.raises(ValueError, match="needs the extra argument `value`"):
+        opt.update(jnp.ones(2), opt.init(jnp.ones(2)))
+
+
+# Functions
+
+
+class Pull(eqx.Module):
+    strength: jax.Array
+
+    def __call__(self, g, p):
+        return g + self.strength * p
+
+
+def test_functions_with_data():
+    """An array in a Module is data: differentiable, and a new value is no new trace."""
+    params = {"w": jnp.array([1.0, 2.0]), "n": None, "f": jnp.tanh}
+    grads = {"w": jnp.ones(2), "n": None, "f": None}
+
+    def slope(opt):
+        return opt.update(grads, None, params)[0]["w"].sum()
+
+    traced = eqx.debug.assert_max_traces(eqx.filter_grad(slope), max_traces=1)
+    for strength in (1.0, 2.0):
+        opt = eqopt.StatelessWithTreeMap(Pull(jnp.asarray(strength)))
+        assert eqx.filter_jit(traced)(opt).f.strength == 3
+
+
+def test_functions_of_whole_models():
+    """Parameters are `None` wherever updates are."""
+    model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+    grads = eqx.tree_at(lambda g: g.layers[0], grads, None)
+    pull = lambda g, p: jax.tree.map(lambda g, p: g + 2 * p, g, p)
+    updates, _ = eqopt.Stateless(pull).update(grads, None, model)
+    expected = 1 + 2 * model.layers[1].weight
+    np.testing.assert_allclose(updates.layers[1].weight, expected)
+    assert updates.layers[0] is None
+
+
+def test_functions_without_parameters():
+    double = lambda g, p: 2 * g if p is None else g
+    for opt in (
+        eqopt.StatelessWithTreeMap(double),
+        eqopt.Stateless(lambda g, p: jax.tree.map(lambda g: double(g, p), g)),
+    ):
+        updates, _ = opt.update([jnp.ones(2, jnp.bfloat16)], None)
+        assert updates[0].dtype == jnp.bfloat16 and (updates[0] == 2).all()
+
+
+def test_functions_that_lose_a_leaf():
+    opt = eqopt.Stateless(lambda g, p: {"w": g["w"]})
+    with pytest.raises(ValueError, match=r"Only `updates` has a leaf at `\['b'\]`"):
+        opt.update({"w": jnp.ones(2), "b": jnp.ones(2)}, None)
+    opt = eqopt.StatelessWithTreeMap(lambda g, p: g.sum())
+    with pytest.raises(ValueError, match="StatelessWithTreeMap: shapes do not fit"):
+        opt.update({"w": jnp.ones(2)}, None)
+
+
+def test_functions_are_fused():
+    opt = eqopt.Chain(eqopt.StatelessWithTreeMap(jnp.multiply), eqopt.SGD(0.1))
+    params = jnp.ones(2)
+    jaxpr = jax.make_jaxpr(opt.step)(params, opt.init(params), params)
+    assert "of_update_and_parameter_scale_apply" in str(jaxpr)
+
+
+# The others
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_nans_are_found_wherever_they_are(size, dtype):
+    opt = eqopt.ZeroNaNs()
+    clean = jnp.linspace(-2, 3, size).astype(dtype).at[0].set(jnp.inf)
+    update = jax.jit(opt.update)
+    state = opt.init({"x": clean, "empty": jnp.zeros(0, dtype)})
+    for place in {0, size // 2, size - 1}:
+        bad = {"x": clean.at[place].set(jnp.nan), "empty": jnp.zeros(0, dtype)}
+        updates, state = update(bad, state)
+        assert state.found_nan["x"] and not state.found_nan["empty"]
+        assert updates["x"][place] == 0
+        others = np.delete(np.arange(size), place)
+        np.testing.assert_array_equal(updates["x"][others], clean[others])
+    _, state = update({"x": clean, "empty": jnp.zeros(0, dtype)}, state)
+    assert not state.found_nan["x"]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_parameters_stay_nonnegative(dtype):
+    params = jnp.abs(jr.normal(jr.key(0), (100,))).astype(dtype)
+    params = params.at[:3].set(jnp.array([0, 1e-3, -2], dtype))
+    opt = eqopt.Chain(eqopt.SGD(0.7), eqopt.KeepParamsNonnegative())
+    state = opt.init(params)
+    for i in range(5):
+        grads = jr.normal(jr.key(i), (100,), jnp.float32).astype(dtype)
+        params, state = opt.step(grads, state, params)
+        assert (params.real >= 0).all() and (params.imag >= 0).all()
+    assert (params == 0).any() and (params.real > 0).any()
+
+
+def test_nonnegative_without_parameters():
+    with pytest.raises(ValueError, match="KeepParamsNonnegative needs the parameters"):
+        eqopt.KeepParamsNonnegative().update(jnp.ones(2), None)
+
+
+def test_apply_every_with_a_traced_k():
+    grads = jnp.ones(2)
+    for k in (1, 3, jnp.asarray(3)):
+        opt = eqopt.ApplyEvery(k)
+        state, seen = opt.init(grads), []
+        for _ in range(7):
+            updates, state = eqx.filter_jit(opt.update)(grads, state)
+            seen.append(int(updates[0]))
+        assert seen == ([1] * 7 if k == 1 else [0, 0, 3, 0, 0, 3, 0])
+    with pytest.raises(ValueError, match="ApplyEvery: `k` must be an integer of at"):
+        eqopt.ApplyEvery(0)
+
+
+def test_normalizing():
+    grads = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}
+    updates, _ = eqopt.Normalize().update(grads, None)
+    np.testing.assert_allclose([updates["a"], updates["b"]], [[0.6], [0.8]], 1e-6)
+    opt = eqopt.NormalizeByUpdateNorm(eps=0.0)
+    assert (opt.update(jnp.zeros(2), None)[0] == 0).all()
+    bad = eqopt.Normalize().update(jnp.array([1.0, jnp.nan]), None)[0]
+    assert jnp.isnan(bad).all()
+    with pytest.raises(ValueError, match="NormalizeByUpdateNorm: `eps`"):
+        eqopt.NormalizeByUpdateNorm(eps=-1.0)
+
+
+def test_centralized_updates_have_no_mean():
+    x = jr.normal(jr.key(0), (3, 4, 2))
+    updates, _ = eqopt.Centralize().update(x, None)
+    np.testing.assert_allclose(updates.mean((1, 2)), 0, atol=1e-6)
+    assert (eqopt.Centralize().update(x[0, 0], None)[0] == x[0, 0]).all()
+
+
+def test_ema_keeps_its_dtype_and_range():
+    opt = eqopt.EMA(0.9, accumulator_dtype=jnp.float32)
+    params = jnp.ones(2, jnp.bfloat16)
+    updates, state = opt.update(params, opt.init(params))
+    assert state.ema.dtype == jnp.float32 and updates.dtype == jnp.bfloat16
+    np.testing.assert_allclose(state.ema, 0.1, 1e-6)
+    with pytest.raises(ValueError, match=r"EMA: `decay` must be in \[0, 1\)"):
+        eqopt.EMA(1.0)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        eqopt.EMA(0.9),
+        eqopt.ApplyEvery(3),
+        eqopt.Centralize(),
+        eqopt.ZeroNaNs(),
+        eqopt.KeepParamsNonnegative(),
+        eqopt.NormalizeByUpdateNorm(),
+        eqopt.AdaptiveGradClip(0.1),
+        eqopt.StatelessWithTreeMap(jnp.multiply),
+        eqopt.Snapshot("norm", eqopt.tree.norm),
+    ],
+    ids=lambda block: type(block).__name__,
+)
+def test_temporary_memory(block):
+    opt = eqopt.Chain(block, eqopt.SGD(0.1))
+    params = [jnp.zeros((250, 1000)) for _ in range(4)]
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    memory = step.lower(params, state, params).compile().memory_analysis()
+    total = sum(x.nbytes for x in params)
+    # Units have a norm each: here, two vectors of 1000 for each matrix.
+    limit = 0.03 if isinstance(block, eqopt.AdaptiveGradClip) else 0.01
+    assert memory.temp_size_in_bytes < limit * total

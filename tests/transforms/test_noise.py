@@ -1,0 +1,257 @@
+"""Noise has the distribution it says, and comes from the key alone."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+SIZE = 20000
+LIKE = {"a": jnp.zeros(SIZE), "b": [jnp.zeros((SIZE // 4, 4)), None]}
+
+
+def draws(opt, steps=2, like=LIKE):
+    """The noise of each step, one row for each leaf."""
+    state, rows = opt.init(like), []
+    for _ in range(steps):
+        updates, state = opt.update(like, state)
+        rows.append(np.stack([x.ravel() for x in jax.tree.leaves(updates)]))
+    return np.stack(rows)
+
+
+def check_normal(x, variance):
+    """Mean and variance within 4 standard errors."""
+    n = x.size
+    assert abs(x.mean()) < 4 * np.sqrt(variance / n)
+    assert abs(x.var() - variance) < 4 * variance * np.sqrt(2 / n)
+
+
+def check_independent(x):
+    """All rows of `x`: correlations within 4 standard errors."""
+    correlations = np.corrcoef(x.reshape(-1, x.shape[-1]))
+    off_diagonal = correlations - np.eye(len(correlations))
+    assert np.abs(off_diagonal).max() < 4 / np.sqrt(x.shape[-1])
+
+
+def test_distribution():
+    noise = draws(eqopt.AddNoise(0.3, 0.6, key=1), steps=3)
+    for t, in_step in enumerate(noise, start=1):
+        for leaf in in_step:
+            check_normal(leaf, 0.3 / t**0.6)
+    check_independent(noise)
+
+
+def test_complex_noise():
+    like = jnp.zeros(SIZE, jnp.complex64)
+    noise = draws(eqopt.AddNoise(0.3, 0.6, key=1), 1, like)[0, 0]
+    check_normal(noise.real, 0.15)
+    check_normal(noise.imag, 0.15)
+    check_independent(np.stack([noise.real, noise.imag]))
+
+
+def test_noise_of_half_precision_is_not_coarse():
+    """It is drawn in float32: in bfloat16 there are but 128 numbers between 0.5 and 1."""
+    opt = eqopt.Chain(eqopt.AddNoise(1.0, 0.0, key=0), eqopt.Scale(1.0))
+    params = jnp.zeros(SIZE)
+    grads = params.astype(jnp.bfloat16)
+    new, _ = opt.step(grads, opt.init(params), params)
+    assert len(np.unique(new)) > 0.9 * SIZE
+
+
+KEYS = {
+    "seed": lambda i: i,
+    "typed": jr.key,
+    "raw": jr.PRNGKey,
+    "another implementation": lambda i: jr.key(i, impl="rbg"),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys(kind):
+    """Equal keys give equal noise, other keys other noise; also under `jit`."""
+    opt = lambda i: eqopt.AddNoise(1.0, 0.0, KEYS[kind](i))
+    like = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+    first = opt(1).update(like, opt(1).init(like))
+    assert bool(eqx.tree_equal(first, opt(1).update(like, opt(1).init(like))))
+    run = eqx.filter_jit(lambda opt: opt.update(like, opt.init(like)))
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(run(opt(1))), strict=True):
+        np.testing.assert_allclose(a, b, 1e-6)
+    other, _ = opt(2).update(like, opt(2).init(like))
+    assert not np.isclose(first[0]["a"], other["a"]).any()
+
+
+def test_a_seed_is_its_key():
+    of = lambda key: draws(eqopt.AddNoise(1.0, 0.0, key), 2, jnp.zeros(3))
+    np.testing.assert_array_equal(of(7), of(jr.key(7)))
+    np.testing.assert_array_equal(of(7), of(jr.PRNGKey(7)))
+
+
+def test_populations_of_keys():
+    like = jnp.zeros(3)
+
+    def noise(key):
+        opt = eqopt.NoisySGD(1.0, key=key)
+        return opt.update(like, opt.init(like))[0]
+
+    keys = jr.split(jr.key(0), 4)
+    several = eqx.filter_jit(eqx.filter_vmap(noise))(keys)
+    for one, key in zip(several, keys, strict=True):
+        np.testing.assert_allclose(one, noise(key), 1e-5)
+
+
+def test_masked_noise():
+    like = {"a": jnp.zeros(3), "b": jnp.zeros(3)}
+    opt = eqopt.Masked(eqopt.AddNoise(1.0, 0.0, 0), {"a": True, "b": False})
+    updates, _ = opt.update(like, opt.init(like), like)
+    assert (updates["a"] != 0).all() and (updates["b"] == 0).all()
+
+
+def test_negative_variance():
+    with pytest.raises(ValueError, match=r"NoisySGD: `eta` must be in \[0, inf\)"):
+        eqopt.NoisySGD(0.1, eta=-1.0)
+
+
+# Per-example gradients
+
+BATCH = {"w": jnp.array([[3.0, 4.0], [0.0, 0.0], [0.3, 0.0]]), "b": jnp.zeros(3)}
+PARAMS = {"w": jnp.zeros(2), "b": jnp.zeros(())}
+
+
+def test_clipped_mean_by_hand():
+    opt = eqopt.DifferentiallyPrivateAggregate(1.0, 0.0, key=0)
+    updates, _ = opt.update(BATCH, opt.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["w"], np.array([0.6 + 0.3, 0.8]) / 3, 1e-6)
+    assert updates["b"] == 0
+
+
+@pytest.mark.parametrize("clip", [0.0, float("inf")])
+def test_extreme_clips(clip):
+    opt = eqopt.DifferentiallyPrivateAggregate(clip, 0.0, key=0)
+    updates, _ = opt.update(BATCH, opt.init(PARAMS), PARAMS)
+    total = np.zeros(2) if clip == 0 else np.array([3.3, 4.0])
+    np.testing.assert_allclose(updates["w"], total / 3, 1e-6)
+
+
+def test_private_noise():
+    """Its standard deviation is that of the sum, divided by the size of the batch."""
+    batch = jax.tree.map(lambda x: jnp.zeros((5, *x.shape)), LIKE)
+    opt = eqopt.DifferentiallyPrivateAggregate(0.5, 3.0, key=0)
+    noise = draws(opt, 2, batch)
+    for in_step in noise:
+        for leaf in in_step:
+            check_normal(leaf, (0.5 * 3.0 / 5) ** 2)
+    check_independent(noise)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_the_sum_of_many_halves(dtype):
+    """In float32, where their own precision would stop at 256 or 2048."""
+    batch = jnp.full((5000, 1), 0.5, dtype)
+    total, clipped = eqopt.per_example_global_norm_clip(batch, 1.0)
+    assert total.dtype == dtype and clipped == 0
+    np.testing.assert_allclose(total.astype(jnp.float32), 2500, rtol=4e-3)
+
+
+def oracle(leaves, clips):
+    """In NumPy: the clipped sum and the number of clipped ones, by leaf."""
+    result = []
+    for x, clip in zip(leaves, clips, strict=True):
+        norms = np.sqrt((np.abs(x) ** 2).reshape(len(x), -1).sum(1))
+        factors = np.minimum(1, clip / norms)
+        result.append((np.tensordot(factors, x, 1), (factors < 1).sum()))
+    return result
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_clipping_by_layer(uniform):
+    shapes = [(4, 3, 2), (4, 5), (4,)]
+    leaves = [np.asarray(jr.normal(jr.key(i), s)) for i, s in enumerate(shapes)]
+    sizes = [1, 1, 1] if uniform else [6, 5, 1]
+    grads = {"a": leaves[0], "b": [leaves[1], None, leaves[2]]}
+    grads = jax.tree.map(jnp.asarray, grads)
+    total, clipped = eqopt.per_example_layer_norm_clip(grads, 1.5, uniform)
+    assert jax.tree.structure(total) == jax.tree.structure(grads)
+    clips = [1.5 * np.sqrt(size / sum(sizes)) for size in sizes]
+    for (expected, count), mine, number in zip(
+        oracle(leaves, clips),
+        jax.tree.leaves(total),
+        jax.tree.leaves(clipped),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, expected, 1e-5)
+        assert number == count and number.dtype == jnp.int32
+
+
+def test_clipping_complex_examples():
+    batch = jr.normal(jr.key(0), (4, 3), jnp.complex64)
+    total, clipped = eqopt.per_example_global_norm_clip(batch, 0.5)
+    [(expected, count)] = oracle([np.asarray(batch)], [0.5])
+    np.testing.assert_allclose(total, expected, 1e-5)
+    assert clipped == count == 4
+
+
+def test_per_example_gradients_of_a_model():
+    model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
+    x = jr.normal(jr.key(1), (6, 2))
+    loss = lambda model, x: model(x)[0] ** 2
+    grads = eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))(model, x)
+    opt = eqopt.DPSGD(0.1, 1e6, 0.0, key=0, momentum=0.9)
+    private, _ = eqx.filter_jit(opt.step)(grads, opt.init(model), model)
+    mean = eqx.filter_grad(
+        lambda model: jnp.mean(jax.vmap(lambda x: loss(model, x))(x))
+    )
+    plain = eqopt.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, mean(model)))
+    for a, b in zip(
+        *(jax.tree.leaves(eqx.filter(m, eqx.is_array)) for m in (private, plain)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"w": (3, 2), "b": ()}, r"at `\['b'\]` there is one of shape \(\) of"),
+        ({"w": (2,), "b": (2,)}, r"shape \(2,\) of parameters of shape \(2,\).*_vmap"),
+        ({"w": (3, 2), "b": (4,)}, r"there are 4 at `\['b'\]`, and 3 at `\['w'\]`"),
+        ({"w": (0, 2), "b": (0,)}, "one or more examples, but there are 0"),
+        ({"w": (3, 2)}, "Only `params` has a leaf at"),
+    ],
+    ids=["scalar", "no batch", "two batches", "empty", "another tree"],
+)
+def test_wrong_batches(shapes, message):
+    grads = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0)
+    with pytest.raises(ValueError, match=message):
+        opt.update(grads, opt.init(PARAMS), PARAMS)
+
+
+@pytest.mark.parametrize(
+    "clip", [eqopt.per_example_global_norm_clip, eqopt.per_example_layer_norm_clip]
+)
+def test_no_batch_to_clip(clip):
+    with pytest.raises(ValueError, match=r"_norm_clip takes per-example gradients"):
+        clip(PARAMS, 1.0)
+
+
+def test_no_negative_clip():
+    with pytest.raises(
+        ValueError, match=r"DPSGD: `l2_norm_clip` must be in \[0, inf\)"
+    ):
+        eqopt.DPSGD(0.1, -1.0, 1.0, key=0)
+
+
+def test_no_copy_of_the_batch():
+    """What is temporary is of the size of the parameters, not of the batch."""
+    params = [jnp.zeros((250, 1000)) for _ in range(4)]
+    batch = [jax.ShapeDtypeStruct((16, 250, 1000), jnp.float32) for _ in params]
+    opt = eqopt.DPSGD(0.1, 1.0, 0.0, key=0, momentum=0.9)
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    memory = step.lower(params, state, batch).compile().memory_analysis()
+    total = sum(x.nbytes for x in params)
+    assert memory.temp_size_in_bytes < 4 * total
