@@ -105,6 +105,11 @@ from ._optimizers.dog import (
 from ._optimizers.dpsgd import (
     DPSGD as DPSGD,
 )
+from ._optimizers.galore import (
+    GaLore as GaLore,
+    ScaleByGaLore as ScaleByGaLore,
+    ScaleByGaLoreState as ScaleByGaLoreState,
+)
 from ._optimizers.lion import (
     Lion as Lion,
     ScaleByLion as ScaleByLion,
@@ -120,6 +125,9 @@ from ._optimizers.momo import (
     MoMoAdam as MoMoAdam,
     MoMoAdamState as MoMoAdamState,
     MoMoState as MoMoState,
+)
+from ._optimizers.muon import (
+    Muon as Muon,
 )
 from ._optimizers.noisy_sgd import (
     NoisySGD as NoisySGD,
@@ -154,6 +162,10 @@ from ._optimizers.rprop import (
     Rprop as Rprop,
     ScaleByRprop as ScaleByRprop,
     ScaleByRpropState as ScaleByRpropState,
+)
+from ._optimizers.scale_by_muon import (
+    ScaleByMuon as ScaleByMuon,
+    ScaleByMuonState as ScaleByMuonState,
 )
 from ._optimizers.schedule_free import (
     ScheduleFreeAdamW as ScheduleFreeAdamW,

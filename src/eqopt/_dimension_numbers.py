@@ -3,14 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, no_type_check
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from ._leaves import is_none, is_parameter, keystr, resolve
+from ._leaves import is_none, is_parameter, keystr, parameters, resolve
 from ._types import Params
 
 
@@ -56,33 +57,38 @@ class MatrixDimensionNumbers:
 
 
 # A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it, or
-# a function of the parameters that gives one. (Checked below, for a better message.)
+# a function of the parameters that gives one. (It is checked below, for the message.)
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
-
-_LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)
 
 
 def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
     """For each leaf (counting `None`s), how it multiplies the inputs of its layer.
 
     The weights of Equinox's linear, convolution and recurrent layers are known by the
-    layer, stacked or not; arrays elsewhere are matrices, inputs first, if they have two
-    axes. Embeddings, biases and all else are no matrices.
+    layer, stacked or not; what other layers hold (embeddings, scales of norms, biases) is
+    no matrix. Arrays elsewhere are matrices, inputs first, if they have two axes.
     """
-    layers = jtu.tree_leaves(tree, is_leaf=lambda x: x is None or type(x) in _WEIGHTS)
-    return [numbers for layer in layers for numbers in _of_layer(layer)]
+    is_inner = lambda x: x is None or (_is_layer(x) and x is not tree)
+    numbers = []
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
+        if _is_layer(x):
+            numbers += of_layers(x)
+        elif not is_parameter(x):
+            numbers.append(None)
+        elif _is_layer(tree) and len(path) == 1:
+            weights, of_weights = _WEIGHTS.get(type(tree), _NO_WEIGHTS)
+            numbers.append(of_weights(tree) if path[0].name in weights else None)
+        else:
+            numbers.append(MatrixDimensionNumbers() if x.ndim == 2 else None)
+    return numbers
 
 
-def _of_layer(layer: Any) -> list[MatrixDimensionNumbers | None]:
-    if type(layer) not in _WEIGHTS:
-        is_matrix = is_parameter(layer) and layer.ndim == 2
-        return [MatrixDimensionNumbers() if is_matrix else None]
-    names, numbers = _WEIGHTS[type(layer)]
-    leaves, _ = jtu.tree_flatten_with_path(layer, is_leaf=is_none)
-    return [
-        numbers(layer) if is_parameter(x) and jtu.keystr(path)[1:] in names else None
-        for path, x in leaves
-    ]
+@no_type_check  # called once per leaf, like those below
+def _is_layer(x):
+    return isinstance(x, eqx.Module) and type(x).__module__.startswith("equinox.nn.")
+
+
+_LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)
 
 
 def _kernel(layer: Any) -> MatrixDimensionNumbers:
@@ -90,21 +96,16 @@ def _kernel(layer: Any) -> MatrixDimensionNumbers:
     return MatrixDimensionNumbers(tuple(range(-inputs, 0)), -inputs - 1)
 
 
-_WEIGHTS: dict[type, tuple[set[str], Callable]] = {
-    eqx.nn.Linear: ({"weight"}, lambda layer: _LINEAR),
-    eqx.nn.Embedding: (set(), lambda layer: None),
-    eqx.nn.LSTMCell: ({"weight_ih", "weight_hh"}, lambda layer: _LINEAR),
-    eqx.nn.GRUCell: ({"weight_ih", "weight_hh"}, lambda layer: _LINEAR),
+_WEIGHTS: dict[type, tuple[tuple[str, ...], Callable]] = {
+    eqx.nn.Linear: (("weight",), lambda layer: _LINEAR),
+    eqx.nn.LSTMCell: (("weight_ih", "weight_hh"), lambda layer: _LINEAR),
+    eqx.nn.GRUCell: (("weight_ih", "weight_hh"), lambda layer: _LINEAR),
 } | {
-    getattr(eqx.nn, f"Conv{kind}"): ({"weight"}, _kernel)
-    for kind in (
-        "",
-        "1d",
-        "2d",
-        "3d",
-        *(f"Transpose{n}" for n in ("", "1d", "2d", "3d")),
-    )
+    getattr(eqx.nn, f"Conv{transpose}{n}"): (("weight",), _kernel)
+    for transpose in ("", "Transpose")
+    for n in ("", "1d", "2d", "3d")
 }
+_NO_WEIGHTS = (), lambda layer: None
 
 
 def resolve_dimension_numbers(
@@ -119,17 +120,22 @@ def resolve_dimension_numbers(
 
     - `given`: a tree of `MatrixDimensionNumbers` and `None` like the parameters or a
         prefix of them, a function of the parameters that gives one, or `None` for
-        `default(tree)`.
+        `default(tree)`. One `MatrixDimensionNumbers` alone is for all arrays that have
+        two axes or more.
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_none)
-    name = "weight_dimension_numbers"
-    numbers = default(tree) if given is None else resolve(name, given, tree, params)
+    if callable(given) and not isinstance(given, eqx.Module):
+        given = given(parameters(tree if params is None else params))
+    if given is None:
+        numbers = default(tree)
+    elif isinstance(given, MatrixDimensionNumbers):
+        numbers = [given if np.ndim(x) >= 2 else None for x in leaves]
+    else:
+        numbers = resolve("weight_dimension_numbers", given, tree, params)
     return [
-        _axes_of(n, x, lambda i=i: keystr(tree, i))
-        if n is not None and is_parameter(x)
-        else None
+        _axes_of(n, x, tree, i) if n is not None and is_parameter(x) else None
         for i, (n, x) in enumerate(zip(numbers, leaves, strict=True))
     ]
 
@@ -141,12 +147,29 @@ class Axes(NamedTuple):
     reduction: tuple[int, ...]
     output: tuple[int, ...]
 
+    def short_side_first(self, shape: tuple[int, ...]) -> "Axes":
+        """These axes with the smaller side of the matrices as rows.
 
-def _axes_of(numbers: Any, x: Array, path: Callable[[], str]) -> Axes:
+        Of square matrices the side whose axis comes first, as they lie in memory.
+        """
+        sides = self.reduction, self.output
+        return Axes(
+            self.stack, *sorted(sides, key=lambda side: (size(shape, side), side))
+        )
+
+
+@no_type_check
+def size(shape, axes):
+    """How many elements an array of this shape has along some axes together."""
+    return math.prod(shape[axis] for axis in axes)
+
+
+@no_type_check
+def _axes_of(numbers, x, tree, index):
     if not isinstance(numbers, MatrixDimensionNumbers):
         raise TypeError(
-            f"`weight_dimension_numbers` has {numbers!r} at `{path()}`: it holds "
-            "`eqopt.MatrixDimensionNumbers`, or `None` for what is no matrix."
+            f"`weight_dimension_numbers` has {numbers!r} at `{keystr(tree, index)}`: it "
+            "holds `eqopt.MatrixDimensionNumbers`, or `None` for what is no matrix."
         )
     reduction, output = (
         tuple(axis + x.ndim if axis < 0 else axis for axis in _tuple(axes))
@@ -155,8 +178,8 @@ def _axes_of(numbers: Any, x: Array, path: Callable[[], str]) -> Axes:
     named = reduction + output
     if len({*named}) < len(named) or not all(0 <= axis < x.ndim for axis in named):
         raise ValueError(
-            f"{numbers} does not fit `{path()}`, which has shape {x.shape}: each axis is "
-            f"one of {x.ndim}, and stands for one thing."
+            f"{numbers} does not fit `{keystr(tree, index)}`, which has shape {x.shape}: "
+            f"each axis is one of {x.ndim}, and stands for one thing."
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
     return Axes(stack, reduction, output)
@@ -166,7 +189,7 @@ def to_matrices(
     x: Inexact[Array, "*leaf"], axes: Axes
 ) -> Inexact[Array, "stack reduction output"]:
     """A stack of matrices, with the reduced axes as rows and the output as columns."""
-    shape = [math.prod(x.shape[axis] for axis in group) for group in axes]
+    shape = [size(x.shape, group) for group in axes]
     return jnp.transpose(x, sum(axes, ())).reshape(shape)
 
 

@@ -1,0 +1,103 @@
+"""What the laws and the comparison with Optax do not say of GaLore."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (6, 3), (4, 4)])
+def test_by_hand(shape):
+    """The paper's algorithm with Adam: the short side is projected."""
+    opt = eqopt.GaLore(0.1, rank=2, update_proj_gap=2, scale=0.25, weight_decay=0.5)
+    params = jr.normal(jr.key(0), shape)
+    state, p = opt.init(params), np.asarray(params, np.float64)
+    m = v = projector = np.zeros(())
+    for t in range(1, 6):
+        grad = jr.normal(jr.key(t), shape)
+        params, state = opt.step(grad, state, params)
+        g = np.asarray(grad, np.float64)
+        g = g if shape[0] <= shape[1] else g.T
+        if (t - 1) % 2 == 0:
+            u, _, _ = np.linalg.svd(g)
+            found = np.asarray(eqopt.tree.get(state, "projector"))[0]
+            # Singular vectors are unique up to their signs.
+            projector = u[:, :2] * np.sign(np.sum(found * u[:, :2], 0))
+            np.testing.assert_allclose(found, projector, rtol=1e-3, atol=1e-4)
+        r = projector.T @ g
+        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r**2
+        n = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        u = 0.25 * projector @ n
+        p = p - 0.1 * ((u if shape[0] <= shape[1] else u.T) + 0.5 * p)
+        np.testing.assert_allclose(params, p, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize("shape", [(3, 6), (6, 3), (2, 3, 4)])
+def test_at_full_rank_nothing_is_lost(shape, dtype):
+    numbers = eqopt.MatrixDimensionNumbers(-2, -1)
+    opt = eqopt.ScaleByGaLore(
+        scale=2.0, inner=eqopt.Identity(), weight_dimension_numbers=numbers
+    )
+    g = jr.normal(jr.key(0), shape, dtype)
+    updates, _ = opt.update(g, opt.init(g))
+    np.testing.assert_allclose(updates, 2 * g, rtol=1e-4, atol=1e-5)
+
+
+def test_models():
+    """Convolutions and stacked layers are projected; vectors are not scaled."""
+    keys = jr.split(jr.key(0), 3)
+    make = lambda key: eqx.nn.Linear(4, 6, key=key)
+    model = [eqx.filter_vmap(make)(keys[:2]), eqx.nn.Conv2d(2, 5, 3, key=keys[2])]
+    opt = eqopt.ScaleByGaLore(rank=2, scale=3.0, inner=eqopt.Trace(0.5))
+    state = opt.init(model)
+    grads = jax.tree.map(
+        lambda p: jnp.cos(jnp.arange(p.size, dtype=p.dtype) ** 2).reshape(p.shape),
+        eqx.filter(model, eqx.is_inexact_array),
+    )
+    updates, state = opt.update(grads, state, model)
+    linear, conv = state.projector
+    assert linear.weight.shape == (2, 4, 2) and conv.weight.shape == (1, 5, 2)
+    assert linear.bias is None
+    linear, conv = state.inner_state.trace
+    assert linear.weight.shape == (2, 2, 6) and conv.weight.shape == (2, 18)
+    assert jnp.array_equal(updates[0].bias, grads[0].bias)
+    for u, g in [
+        (updates[0].weight[1], grads[0].weight[1]),
+        (updates[1].weight.reshape(5, 18), grads[1].weight.reshape(5, 18)),
+    ]:
+        u_, s, vh = np.linalg.svd(g, full_matrices=False)
+        nearest = (u_[:, :2] * s[:2]) @ vh[:2]
+        np.testing.assert_allclose(u, 3 * nearest, rtol=1e-3, atol=1e-4)
+
+
+def test_the_inner_optimizer_is_not_shown_the_parameters():
+    params = jnp.ones((2, 3))
+    opt = eqopt.GaLore(0.1, inner=eqopt.AdamW(0.1))
+    with pytest.raises(ValueError, match=r"needs the parameters, but `params` is None"):
+        opt.update(params, opt.init(params), params)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, "`rank` must be an integer of at least 1, but is 0"),
+        ({"update_proj_gap": 0}, "`update_proj_gap` must be an integer of at least 1"),
+        ({"scale": jnp.ones(2)}, r"`scale` must be a real number .* has shape \(2,\)"),
+    ],
+)
+def test_errors(arguments, message):
+    for make in (eqopt.ScaleByGaLore, lambda **kwargs: eqopt.GaLore(0.1, **kwargs)):
+        with pytest.raises(ValueError, match=message):
+            make(**arguments)
+
+
+def test_error_of_a_matrix_without_projector():
+    opt = eqopt.ScaleByGaLore()
+    state = opt.init([jnp.ones(2)])
+    with pytest.raises(ValueError, match=r"matrix at `\[0\]`, which has no projector"):
+        opt.update([jnp.ones((2, 2))], state)

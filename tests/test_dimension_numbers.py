@@ -1,0 +1,164 @@
+"""Which axes of which arrays make matrices."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt._dimension_numbers import (
+    Axes,
+    from_matrices,
+    of_layers,
+    resolve_dimension_numbers,
+    to_matrices,
+)
+
+
+Numbers = eqopt.MatrixDimensionNumbers
+LINEAR = Numbers(-1, -2)
+nn, KEY = eqx.nn, jax.random.key(0)
+
+
+def chosen(model):
+    """The key paths of the matrices in a model, with their dimension numbers."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda x: x is None)
+    numbers = of_layers(model)
+    assert len(numbers) == len(paths)
+    return {
+        jax.tree_util.keystr(path): n
+        for (path, _), n in zip(paths, numbers, strict=True)
+        if n is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Linear(2, 3, key=KEY), {".weight": LINEAR}),
+        (nn.Conv1d(2, 3, 4, key=KEY), {".weight": Numbers((-2, -1), -3)}),
+        (nn.Conv2d(2, 3, 4, key=KEY), {".weight": Numbers((-3, -2, -1), -4)}),
+        (nn.ConvTranspose1d(2, 3, 4, key=KEY), {".weight": Numbers((-2, -1), -3)}),
+        (
+            nn.GRUCell(2, 3, key=KEY),
+            {".weight_ih": LINEAR, ".weight_hh": LINEAR},
+        ),
+        (
+            nn.LSTMCell(2, 3, key=KEY),
+            {".weight_ih": LINEAR, ".weight_hh": LINEAR},
+        ),
+        (nn.Embedding(5, 3, key=KEY), {}),
+        (nn.LayerNorm((2, 3)), {}),
+        (nn.PReLU(0.1), {}),
+        (nn.WeightNorm(nn.Linear(2, 3, key=KEY)), {".layer.weight": LINEAR}),
+        (
+            nn.MultiheadAttention(2, 4, key=KEY),
+            {
+                f".{name}_proj.weight": LINEAR
+                for name in ("query", "key", "value", "output")
+            },
+        ),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, eqx.Module) else None,
+)
+def test_layers(layer, expected):
+    assert chosen(layer) == expected
+    # The same in a model, with parameters alone, and as a stack of layers.
+    assert chosen([layer]) == {f"[0]{path}": n for path, n in expected.items()}
+    assert chosen(eqx.filter(layer, eqx.is_inexact_array)) == expected
+    stacked = jax.tree.map(
+        lambda x: jnp.stack([x, x]) if eqx.is_inexact_array(x) else x, layer
+    )
+    assert chosen(stacked) == expected
+
+
+def test_arrays_of_ones_own():
+    class Mine(eqx.Module):
+        matrix: jax.Array
+        vector: jax.Array
+        cube: jax.Array
+
+        def __call__(self, x, key=None):
+            return x
+
+    mine = Mine(jnp.ones((2, 3)), jnp.ones(2), jnp.ones((2, 2, 2)))
+    assert chosen(mine) == {".matrix": Numbers(0, 1)}
+    # Also if it stands within a container of Equinox's.
+    assert chosen(nn.Sequential([mine])) == {".layers[0].matrix": Numbers(0, 1)}
+    assert chosen({"ints": jnp.ones((2, 2), int), "none": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("shape", "numbers", "matrices"),
+    [
+        ((2, 3), Numbers(), (1, 2, 3)),
+        ((2, 3), Numbers(-1, -2), (1, 3, 2)),
+        ((7, 2, 3), LINEAR, (7, 3, 2)),
+        ((7, 2, 3, 4, 5), Numbers((-3, -2, -1), -4), (7, 60, 2)),
+        ((2, 7, 3, 4), Numbers(0, (2, 3)), (7, 2, 12)),
+        ((0, 3), Numbers(), (1, 0, 3)),
+    ],
+)
+def test_there_and_back(shape, numbers, matrices):
+    x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
+    (axes,) = resolve_dimension_numbers([numbers], [x], None)
+    assert to_matrices(x, axes).shape == matrices
+    assert jnp.array_equal(from_matrices(to_matrices(x, axes), axes, x), x)
+    short = axes.short_side_first(shape)
+    stack, rows, columns = to_matrices(x, short).shape
+    assert stack == matrices[0] and (rows, columns) == tuple(sorted(matrices[1:]))
+    assert jnp.array_equal(from_matrices(to_matrices(x, short), short, x), x)
+
+
+def test_squares_stay_as_they_lie_in_memory():
+    (axes,) = resolve_dimension_numbers([LINEAR], [jnp.ones((7, 3, 3))], None)
+    assert axes == Axes((0,), (2,), (1,))
+    assert axes.short_side_first((7, 3, 3)) == Axes((0,), (1,), (2,))
+
+
+PARAMS = {"a": jnp.ones((2, 3)), "b": [jnp.ones(3), jnp.ones((4, 2, 3)), None]}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, [True, False, False, False]),
+        (LINEAR, [True, False, True, False]),
+        ({"a": LINEAR, "b": None}, [True, False, False, False]),
+        ({"a": None, "b": [None, LINEAR, LINEAR]}, [False, False, True, False]),
+        (lambda p: {"a": LINEAR, "b": None}, [True, False, False, False]),
+        (lambda p: None, [True, False, False, False]),
+    ],
+)
+def test_ways_to_say_it(given, expected):
+    axes = resolve_dimension_numbers(given, PARAMS, None)
+    assert [a is not None for a in axes] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"a": LINEAR, "b": LINEAR}, ValueError, r"does not fit `\['b'\]\[0\]`, which"),
+        (
+            {"a": Numbers(0, 2), "b": None},
+            ValueError,
+            r"shape \(2, 3\): each axis is on",
+        ),
+        ({"a": Numbers(0, -2), "b": None}, ValueError, "stands for one thing"),
+        ({"a": 1, "b": None}, TypeError, r"has 1 at `\['a'\]`: it holds"),
+        (
+            {"c": LINEAR},
+            ValueError,
+            "`weight_dimension_numbers` has another tree struc",
+        ),
+    ],
+)
+def test_errors(given, error, message):
+    with pytest.raises(error, match=message):
+        resolve_dimension_numbers(given, PARAMS, None)
+
+
+def test_an_axis_is_one_thing():
+    with pytest.raises(ValueError, match="axis 1 cannot be both a reduction axis and"):
+        Numbers((0, 1), 1)
