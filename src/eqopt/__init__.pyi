@@ -48,6 +48,9 @@ from ._optimizers.adadelta import (
     ScaleByAdadelta as ScaleByAdadelta,
     ScaleByAdadeltaState as ScaleByAdadeltaState,
 )
+from ._optimizers.adafactor import (
+    Adafactor as Adafactor,
+)
 from ._optimizers.adagrad import (
     Adagrad as Adagrad,
     ScaleByRSS as ScaleByRSS,
@@ -105,10 +108,19 @@ from ._optimizers.dog import (
 from ._optimizers.dpsgd import (
     DPSGD as DPSGD,
 )
+from ._optimizers.fromage import (
+    Fromage as Fromage,
+)
 from ._optimizers.galore import (
     GaLore as GaLore,
     ScaleByGaLore as ScaleByGaLore,
     ScaleByGaLoreState as ScaleByGaLoreState,
+)
+from ._optimizers.lamb import (
+    LAMB as LAMB,
+)
+from ._optimizers.lars import (
+    LARS as LARS,
 )
 from ._optimizers.lion import (
     Lion as Lion,
@@ -131,6 +143,11 @@ from ._optimizers.muon import (
 )
 from ._optimizers.noisy_sgd import (
     NoisySGD as NoisySGD,
+)
+from ._optimizers.novograd import (
+    NovoGrad as NovoGrad,
+    ScaleByNovoGrad as ScaleByNovoGrad,
+    ScaleByNovoGradState as ScaleByNovoGradState,
 )
 from ._optimizers.optimistic import (
     OptimisticAdam as OptimisticAdam,
@@ -220,6 +237,11 @@ from ._transforms.average import (
     EMA as EMA,
     EMAState as EMAState,
 )
+from ._transforms.block import (
+    ClipByBlockRMS as ClipByBlockRMS,
+    ScaleByParamBlockNorm as ScaleByParamBlockNorm,
+    ScaleByParamBlockRMS as ScaleByParamBlockRMS,
+)
 from ._transforms.clip import (
     Clip as Clip,
     ClipByGlobalNorm as ClipByGlobalNorm,
@@ -232,6 +254,10 @@ from ._transforms.constrain import (
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
     ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
+)
+from ._transforms.factored_rms import (
+    ScaleByFactoredRMS as ScaleByFactoredRMS,
+    ScaleByFactoredRMSState as ScaleByFactoredRMSState,
 )
 from ._transforms.hutchinson import (
     HutchinsonDiagHessian as HutchinsonDiagHessian,
@@ -282,6 +308,9 @@ from ._transforms.stateless import (
 from ._transforms.trace import (
     Trace as Trace,
     TraceState as TraceState,
+)
+from ._transforms.trust_ratio import (
+    ScaleByTrustRatio as ScaleByTrustRatio,
 )
 from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,

@@ -1,0 +1,276 @@
+"""Second moments of matrices, kept as one number per row and one per column."""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
+
+from .._checks import check_count, check_range, check_scalar
+from .._dimension_numbers import (
+    DimensionNumbers,
+    MatrixDimensionNumbers,
+    resolve_dimension_numbers,
+)
+from .._equations import ShapeMismatch, equation
+from .._leaves import is_none, is_parameter
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Params, RealScalarLike
+from ..numerics import abs_sq, common_dtype, safe_increment, safe_sqrt
+from ..tree._like import full_like_leaf
+
+
+class ScaleByFactoredRMSState(eqx.Module):
+    """The second moments of the updates so far.
+
+    They are trees like the parameters, with an empty tuple where they are not in use: a
+    parameter has either `v_row` and `v_col`, or `v`.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `v_row`: the mean of each row, real also for complex parameters: of the shape of the
+        parameter without the axes that are columns.
+    - `v_col`: the mean of each column: of the shape without the axes that are rows.
+    - `v`: the second moment of each element, where it is not factored.
+    """
+
+    count: Int[Array, ""]
+    v_row: PyTree
+    v_col: PyTree
+    v: PyTree
+
+
+class _Axes(eqx.Module):
+    """Which axes of a leaf are rows, and which are columns."""
+
+    rows: tuple[int, ...] = eqx.field(static=True)
+    columns: tuple[int, ...] = eqx.field(static=True)
+
+
+# An array, or the empty tuple where a leaf has no statistics of this kind. (`None` would
+# say that there is no parameter.)
+_Statistics: TypeAlias = PyTree[Float[Array, "..."]]
+
+
+@equation
+def factored_rms(
+    g: Inexact[Array, "*leaf"],
+    v_row: _Statistics,
+    v_col: _Statistics,
+    v: _Statistics,
+    axes: _Axes | None,
+    *,
+    decay: Float[Array, ""],
+    eps: Float[Array, ""],
+    clipping_threshold: Float[Array, ""] | None,
+) -> tuple[Inexact[Array, "*leaf"], _Statistics, _Statistics, _Statistics]:
+    h = g
+    if axes is None:
+        v = _average(decay, v, abs_sq(g) + eps)
+        factors = [_inverse_root(v)]
+    else:
+        rows, columns = axes.rows, axes.columns
+        v_row = _average(decay, v_row, jnp.mean(abs_sq(g), columns) + eps)
+        h, v_row = _once_more(h, v_row)
+        v_col = _average(decay, v_col, jnp.mean(abs_sq(h), rows) + eps)
+        h, v_col = _once_more(h, v_col)
+        r, c = jnp.expand_dims(v_row, columns), jnp.expand_dims(v_col, rows)
+        # The second moment is r c / mean(r). Each root by itself: their product
+        # underflows, and so do derivatives through the quotient.
+        mean_root = _inverse_root(jnp.mean(r, rows, keepdims=True))
+        factors = [_inverse_root(r), _inverse_root(c) / mean_root]
+    if clipping_threshold is not None:
+        # From the squares: as the norm of the update, it would be stored for that.
+        squares = math.prod((f * f for f in factors), start=abs_sq(h))
+        rms = safe_sqrt(jnp.mean(squares))
+        factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
+    return math.prod(factors, start=g), v_row, v_col, v
+
+
+def _once_more(g, after):
+    """The same, unknown to XLA: what two reductions share, it would store on a CPU.
+
+    (There the squares and the update would need the memory of the parameters, and most of
+    the time.)
+    """
+    return lax.optimization_barrier((g, after))
+
+
+def _average(decay, old, new):
+    if getattr(old, "shape", None) != new.shape:
+        raise ShapeMismatch(f"statistics of shape {new.shape} are averaged with {old}")
+    return decay * old + (1 - decay) * new
+
+
+def _inverse_root(x):
+    return 1 / jnp.sqrt(jnp.where(x == 0, 1, x))
+
+
+def power_decay(step: Any, decay_rate: Any) -> Any:
+    r"""$1 - (t + 1)^{-c}$, where $t$ is the number of steps taken so far."""
+    with jax.numpy_dtype_promotion("standard"):  # an integer to the power of a float
+        return 1 - (step + 1.0) ** -decay_rate
+
+
+class ScaleByFactoredRMS(AbstractLeafwise):
+    r"""Divides by the root of a second moment that is stored as rows times columns.
+
+    $$\begin{aligned}
+      r_t &= \beta_t r_{t-1} + (1 - \beta_t) \operatorname{mean}_{\text{columns}}
+             (|g_t|^2 + \varepsilon) \\
+      c_t &= \beta_t c_{t-1} + (1 - \beta_t) \operatorname{mean}_{\text{rows}}
+             (|g_t|^2 + \varepsilon) \\
+      u_t &= g_t \Big/ \sqrt{r_t c_t^\top / \operatorname{mean}(r_t)}, \qquad
+      \beta_t = 1 - t^{-c}
+    \end{aligned}$$
+
+    for matrices, and $u_t = g_t / \sqrt{v_t}$ with
+    $v_t = \beta_t v_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ for all else. A matrix
+    of $n \times m$ needs $n + m$ numbers of state, in at least float32.
+
+    Which parameters are matrices is, by default, a matter of their shapes: the two
+    largest axes of an array count as its rows and columns if both are large enough, and
+    it is a stack of matrices along all others. That may be wrong for stacked layers, and
+    for convolutions, whose kernels are matrices over more than two axes. Say so by
+    `weight_dimension_numbers`:
+
+    !!! example
+
+        ```python
+        # Kernels (out, in, height, width) are matrices, all else is not factored.
+        kernel = eqopt.MatrixDimensionNumbers((1, 2, 3), 0)
+        opt = eqopt.ScaleByFactoredRMS(
+            weight_dimension_numbers=lambda params: jax.tree.map(
+                lambda p: kernel if p.ndim == 4 else None, params
+            )
+        )
+        ```
+
+    **Arguments:**
+
+    - `factored`: whether to factor at all.
+    - `decay_rate`: $c$; the larger it is, the longer the memory.
+    - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
+        whose count goes on from earlier training; until it is reached, $t = 1$.
+    - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
+        `weight_dimension_numbers`.
+    - `eps`: $\varepsilon \ge 0$.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
+        below 0.999, say, keeps the second moments from freezing in a long run.
+    - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
+        that is to be factored, whatever its size, and `None` for all others: a tree like
+        the parameters or a prefix of it, or a function of the parameters that gives one.
+    - `clipping_threshold`: $d > 0$, to divide $u_t$ by
+        $\max(1, \operatorname{RMS}(u_t) / d)$. [`eqopt.ClipByBlockRMS`][] behind this
+        does the same, but has to store $u_t$. `None` stands for no clipping.
+    - `nu_dtype`: the dtype in which second moments are stored. Defaults to float32, or
+        the precision of a parameter that has more.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`; a `ValueError` or `TypeError` that names the key path, in `init` and `update`,
+    if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{shazeer2018adafactor,
+            author = {Shazeer, Noam and Stern, Mitchell},
+            title = {Adafactor: Adaptive Learning Rates with Sublinear Memory Cost},
+            booktitle = {International Conference on Machine Learning},
+            year = {2018},
+        }
+        ```
+    """
+
+    factored: bool = True
+    decay_rate: RealScalarLike = 0.8
+    step_offset: RealScalarLike = 0
+    min_dim_size_to_factor: int = eqx.field(static=True, default=128)
+    eps: RealScalarLike = 1e-30
+    decay_rate_fn: Callable[[Any, Any], Any] = power_decay
+    weight_dimension_numbers: DimensionNumbers | None = None
+    clipping_threshold: RealScalarLike | None = None
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_scalar(self, "decay_rate")
+        check_count(self, "step_offset", 0)
+        check_count(self, "min_dim_size_to_factor", 0)
+        check_range(self, "eps", 0)
+        if self.clipping_threshold is not None:
+            check_range(self, "clipping_threshold", 0, includes_low=False)
+
+    def init(self, params: Params) -> ScaleByFactoredRMSState:
+        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        pairs = zip(leaves, self._axes(params), strict=True)
+        columns = zip(*(self._zeros(x, axes) for x, axes in pairs), strict=True)
+        trees = [treedef.unflatten(column) for column in columns] or [params] * 3
+        return ScaleByFactoredRMSState(jnp.zeros((), jnp.int32), *trees)
+
+    def leafwise(
+        self,
+        state: ScaleByFactoredRMSState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        if params is None:
+            raise ValueError(
+                "ScaleByFactoredRMS needs the parameters, but `params` is None. Pass the "
+                "model as third argument: `update(updates, state, model)`."
+            )
+        _, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        # As at the first step while the offset is not reached: t = 0 makes no decay.
+        offset: Any = self.step_offset
+        step = jnp.maximum(state.count - offset, 0)
+        count = safe_increment(state.count)
+        return Leafwise(
+            factored_rms,
+            eqx.tree_at(lambda s: s.count, state, count),
+            {
+                "decay": self.decay_rate_fn(step, self.decay_rate),
+                "eps": self.eps,
+                "clipping_threshold": self.clipping_threshold,
+            },
+            reads={"axes": treedef.unflatten(self._axes(params))},
+        )
+
+    def _axes(self, params: Params) -> list[_Axes | None]:
+        """For each leaf (counting `None`s) its axes, or `None` if it is not factored."""
+        given = self.weight_dimension_numbers
+        numbers = resolve_dimension_numbers(given, params, None, self._largest)
+        return [
+            _Axes(n.reduction, n.output) if n and self.factored else None
+            for n in numbers
+        ]
+
+    def _largest(self, tree: PyTree) -> list[MatrixDimensionNumbers | None]:
+        """The two largest axes of each leaf, where they are large enough."""
+
+        def of_leaf(x):
+            if not is_parameter(x) or x.ndim < 2:
+                return None
+            rows, columns = (int(axis) for axis in np.argsort(x.shape)[-2:])
+            is_large = x.shape[rows] >= self.min_dim_size_to_factor
+            return MatrixDimensionNumbers(rows, columns) if is_large else None
+
+        return [of_leaf(x) for x in jtu.tree_leaves(tree, is_leaf=is_none)]
+
+    def _zeros(self, x: Any, axes: _Axes | None) -> tuple[Any, Any, Any]:
+        if not is_parameter(x):
+            return None, None, None
+        dtype = self.nu_dtype or common_dtype(jnp.float32, jnp.finfo(x.dtype).dtype)
+        v = full_like_leaf(x, 0, dtype)
+        if axes is None:
+            return (), (), v
+        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        return jnp.sum(v, axes.columns), jnp.sum(v, axes.rows), ()

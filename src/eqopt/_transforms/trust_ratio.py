@@ -1,0 +1,79 @@
+"""Steps in proportion to the size of what they change, layer by layer."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from .._checks import check_range, check_scalar
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractStateless
+from .._types import Params, RealScalarLike
+from .block import block_norm
+
+
+@equation
+def trust_ratio(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    min_norm: Float[Array, ""],
+    trust_coefficient: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    p_norm, g_norm = (jnp.maximum(block_norm(x), min_norm) for x in (p, g))
+    is_zero = (p_norm == 0) | (g_norm == 0)
+    ratio = trust_coefficient * p_norm / jnp.where(is_zero, 1, g_norm + eps)
+    return jnp.where(is_zero, 1, ratio) * g
+
+
+class ScaleByTrustRatio(AbstractStateless):
+    r"""Makes the update of each leaf as large as its parameters, times a constant.
+
+    $$u = \frac{c \max(\|p\|_2, m)}{\max(\|g\|_2, m) + \varepsilon}\; g,$$
+
+    with the norms of one leaf at a time. Where one of them is zero, $u = g$, so that
+    parameters that start at zero get off it.
+
+    **Arguments:**
+
+    - `min_norm`: $m \ge 0$, below which no norm falls.
+    - `trust_coefficient`: $c$.
+    - `eps`: $\varepsilon \ge 0$.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{you2017large,
+            author = {You, Yang and Gitman, Igor and Ginsburg, Boris},
+            title = {Large Batch Training of Convolutional Networks},
+            journal = {arXiv:1708.03888},
+            year = {2017},
+        }
+        ```
+    """
+
+    min_norm: RealScalarLike = 0.0
+    trust_coefficient: RealScalarLike = 1.0
+    eps: RealScalarLike = 0.0
+
+    def __check_init__(self):
+        for name in ("min_norm", "eps"):
+            check_range(self, name, 0)
+        check_scalar(self, "trust_coefficient")
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        shared = {
+            "min_norm": self.min_norm,
+            "trust_coefficient": self.trust_coefficient,
+            "eps": self.eps,
+        }
+        return Leafwise(trust_ratio, shared=shared)

@@ -1,0 +1,287 @@
+"""What the laws and the comparison with Optax do not say of layerwise optimizers."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+def normal(seed, *shape):
+    return jr.normal(jr.key(seed), shape)
+
+
+def steps(opt, params, grads):
+    """The parameters after a step on each of the gradients, and the state."""
+    state = opt.init(params)
+    for g in grads:
+        params, state = opt.step(g, state, params)
+    return params, state
+
+
+def temporary_fraction(opt):
+    """Temporary memory of a donated step, as a fraction of the parameters."""
+    params = [jnp.ones((500, 1000)) for _ in range(10)]
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    arguments = params, jax.eval_shape(opt.init, params), params
+    memory = step.lower(*arguments).compile().memory_analysis()
+    return memory.temp_size_in_bytes / sum(p.nbytes for p in params)
+
+
+@pytest.mark.parametrize(
+    ("opt", "most"),
+    [
+        (eqopt.LAMB(1e-3, weight_decay=0.1), 1.01),  # the direction, for its norm
+        (eqopt.LARS(1e-3), 0.01),
+        (eqopt.Fromage(1e-3), 0.01),
+        (eqopt.NovoGrad(1e-3), 0.01),
+        (eqopt.Adafactor(1e-3), 0.02),
+        (eqopt.Adafactor(1e-3, momentum=0.9), 0.02),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_temporary_memory(opt, most):
+    assert temporary_fraction(opt) <= most
+
+
+def test_lamb_moves_by_the_learning_rate_times_the_norm():
+    params = {"w": 3 * normal(0, 4, 5), "b": jnp.zeros(5)}
+    grads = {"w": normal(1, 4, 5), "b": normal(2, 5)}
+    new, _ = steps(eqopt.LAMB(0.1, weight_decay=0.3), params, [grads])
+    moved = jnp.linalg.norm(new["w"] - params["w"])
+    np.testing.assert_allclose(moved, 0.1 * jnp.linalg.norm(params["w"]), rtol=1e-5)
+    # A bias that starts at zero gets off it: the ratio is 1.
+    np.testing.assert_allclose(new["b"], -0.1 * jnp.sign(grads["b"]), rtol=1e-4)
+
+
+def test_lars_by_hand():
+    """Two steps, where the learning rate is inside of the momentum."""
+    g, p, m = np.array([3.0, 4.0]), np.array([0.6, 0.8]), np.zeros(2)
+    rates = 0.5, 0.25
+    opt = eqopt.LARS(
+        lambda count: jnp.array(rates)[count], 0.5, trust_coefficient=0.1, momentum=0.8
+    )
+    grads = [jnp.asarray(g, jnp.float32)] * 2
+    params, _ = steps(opt, jnp.asarray(p, jnp.float32), grads)
+    for rate in rates:
+        d = g + 0.5 * p
+        m = 0.8 * m + rate * 0.1 * np.linalg.norm(p) / np.linalg.norm(d) * d
+        p = p - m
+    np.testing.assert_allclose(params, p, rtol=1e-5)
+
+
+def test_lars_leaves_biases_alone():
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    is_matrix = {"w": True, "b": False}
+    opt = eqopt.LARS(0.1, 0.5, is_matrix, trust_ratio_mask=is_matrix)
+    new, _ = steps(opt, params, [jax.tree.map(jnp.ones_like, params)])
+    np.testing.assert_allclose(new["b"], 0.9, rtol=1e-6)
+    np.testing.assert_allclose(new["w"], 1 - 1e-4, rtol=1e-6)
+
+
+def test_fromage_keeps_the_norm():
+    """A gradient that is orthogonal to the parameters turns them."""
+    params, grads = jnp.array([3.0, 0.0]), jnp.array([0.0, -0.01])
+    new, state = steps(eqopt.Fromage(0.75), params, [grads])
+    np.testing.assert_allclose(new, 3 * np.array([0.8, 0.6]), rtol=1e-6)
+    assert eqopt.tree.get(state, "learning_rate") == 0.75
+
+
+def test_novograd_by_hand():
+    """The paper's algorithm, with a decay that leaves one of two layers out."""
+    rng = np.random.default_rng(0)
+    p = [rng.normal(size=(2, 3)), rng.normal(size=3)]
+    gs = [[rng.normal(size=x.shape) for x in p] for _ in range(3)]
+    to_jax = lambda leaves: [jnp.asarray(x, jnp.float32) for x in leaves]
+    opt = eqopt.NovoGrad(0.1, 0.8, 0.6, 1e-3, weight_decay=0.2, mask=[True, False])
+    params, state = steps(opt, to_jax(p), [to_jax(g) for g in gs])
+    for i, decay in enumerate((0.2, 0.0)):
+        m = v = 0
+        for t, g in enumerate(gs):
+            norm = np.sum(g[i] ** 2)
+            v = norm if t == 0 else 0.6 * v + 0.4 * norm
+            m = 0.8 * m + g[i] / (np.sqrt(v) + 1e-3) + decay * p[i]
+            p[i] = p[i] - 0.1 * m
+        np.testing.assert_allclose(params[i], p[i], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(state[0].nu[i], v, rtol=1e-5)
+
+
+def test_novograd_of_zeros_without_eps():
+    zeros = jnp.zeros(3)
+    updates, _ = (opt := eqopt.ScaleByNovoGrad(eps=0.0)).update(zeros, opt.init(zeros))
+    assert not updates.any()
+
+
+def factored_by_hand(gs, rows, columns, eps):
+    """The updates of NumPy arrays with `rows` and `columns` as the axes of matrices."""
+    r = c = 0
+    for t, g in enumerate(gs, 1):
+        decay, square = 1 - t**-0.8, g**2 + eps
+        r = decay * r + (1 - decay) * square.mean(columns, keepdims=True)
+        c = decay * c + (1 - decay) * square.mean(rows, keepdims=True)
+        yield g / np.sqrt(r * c / r.mean(rows, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "numbers"),
+    [
+        ((4, 3), eqopt.MatrixDimensionNumbers()),
+        ((5, 4, 3), eqopt.MatrixDimensionNumbers(-1, -2)),  # stacked linear layers
+        ((4, 3, 2, 2), eqopt.MatrixDimensionNumbers((1, 2, 3), 0)),  # a convolution
+        ((6, 4, 3, 2), eqopt.MatrixDimensionNumbers((-2, -1), -3)),  # stacked ones
+    ],
+)
+def test_dimension_numbers(shape, numbers):
+    rng = np.random.default_rng(0)
+    gs = [rng.normal(size=shape) for _ in range(3)]
+    opt = eqopt.ScaleByFactoredRMS(eps=0.1, weight_dimension_numbers=numbers)
+    params = jnp.zeros(shape)
+    state = opt.init(params)
+    turn = lambda axes: tuple(
+        a % len(shape) for a in (axes if isinstance(axes, tuple) else (axes,))
+    )
+    rows, columns = turn(numbers.reduction_axis), turn(numbers.output_axis)
+    for g, expected in zip(gs, factored_by_hand(gs, rows, columns, 0.1), strict=True):
+        updates, state = opt.update(jnp.asarray(g, jnp.float32), state, params)
+        np.testing.assert_allclose(updates, expected, rtol=1e-5)
+    left_out = lambda axes: tuple(n for a, n in enumerate(shape) if a not in axes)
+    assert state.v_row.shape == left_out(columns)
+    assert state.v_col.shape == left_out(rows)
+    assert state.v == ()
+
+
+def test_stacked_layers_are_separate():
+    """With dimension numbers, a stack of layers trains like each of them alone."""
+    opt = eqopt.Adafactor(
+        0.1,
+        multiply_by_parameter_scale=False,
+        clipping_threshold=None,
+        weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-1, -2),
+    )
+    params = normal(0, 6, 4, 3)
+    grads = [normal(1 + i, 6, 4, 3) for i in range(2)]
+    together, _ = steps(opt, params, grads)
+    alone = [steps(opt, params[i], [g[i] for g in grads])[0] for i in range(6)]
+    np.testing.assert_allclose(together, jnp.stack(alone), rtol=1e-5)
+
+
+@pytest.mark.parametrize("factored", [True, False])
+def test_clipping_inside_is_clipping_behind(factored):
+    make = lambda **data: eqopt.ScaleByFactoredRMS(
+        factored, min_dim_size_to_factor=2, **data
+    )
+    inside = make(clipping_threshold=0.3)
+    behind = eqopt.Chain(make(), eqopt.ClipByBlockRMS(0.3))
+    params = normal(0, 4, 3)
+    grads = [normal(1 + i, 4, 3) for i in range(3)]
+    ends = [steps(opt, params, grads)[0] for opt in (inside, behind)]
+    np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
+def test_what_is_factored_by_default():
+    params = {
+        "large": jnp.ones((2, 130, 128)),
+        "small": jnp.ones((200, 100)),
+        "vector": jnp.ones(300),
+        "none": None,
+    }
+    state = jax.jit(eqopt.Adafactor(0.1).init)(params)[0]
+    shapes = lambda tree: {k: getattr(x, "shape", x) for k, x in tree.items()}
+    unused = {"small": (), "vector": (), "none": None}
+    assert shapes(state.v_row) == {"large": (2, 128), **unused}
+    assert shapes(state.v_col) == {"large": (2, 130), **unused}
+    v = {"large": (), "small": (200, 100), "vector": (300,), "none": None}
+    assert shapes(state.v) == v
+
+
+def test_adafactor_descends_without_a_learning_rate():
+    params = jnp.array([3.0, 4.0])
+    new, _ = steps(eqopt.Adafactor(), params, [params])
+    rms = np.sqrt(12.5)
+    np.testing.assert_allclose(new, params - rms, rtol=1e-5)
+
+
+def test_adafactor_momentum_is_a_mean_in_float32():
+    params = jnp.ones(2, jnp.bfloat16)
+    opt = eqopt.Adafactor(0.5, multiply_by_parameter_scale=False, momentum=0.75)
+    new, state = steps(opt, params, [params])
+    np.testing.assert_allclose(np.asarray(new, np.float32), 1 - 0.25 * 0.5)
+    trace = eqopt.tree.get(state, "trace")
+    assert trace.dtype == jnp.float32
+    np.testing.assert_allclose(trace, 0.125, rtol=1e-6)
+
+
+def test_factored_rms_of_zeros_without_eps():
+    zeros = jnp.zeros((3, 2))
+    opt = eqopt.ScaleByFactoredRMS(
+        min_dim_size_to_factor=1, eps=0.0, clipping_threshold=1.0
+    )
+    updates, _ = opt.update(zeros, opt.init(zeros), zeros)
+    assert not updates.any()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: eqopt.LAMB(0.1, b2=1.0),
+            r"LAMB: `b2` must be in \[0, 1\), but is 1.0",
+        ),
+        (lambda: eqopt.LARS(0.1, eps=-1.0), "LARS: `eps` must be in"),
+        (lambda: eqopt.Fromage(0.1, -1.0), "Fromage: `min_norm` must be in"),
+        (lambda: eqopt.NovoGrad(0.1, b1=1.0), "NovoGrad: `b1` must be in"),
+        (lambda: eqopt.ScaleByTrustRatio(eps=-1.0), "ScaleByTrustRatio: `eps` must"),
+        (lambda: eqopt.ClipByBlockRMS(0.0), r"`threshold` must be in \(0, inf\)"),
+        (lambda: eqopt.ScaleByParamBlockRMS(-1.0), "`min_scale` must be in"),
+        (lambda: eqopt.ScaleByParamBlockNorm(-1.0), "`min_scale` must be in"),
+        (
+            lambda: eqopt.Adafactor(0.1, momentum=1.0),
+            "Adafactor: `momentum` must be in",
+        ),
+        (lambda: eqopt.Adafactor(0.1, decay_offset=-1), "`step_offset` must be an int"),
+        (
+            lambda: eqopt.Adafactor(0.1, clipping_threshold=0.0),
+            "Adafactor: `clipping_threshold` must be in",
+        ),
+    ],
+)
+def test_hyperparameters_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.ScaleByTrustRatio(),
+        eqopt.ScaleByParamBlockNorm(),
+        eqopt.ScaleByFactoredRMS(),
+        eqopt.Fromage(0.1),
+        eqopt.NovoGrad(0.1, weight_decay=0.1),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+def test_parameters_are_needed(opt):
+    g = jnp.ones(2)
+    with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
+        opt.update(g, opt.init(g))
+
+
+def test_dimension_numbers_that_do_not_fit():
+    numbers = eqopt.MatrixDimensionNumbers(0, 2)
+    opt = eqopt.Adafactor(0.1, weight_dimension_numbers={"w": numbers})
+    with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):
+        opt.init({"w": jnp.ones((2, 3))})
+
+
+def test_the_state_of_another_shape():
+    opt = eqopt.Adafactor(0.1, min_dim_size_to_factor=2)
+    state = opt.init({"w": jnp.ones((2, 3))})
+    params = {"w": jnp.ones((2, 4))}
+    with pytest.raises(ValueError, match=r"shapes do not fit at `\['w'\]`"):
+        opt.update(params, state, params)
+    vector = {"w": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"shapes do not fit at `\['w'\]`"):
+        opt.update(vector, state, vector)
