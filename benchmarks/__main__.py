@@ -11,7 +11,7 @@ import jax
 from . import machine
 from .cases import CASES, EVERY_OPTIMIZER, TABLE
 from .measures import LEAF, Settings
-from .report import rows, table
+from .report import compact, rows, table
 
 
 class _Parser(argparse.ArgumentParser):
@@ -81,7 +81,10 @@ def main(arguments: list[str] | None = None) -> None:
         "rows": [row._asdict() for row in results],
     }
     options.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(table(results, options.markdown))
+    if options.optimizers and options.markdown:
+        print(compact(results))
+    else:
+        print(table(results, options.markdown))
     print(f"\n{machine.in_one_line(where)}")
     print(f"Wrote {options.output}", file=sys.stderr)
 

@@ -1,5 +1,6 @@
 """Every optimizer, in both libraries."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,8 +32,19 @@ class Contestant(NamedTuple):
     deviates: str = ""
 
 
+def _optax_dpsgd(rate: Any) -> Any:
+    with warnings.catch_warnings():  # Optax is about to drop it
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return contrib.dpsgd(rate, 1.0, 0.0, 0)
+
+
 OPTIMIZERS = {
-    "ACProp": Contestant(eqopt.ACProp, contrib.acprop),
+    "ACProp": Contestant(
+        eqopt.ACProp,
+        contrib.acprop,
+        temporary=None,
+        deviates="it rectifies the first steps, as its authors do",
+    ),
     "AdaBelief": Contestant(eqopt.AdaBelief, optax.adabelief, ratio=0.7),
     "Adadelta": Contestant(eqopt.Adadelta, optax.adadelta),
     "Adafactor": Contestant(eqopt.Adafactor, optax.adafactor, temporary=0.5),
@@ -51,7 +63,7 @@ OPTIMIZERS = {
     "DoWG": Contestant(eqopt.DoWG, contrib.dowg, temporary=None),
     "DPSGD": Contestant(
         lambda rate: eqopt.DPSGD(rate, 1.0, 0.0, key=0),
-        lambda rate: contrib.dpsgd(rate, 1.0, 0.0, seed=0),
+        _optax_dpsgd,
         temporary=None,
         per_example=True,
     ),
@@ -68,7 +80,7 @@ OPTIMIZERS = {
     "NAdamW": Contestant(eqopt.NAdamW, optax.nadamw),
     "NoisySGD": Contestant(
         lambda rate: eqopt.NoisySGD(rate, key=0),
-        lambda rate: optax.noisy_sgd(rate, seed=0),
+        lambda rate: optax.noisy_sgd(rate, key=0),
         deviates="the noise is another",
     ),
     "NovoGrad": Contestant(eqopt.NovoGrad, optax.novograd, temporary=None),
@@ -80,7 +92,7 @@ OPTIMIZERS = {
     "Prodigy": Contestant(eqopt.Prodigy, contrib.prodigy, temporary=None),
     "RAdam": Contestant(eqopt.RAdam, optax.radam),
     "RMSprop": Contestant(eqopt.RMSprop, optax.rmsprop),
-    "Rprop": Contestant(eqopt.Rprop, optax.rprop),
+    "Rprop": Contestant(eqopt.Rprop, optax.rprop, deviates="Optax's is one step late"),
     "ScheduleFreeAdamW": Contestant(
         eqopt.ScheduleFreeAdamW, contrib.schedule_free_adamw
     ),

@@ -99,6 +99,32 @@ def table(rows: list[Row], markdown: bool = False) -> str:
     )
 
 
+def compact(rows: list[Row]) -> str:
+    """One line of Markdown for the time and the memory of each optimizer."""
+    lines = [["Optimizer", "eqopt", "Optax", "ratio", "target"]]
+    lines[0] += ["memory", "Optax's", "target", "met"]
+    by_name = {row.name: row for row in rows}
+    for time in rows:
+        memory = by_name.get(f"{time.name}/memory")
+        if memory is None:
+            continue
+        met = [row.met for row in (time, memory) if row.met is not None]
+        share = lambda x: f"{100 * (x or 0):.1f} %"
+        lines.append(
+            [
+                time.what.partition(",")[0],
+                *(_value(x, "ms", None) for x in (time.eqopt, time.other)),
+                f"{time.ratio:.2f}",
+                time.target,
+                *(share(x) for x in (memory.eqopt_fraction, memory.other_fraction)),
+                memory.target,
+                "yes" if all(met) else "no",
+            ]
+        )
+    lines.insert(1, [":--", *["--:"] * 7, ":-:"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _cells(row: Row) -> list[str]:
     return [
         row.name,

@@ -28,8 +28,8 @@ class Leafwise(NamedTuple):
     - `equation`: what [`eqopt.equation`][] made of a function of arrays.
     - `state`: the new state, but for the fields that the equation computes: these still
         hold their old values, and are found by the names of the equation's arguments.
-    - `shared`: the equation's keyword-only arguments. Numbers and 0-d arrays are traced;
-        bools, strings, functions and `None` are static.
+    - `shared`: the equation's keyword-only arguments. Numbers and 0-d arrays are traced
+        (integers as floats); bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
         names of its arguments. (The parameters themselves are always there, as `p`.) In
         the place of a tree, a function that makes it from one like the updates, which
@@ -215,8 +215,12 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
             "number or a 0-d array. For a population, build and use the optimizer under "
             "`eqx.filter_vmap`."
         )
-    # A float keeps all of its digits, for float64 parameters.
-    return np.asarray(value, float) if isinstance(value, int | float) else value
+    # A float keeps all of its digits, for float64 parameters. An equation is of real
+    # numbers: that a hyperparameter was given as an integer is not its business.
+    if isinstance(value, int | float):
+        return np.asarray(value, float)
+    is_integer = jnp.issubdtype(value.dtype, jnp.integer)
+    return jnp.asarray(value, float) if is_integer else value
 
 
 @no_type_check

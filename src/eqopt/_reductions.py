@@ -20,6 +20,7 @@ def sum_over_leaves(
     updates: Updates,
     reads: Mapping[str, PyTree] | None = None,
     shared: Mapping[str, Any] | None = None,
+    apart: bool = True,
 ) -> tuple[Float[Array, ""], ...]:
     """The sums over all leaves of the scalars that `equation` gives for each of them.
 
@@ -35,6 +36,9 @@ def sum_over_leaves(
     - `reads`: trees like `updates`, by the names of the arguments.
     - `shared`: numbers and 0-d arrays; bools, strings and `None` are static.
 
+    - `apart`: whether it must not share work with other equations of the step. If it is
+        to sum up what they compute anyway, as new moments, let it.
+
     **Returns:**
 
     The sums, also where there is just one.
@@ -47,22 +51,25 @@ def sum_over_leaves(
     ] or [(jnp.zeros(0),) * (1 + len(columns))]
     static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
     traced = {k: v for k, v in shared.items() if k not in static}
-    run = _kernel(equation, tuple(static.items()))
+    run = _kernel(equation, tuple(static.items()), apart)
     parts = [run(row, traced) for row in rows]
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 
 @functools.cache
-def _kernel(equation: Equation, static: tuple[tuple[str, Any], ...]) -> Callable:
+def _kernel(
+    equation: Equation, static: tuple[tuple[str, Any], ...], apart: bool
+) -> Callable:
     @jax.jit
     def run(row, traced):
         with jax.numpy_dtype_promotion("standard"):
             real = compute_dtype(row)
             scalars = {k: jnp.asarray(v).astype(real) for k, v in traced.items()}
-            # The barrier: or XLA on a CPU fills an array with each of them, to be shared
-            # by all leaves of one shape.
-            g, scalars = lax.optimization_barrier((row[0], scalars))
-            row = (g, *row[1:])
+            if apart:
+                # Or XLA on a CPU fills an array with each of the scalars, to be shared by
+                # all leaves of one shape.
+                g, scalars = lax.optimization_barrier((row[0], scalars))
+                row = (g, *row[1:])
             out = equation(*(widen(x, real) for x in row), **scalars, **dict(static))
         return out if isinstance(out, tuple) else (out,)
 

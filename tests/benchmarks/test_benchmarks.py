@@ -116,6 +116,18 @@ def test_only_and_markdown(tmp_path, capsys):
     assert all(line.startswith("| ") and line.count("|") == 7 for line in table)
 
 
+def test_table_of_optimizers(tmp_path, capsys):
+    """A line for each, with time and memory."""
+    chosen = ["--only=Adam", "--only=PolyakSGD", "--size=20000", "--rounds=1"]
+    output = f"--output={tmp_path / 'benchmarks.json'}"
+    with jax.numpy_dtype_promotion("standard"):
+        main([*chosen, "--optimizers", "--markdown", output])
+    lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert lines[0].startswith("| Optimizer | eqopt | Optax | ratio | target | memory")
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| Adam", "| PolyakSGD"]
+    assert all(line.count("|") == 10 for line in lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

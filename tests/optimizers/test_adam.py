@@ -108,7 +108,7 @@ def acprop_by_hand(grads, rectify=True):
             functools.partial(acprop_by_hand, rectify=False),
         ),
     ],
-    ids=repr,
+    ids=lambda x: type(x).__name__,
 )
 def test_by_hand(opt, by_hand):
     grads = gradients(12)

@@ -201,8 +201,10 @@ def test_madgrad_by_hand():
         (lambda: eqopt.SM3(0.1, momentum=1.0), r"SM3: `b1` must be in \[0, 1\)"),
         (lambda: eqopt.ScaleBySM3(b2=0.0), r"ScaleBySM3: `b2` must be in \(0, 1\]"),
         (
-            lambda: eqopt.SM3(0.1, weight_dimension_numbers=MATRIX).init(jnp.ones(3)),
-            r"does not fit `\(the root\)`, which has shape \(3,\)",
+            lambda: eqopt.SM3(
+                0.1, weight_dimension_numbers=eqopt.MatrixDimensionNumbers(0, 2)
+            ).init(jnp.ones((3, 2))),
+            r"does not fit `\(the root\)`, which has shape \(3, 2\)",
         ),
         (
             lambda: eqopt.MADGRAD(0.1, momentum=1.0),

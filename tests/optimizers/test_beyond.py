@@ -128,7 +128,7 @@ def test_the_first_optimistic_step_does_not_jump(opt, expected):
     path = trajectory(opt, np.ones((2, 5)), START)
     np.testing.assert_allclose(path[0] - START, expected, rtol=1e-5)
     # Nor the second one, when nothing changes.
-    np.testing.assert_allclose(path[1] - path[0], expected, rtol=1e-4)
+    np.testing.assert_allclose(path[1] - path[0], expected, rtol=1e-3)
 
 
 def test_optimism_has_a_schedule_of_its_own():

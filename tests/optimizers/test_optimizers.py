@@ -107,3 +107,12 @@ def test_learning_rates_by_tree_at():
     once, _ = opt.update(grads, opt.init(grads))
     twice, _ = faster.update(grads, faster.init(grads))
     np.testing.assert_allclose(twice, 2 * once)
+
+
+def test_hyperparameters_may_be_integers():
+    """As numbers and as arrays."""
+    params = jnp.ones(2)
+    for one in (1, jnp.asarray(1), np.int64(1)):
+        opt = eqopt.AdamW(one, eps=one, weight_decay=one)
+        new, _ = eqx.filter_jit(opt.step)(jnp.ones(2), opt.init(params), params)
+        np.testing.assert_allclose(new, -0.5)

@@ -9,7 +9,7 @@ from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
-from .._transforms.scale import ScaleByLearningRate, ScaleByScheduleState
+from .._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from .._transforms.trust_ratio import ScaleByTrustRatio
 from .._types import Params, RealScalarLike, ScalarOrSchedule
 from ..numerics import safe_increment
@@ -41,8 +41,7 @@ class _Contract(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        schedule = self.learning_rate
-        eta = schedule(state.count) if callable(schedule) else schedule
+        eta = at(self.learning_rate, state.count)
         count = safe_increment(state.count)
         return Leafwise(contract, ScaleByScheduleState(count), {"learning_rate": eta})
 

@@ -12,6 +12,7 @@ from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
+from .._transforms.scale import at, recorded
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment
@@ -129,7 +130,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
         count = jnp.zeros((), jnp.int32)
         return ScaleByMADGRADState(
             count=count,
-            learning_rate=jnp.array(self._rate_at(count), jnp.float32),
+            learning_rate=recorded(at(self.learning_rate, count)),
             grad_sum_sq=real_full_like(params, 0, self.nu_dtype),
             s=zeros_like(params, self.mu_dtype),
             x0=copy(params),
@@ -138,12 +139,12 @@ class ScaleByMADGRAD(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        eta = self._rate_at(state.count)
+        eta = at(self.learning_rate, state.count)
         return Leafwise(
             madgrad,
             ScaleByMADGRADState(
                 safe_increment(state.count),
-                jnp.array(eta, jnp.float32),
+                recorded(eta),
                 state.grad_sum_sq,
                 state.s,
                 state.x0,
@@ -156,10 +157,6 @@ class ScaleByMADGRAD(AbstractLeafwise):
             },
             reads={"x0": state.x0},
         )
-
-    def _rate_at(self, count: Int[Array, ""]) -> Any:
-        schedule = self.learning_rate
-        return schedule(count) if callable(schedule) else schedule
 
 
 class MADGRAD(AbstractOptimizer):

@@ -12,6 +12,7 @@ from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, check_state
+from .._transforms.scale import at
 from .._transforms.weight_decay import decay_weights
 from .._types import Mask, Params, ScalarOrSchedule, State, Updates
 from ..numerics import bias_correction, safe_increment, safe_sqrt
@@ -54,16 +55,20 @@ def scalar(value: Any, params: Params) -> Float[Array, ""]:
     return jnp.array(value, dtype)
 
 
-def at(value: ScalarOrSchedule, count: Any, like: Array) -> Float[Array, ""]:
+def value_at(value: ScalarOrSchedule, count: Any, like: Array) -> Float[Array, ""]:
     """A hyperparameter that may be a schedule, as it is now, in the dtype of `like`."""
-    return jnp.asarray(value(count) if callable(value) else value, like.dtype)
+    return jnp.asarray(at(value, count), like.dtype)
 
 
 def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
     r"""$d\, \eta_t$ with Adam's two bias corrections, which are those of `opt`."""
-    t, b1, b2 = safe_increment(count), at(opt.b1, count, d), at(opt.b2, count, d)
+    t, b1, b2 = (
+        safe_increment(count),
+        value_at(opt.b1, count, d),
+        value_at(opt.b2, count, d),
+    )
     correction = safe_sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
-    return d * at(opt.learning_rate, count, d) * correction
+    return d * value_at(opt.learning_rate, count, d) * correction
 
 
 def decay(
@@ -72,7 +77,7 @@ def decay(
     """Decoupled weight decay behind updates that go downhill already."""
     if isinstance(weight_decay, int | float) and weight_decay == 0:
         return []
-    rate = -step * at(weight_decay, count, step)
+    rate = -step * value_at(weight_decay, count, step)
     return [Leafwise(decay_weights, shared={"weight_decay": rate}, mask=mask)]
 
 

@@ -16,7 +16,7 @@ from .._leaves import mask_out, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._transformation import AbstractFused, check_state
-from .._transforms.scale import scale
+from .._transforms.scale import at, scale
 from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State, Updates
 from ..numerics import abs_sq, safe_increment
 from .polyak import capped_ratio
@@ -149,7 +149,7 @@ class AbstractMoMo(AbstractFused):
             )
         momentum = self._momentum(state)
         alpha, weight_decay = (
-            jnp.asarray(x(state.count) if callable(x) else x, state.barf.dtype)
+            jnp.asarray(at(x, state.count), state.barf.dtype)
             for x in (self.learning_rate, self.weight_decay)
         )
         decay = alpha * weight_decay
@@ -220,7 +220,11 @@ class AbstractMoMo(AbstractFused):
         if self.mask is not None:
             parts = [mask_out(updates, self.mask, params, k) for k in (True, False)]
         sums = [
-            jnp.stack(sum_over_leaves(momentum.products, x, reads, momentum.shared))
+            jnp.stack(
+                sum_over_leaves(
+                    momentum.products, x, reads, momentum.shared, apart=False
+                )
+            )
             for x in parts
         ]
         sums = [x.astype(decay.dtype) for x in sums]

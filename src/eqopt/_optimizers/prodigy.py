@@ -14,7 +14,15 @@ from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import copy, real_full_like
-from .measured import AbstractMeasured, after, at, corrected_step, decay, ratio, scalar
+from .measured import (
+    AbstractMeasured,
+    after,
+    corrected_step,
+    decay,
+    ratio,
+    scalar,
+    value_at,
+)
 
 
 class ProdigyState(eqx.Module):
@@ -183,7 +191,7 @@ class Prodigy(AbstractMeasured):
         self, updates: Updates, state: ProdigyState, params: Params
     ) -> list[Leafwise]:
         d, count = state.estim_lr, state.count
-        now = lambda value: at(value, count, d)
+        now = lambda value: value_at(value, count, d)
         step = corrected_step(self, d, count)
         b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
         growth = d / now(self.estim_lr0)

@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from .._checks import check_count, check_range, check_scalar
 from .._combinators.chain import Chain
 from .._transformation import AbstractLeafwise, AbstractOptimizer
-from .._transforms.scale import ScaleByLearningRate
+from .._transforms.scale import ScaleByLearningRate, at
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Mask, RealScalarLike, ScalarOrSchedule
 from .._wrappers.schedule_free import ScheduleFree
@@ -29,8 +29,7 @@ class WarmUp(AbstractSchedule):
         check_count(self, "warmup_steps", 0)
 
     def __call__(self, count: Any) -> Float[Array, ""]:
-        eta = self.learning_rate
-        eta = eta(count) if callable(eta) else eta
+        eta = at(self.learning_rate, count)
         dtype = real_dtype(eta)
         ramp = Linear(0.0, 1.0, self.warmup_steps)(count)
         return ramp.astype(dtype) * jnp.asarray(eta, dtype)

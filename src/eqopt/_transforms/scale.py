@@ -123,7 +123,7 @@ class ScaleByTree(AbstractStateless):
         )
 
 
-def _as_factor(factor: Any, g: Array, path: Callable[[], str]) -> Array:
+def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
     real = jnp.finfo(common_dtype(g.dtype, jnp.float32)).dtype
     factor = jnp.asarray(1 if factor is None else factor, real)
     # From the right, each axis is 1 or that of the leaf, and there are no more of them.

@@ -46,7 +46,7 @@ class _Labels:
 
     def __call__(self, params: Params) -> PyTree[str]:
         leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
-        labels = [None] * len(leaves)
+        labels: list[str | None] = [None] * len(leaves)
         for name, selector in self.rules:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
