@@ -11,7 +11,15 @@ from .contestants import (
     Optax,
     Pair,
 )
-from .measures import Measure, eager, importing, square_leaves, stepping, tracing
+from .measures import (
+    Measure,
+    eager,
+    importing,
+    large_leaves,
+    square_leaves,
+    stepping,
+    tracing,
+)
 from .optimizers import OPTIMIZERS, Contestant
 
 
@@ -121,7 +129,7 @@ def _step(name: str, contestant: Contestant) -> Case:
         pair,
         examples=2 if contestant.per_example else None,
         compares=not contestant.deviates,
-        **({"leaves": square_leaves} if of_matrices else {}),
+        leaves=square_leaves if of_matrices else large_leaves,
     )
     size = "3M" if of_matrices else "{size}"
     return Case(

@@ -53,7 +53,9 @@ OPTIMIZERS = {
     "AdamW": Contestant(eqopt.AdamW, optax.adamw),
     "Adamax": Contestant(eqopt.Adamax, optax.adamax),
     "AdamaxW": Contestant(eqopt.AdamaxW, optax.adamaxw),
-    "Adan": Contestant(eqopt.Adan, optax.adan, ratio=0.7),
+    "Adan": Contestant(
+        eqopt.Adan, optax.adan, ratio=0.7, deviates="it is that of its authors"
+    ),
     "AdEMAMix": Contestant(eqopt.AdEMAMix, contrib.ademamix),
     "ADOPT": Contestant(eqopt.ADOPT, contrib.adopt),
     "AMSGrad": Contestant(eqopt.AMSGrad, optax.amsgrad),
@@ -68,7 +70,12 @@ OPTIMIZERS = {
         per_example=True,
     ),
     "Fromage": Contestant(eqopt.Fromage, optax.fromage, temporary=None),
-    "GaLore": Contestant(eqopt.GaLore, contrib.galore, temporary=None),
+    "GaLore": Contestant(
+        eqopt.GaLore,
+        contrib.galore,
+        temporary=None,
+        deviates="it projects the short side of a matrix, Optax the long one",
+    ),
     "LAMB": Contestant(eqopt.LAMB, optax.lamb, temporary=1.0, ratio=0.7),
     "LARS": Contestant(eqopt.LARS, optax.lars, temporary=None),
     "Lion": Contestant(eqopt.Lion, optax.lion, ratio=0.7),

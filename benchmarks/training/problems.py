@@ -67,9 +67,10 @@ def quadratic() -> Problem:
 def rosenbrock() -> Problem:
     def loss(params, _):
         x, y = params["x"], params["y"]
-        return (1 - x) ** 2 + 100 * (y - x**2) ** 2
+        return jnp.sum((1 - x) ** 2 + 100 * (y - x**2) ** 2)
 
-    start = {"x": jnp.asarray(-1.2), "y": jnp.asarray(1.0)}
+    # Not scalars: Optax's SM3 takes none.
+    start = {"x": jnp.array([-1.2]), "y": jnp.array([1.0])}
     return Problem("Rosenbrock", start, loss, _NO_DATA, steps=1000, share=0.25)
 
 
@@ -80,12 +81,12 @@ def logistic_regression() -> Problem:
 
     def loss(params, example):
         features, sign = example
-        logit = features @ params["weight"] + params["bias"]
+        logit = features @ params["weight"] + params["bias"][0]
         return jax.nn.softplus(-sign * logit)
 
     # Not zero: some optimizers measure steps by the size of the parameters.
     weight = 0.1 * jax.random.normal(jax.random.key(0), (30,))
-    params = {"weight": weight, "bias": jnp.asarray(0.1)}
+    params = {"weight": weight, "bias": jnp.array([0.1])}
     return Problem("Breast cancer", params, loss, data, steps=200, share=0.5)
 
 
@@ -103,14 +104,16 @@ def digits() -> Problem:
             eqx.nn.Linear(32, 10, key=keys[2]),
         ]
     )
+    # As a list of arrays, because not all of Optax takes the tree of a model.
     params, static = eqx.partition(model, eqx.is_inexact_array)
+    leaves, treedef = jax.tree.flatten(params)
 
-    def loss(params, example):
+    def loss(leaves, example):
         image, label = example
-        logits = eqx.combine(params, static)(image)
+        logits = eqx.combine(treedef.unflatten(leaves), static)(image)
         return jax.nn.logsumexp(logits) - logits[label]
 
-    return Problem("Digits", params, loss, data, steps=200, share=0.5, batch=64)
+    return Problem("Digits", leaves, loss, data, steps=200, share=0.5, batch=64)
 
 
 @functools.cache

@@ -158,6 +158,7 @@ from ._optimizers.optimistic import (
 from ._optimizers.polyak import (
     PolyakSGD as PolyakSGD,
     ScaleByPolyak as ScaleByPolyak,
+    ScaleByPolyakState as ScaleByPolyakState,
 )
 from ._optimizers.prodigy import (
     Prodigy as Prodigy,

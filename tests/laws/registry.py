@@ -22,7 +22,7 @@ FAMILIES = [
 REGISTRY = [row for family in FAMILIES for row in family.ROWS]
 
 # The rows that say most: the first one of each class, recipes left out.
-_FIRST = {type(row()): row.name for row in reversed(REGISTRY)}
+_FIRST = {row.subject: row.name for row in reversed(REGISTRY)}
 TELLING = {n for cls, n in _FIRST.items() if not issubclass(cls, AbstractOptimizer)}
 
 

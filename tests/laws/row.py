@@ -27,6 +27,13 @@ class Row:
     def __call__(self, **hyperparameters) -> AbstractTransformation:
         return self.make(**hyperparameters)
 
+    @property
+    def subject(self) -> type[AbstractTransformation]:
+        """The class that it is about."""
+        opt = self()
+        is_adapted = isinstance(opt, Evaluated | PerExample)
+        return type(opt.inner if is_adapted else opt)
+
 
 def is_matrix(params):
     """A mask that keeps biases and other vectors out."""

@@ -209,6 +209,15 @@ def test_missing_arguments(opt):
             opt.update(G, opt.init(P), value=1.0)
 
 
+def test_a_scheduled_cap():
+    """Of a huge loss, the cap alone is left."""
+    opt = eqopt.PolyakSGD(eqopt.schedules.Linear(0.4, 0.0, 4))
+    params, state = jnp.ones(2), opt.init(jnp.ones(2))
+    for cap in (0.4, 0.3, 0.2):
+        updates, state = opt.update(jnp.ones(2), state, params, value=1e6)
+        np.testing.assert_allclose(updates, -cap, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("opt", "limit"),
     [

@@ -5,14 +5,15 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._checks import check_range, check_scalar, required_value
 from .._combinators.chain import Chain
 from .._pipeline import Leafwise
-from .._transformation import AbstractOptimizer, AbstractStateless
-from .._transforms.scale import ScaleByLearningRate, scale
+from .._transformation import AbstractLeafwise, AbstractOptimizer
+from .._transforms.scale import ScaleByLearningRate, at, scale
 from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from ..numerics import safe_increment
 from ..tree import norm
 
 
@@ -31,7 +32,13 @@ def capped_ratio(
     return jnp.where(is_flat, 0, jnp.where(is_capped, cap, ratio))
 
 
-class ScaleByPolyak(AbstractStateless):
+class ScaleByPolyakState(eqx.Module):
+    """`count`: the steps taken so far, a 0-d int32 array; `None` without a schedule."""
+
+    count: Int[Array, ""] | None
+
+
+class ScaleByPolyak(AbstractLeafwise):
     r"""Scales all updates together, by Polyak's step size.
 
     $$u = g \cdot \min\left(\frac{f - f^*}{\|g\|_2^2 + \varepsilon},
@@ -45,7 +52,8 @@ class ScaleByPolyak(AbstractStateless):
 
     - `f_min`: $f^*$, the smallest value of the loss, or a guess of it. Zero for a model
         that can fit its data.
-    - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite.
+    - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
+        array or a schedule.
     - `eps`: $\varepsilon \ge 0$.
     - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ in the place of $f - f^*$. It
         stays where it is when the loss is below `f_min`; the former goes uphill.
@@ -80,31 +88,42 @@ class ScaleByPolyak(AbstractStateless):
     """
 
     f_min: RealScalarLike = 0.0
-    max_learning_rate: RealScalarLike = 1.0
+    max_learning_rate: ScalarOrSchedule = 1.0
     eps: RealScalarLike = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
     def __check_init__(self):
         check_scalar(self, "f_min")
-        for name in ("max_learning_rate", "eps"):
-            check_range(self, name, 0)
+        check_range(self, "eps", 0)
+        if not callable(self.max_learning_rate):
+            check_range(self, "max_learning_rate", 0)
         if self.variant not in ("sps", "sps+"):
             raise ValueError(
                 "ScaleByPolyak: `variant` must be 'sps' or 'sps+', but is "
                 f"{self.variant!r}."
             )
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        value = required_value(self, extra)
-        return Leafwise(scale, measure=functools.partial(self._step_size, value))
+    def init(self, params: Params) -> ScaleByPolyakState:
+        is_scheduled = callable(self.max_learning_rate)
+        return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
 
-    def _step_size(self, value: Any, updates: Updates) -> dict[str, Float[Array, ""]]:
+    def leafwise(
+        self, state: ScaleByPolyakState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        value, cap = required_value(self, extra), self.max_learning_rate
+        if state.count is not None:
+            cap = at(cap, state.count)
+            state = ScaleByPolyakState(safe_increment(state.count))
+        measure = functools.partial(self._step_size, value, cap)
+        return Leafwise(scale, state, measure=measure)
+
+    def _step_size(
+        self, value: Any, cap: Any, updates: Updates
+    ) -> dict[str, Float[Array, ""]]:
         squared_norm = norm(updates, squared=True)
         value, f_min, eps, cap = (
             jnp.asarray(x, squared_norm.dtype)
-            for x in (value, self.f_min, self.eps, self.max_learning_rate)
+            for x in (value, self.f_min, self.eps, cap)
         )
         gap = value - f_min
         if self.variant == "sps+":
@@ -126,13 +145,14 @@ class PolyakSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite.
+    - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
+        array or a schedule.
     - `scaling`: $s$, a number, a 0-d array or a schedule. It is what
         `eqopt.tree.get(state, "learning_rate")` finds.
     - The others are those of [`eqopt.ScaleByPolyak`][], which has the references.
     """
 
-    max_learning_rate: RealScalarLike = 1.0
+    max_learning_rate: ScalarOrSchedule = 1.0
     scaling: ScalarOrSchedule = 1.0
     f_min: RealScalarLike = 0.0
     eps: RealScalarLike = 0.0

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Inexact, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 
 from .._checks import check_count
 from .._equations import equation
@@ -44,7 +44,7 @@ def gather(
     g: Inexact[Array, "*leaf"],
     acc_grads: Inexact[Array, "*leaf"],
     *,
-    n: Int[Array, ""],
+    n: Float[Array, ""],
     mean: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
     more = (g - acc_grads) / (n + 1) if mean else g

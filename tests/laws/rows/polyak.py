@@ -29,6 +29,7 @@ ROWS = [
         lambda: Evaluated(eqopt.PolyakSGD(float("inf"), LINEAR, variant="sps+")),
         name="PolyakSGD(schedule, sps+, no cap)",
     ),
+    row(lambda: Evaluated(eqopt.PolyakSGD(LINEAR)), name="PolyakSGD(scheduled cap)"),
     row(
         evaluated(eqopt.MoMo),
         name="MoMo",
