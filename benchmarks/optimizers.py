@@ -76,7 +76,7 @@ OPTIMIZERS = {
         temporary=None,
         deviates="it projects the short side of a matrix, Optax the long one",
     ),
-    "LAMB": Contestant(eqopt.LAMB, optax.lamb, temporary=1.0, ratio=0.7),
+    "LAMB": Contestant(eqopt.LAMB, optax.lamb, temporary=1.01, ratio=0.7),
     "LARS": Contestant(eqopt.LARS, optax.lars, temporary=None),
     "Lion": Contestant(eqopt.Lion, optax.lion, ratio=0.7),
     "MADGRAD": Contestant(eqopt.MADGRAD, contrib.madgrad),

@@ -31,14 +31,20 @@ SLOW = pytest.mark.slow
 
 # The quick set asks these of every row,
 ALWAYS = {
-    "test_donation",
     "test_hyperparameters_are_data",
     "test_resume_is_bit_identical",
     "test_shapes_and_dtypes_stay",
     "test_step_is_update_and_apply",
 }
 # and these of none: as a rule they fail only where another law does, too.
-LONG_TAIL = {"test_eager_is_jitted", "test_float64", "test_scan", "test_vmap"}
+LONG_TAIL = {
+    "test_eager_is_jitted",
+    "test_float64",
+    "test_no_float64_leaks",
+    "test_populations",
+    "test_scan",
+    "test_vmap",
+}
 
 
 def law(test):

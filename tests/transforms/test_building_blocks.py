@@ -100,6 +100,7 @@ def scales(opt, values):
 LOSSES = np.concatenate([1 / np.arange(1, 8), np.full(12, 0.2), [0.1], np.full(9, 0.1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cooldown", [0, 3])
 @pytest.mark.parametrize("threshold", [1e-4, 0.1])
 def test_plateau_as_in_torch(cooldown, threshold):
