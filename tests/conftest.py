@@ -18,6 +18,21 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+_finished = 0
+
+
+def pytest_runtest_teardown():
+    """Every now and then, forgets all compiled programs.
+
+    Each of them maps some memory, and a process may have 65,530 maps on Linux. One that
+    has run two thousand tests would be aborted in the middle of a compilation.
+    """
+    global _finished
+    _finished += 1
+    if _finished % 250 == 0:
+        jax.clear_caches()
+
+
 @pytest.fixture
 def getkey():
     return eqxi.GetKey()
