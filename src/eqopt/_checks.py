@@ -76,6 +76,16 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         )
 
 
+def required_params(owner: str, params: Any) -> Any:
+    """`params`; raises a `ValueError` if they are missing."""
+    if params is None:
+        raise ValueError(
+            f"{owner} needs the parameters, but `params` is None. Pass the model as "
+            "third argument: `update(updates, state, model)`."
+        )
+    return params
+
+
 def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
     """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
     if extra.get(name) is None:

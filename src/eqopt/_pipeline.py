@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
+from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
 from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
 from ._types import Mask, Params, State, Updates
@@ -228,11 +229,7 @@ def _column_of_params(updates, treedef, params, stages, apply):
     readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
     if not (apply or readers):
         return [None] * treedef.num_leaves
-    if params is None:
-        raise ValueError(
-            f"{readers[0] if readers else '`step`'} needs the parameters, but `params` "
-            "is None. Pass the model as third argument: `update(updates, state, model)`."
-        )
+    required_params(readers[0] if readers else "`step`", params)
     return align(treedef, params, "params", updates)
 
 

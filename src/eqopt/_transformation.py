@@ -111,16 +111,18 @@ class AbstractTransformation(eqx.Module):
 class AbstractFused(AbstractTransformation):
     """A transformation that works by feeding equations into a pipeline.
 
-    `update` and `step` follow from the two methods by which a chain calls its parts.
+    `update` and `step` follow from how a chain calls its parts: from `_feed`, and from
+    `_finish` where the last equation and the sum are not all that there is to a step.
     """
 
     @abc.abstractmethod
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...
 
-    @abc.abstractmethod
     def _finish(
         self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]: ...
+    ) -> tuple[Params, Callable[[], State]]:
+        promise = self._feed(pipeline, state)
+        return pipeline.apply(), promise
 
     def update(
         self,
@@ -184,12 +186,6 @@ class AbstractLeafwise(AbstractFused):
         check_state(self, state)
         leafwise = self.leafwise(state, pipeline.params, **pipeline.extra)
         return pipeline.push(type(self).__name__, leafwise)
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
 
 
 class AbstractStateless(AbstractLeafwise):

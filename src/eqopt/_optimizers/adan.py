@@ -12,7 +12,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at, same
-from .._transforms.weight_decay import AddDecayedWeights
+from .._transforms.weight_decay import AddDecayedWeights, is_off
 from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..tree import zeros_like
@@ -207,7 +207,7 @@ class ProximalDecay(AbstractLeafwise):
         weight_decay = at(self.weight_decay, state.count)
         eta = at(self.learning_rate, state.count)
         state = ProximalDecayState(safe_increment(state.count))
-        if isinstance(weight_decay, int | float) and weight_decay == 0:
+        if is_off(weight_decay):
             return Leafwise(same, state)
         shared = {"eta": eta, "weight_decay": weight_decay}
         return Leafwise(decay_proximally, state, shared, mask=self.mask)

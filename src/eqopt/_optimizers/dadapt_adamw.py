@@ -1,6 +1,7 @@
 """D-Adaptation: Adam with a lower bound on the distance to the solution."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -174,7 +175,7 @@ class DAdaptAdamW(AbstractMeasured):
         )
 
     def stages(
-        self, updates: Updates, state: DAdaptAdamWState, params: Params
+        self, updates: Updates, state: DAdaptAdamWState, params: Params, **extra: Any
     ) -> list[Leafwise]:
         d, count = state.estim_lr, state.count
         now = lambda value: value_at(value, count, d)

@@ -1,5 +1,7 @@
 """Distance over gradients: step sizes from how far the parameters have come."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
@@ -70,7 +72,7 @@ class ScaleByDoG(AbstractMeasured):
         )
 
     def stages(
-        self, updates: Updates, state: DoGState, params: Params
+        self, updates: Updates, state: DoGState, params: Params, **extra: Any
     ) -> list[Leafwise]:
         like = state.max_dist
         sq_dist, sq_norm = _squares(updates, state.init_params, params, like)
@@ -196,7 +198,7 @@ class ScaleByDoWG(AbstractMeasured):
         )
 
     def stages(
-        self, updates: Updates, state: DoWGState, params: Params
+        self, updates: Updates, state: DoWGState, params: Params, **extra: Any
     ) -> list[Leafwise]:
         like = state.estim_sq_dist
         sq_dist, sq_norm = _squares(updates, state.init_params, params, like)

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._checks import required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, check_state
 from .._transforms.scale import at
-from .._transforms.weight_decay import decay_weights
+from .._transforms.weight_decay import decay_weights, is_off
 from .._types import Mask, Params, ScalarOrSchedule, State, Updates
 from ..numerics import bias_correction, safe_increment, safe_sqrt
 
@@ -26,27 +27,17 @@ class AbstractMeasured(AbstractFused):
 
     @abc.abstractmethod
     def stages(
-        self, updates: Updates, state: State, params: Params
+        self, updates: Updates, state: State, params: Params, **extra: Any
     ) -> Sequence[Leafwise]:
         """The equations of this step; the first of them has the new state."""
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
         name, params = type(self).__name__, pipeline.params
-        if params is None:
-            raise ValueError(
-                f"{name} needs the parameters, but `params` is None. Pass the model as "
-                "third argument: `update(updates, state, model)`."
-            )
-        stages = self.stages(pipeline.flush(), state, params)
+        required_params(name, params)
+        stages = self.stages(pipeline.flush(), state, params, **pipeline.extra)
         promise, *_ = [pipeline.push(name, stage) for stage in stages]
         return promise
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
 
 
 def scalar(value: Any, params: Params) -> Float[Array, ""]:
@@ -75,7 +66,7 @@ def decay(
     weight_decay: ScalarOrSchedule, mask: Mask | None, count: Any, step: Array
 ) -> list[Leafwise]:
     """Decoupled weight decay behind updates that go downhill already."""
-    if isinstance(weight_decay, int | float) and weight_decay == 0:
+    if is_off(weight_decay):
         return []
     rate = -step * value_at(weight_decay, count, step)
     return [Leafwise(decay_weights, shared={"weight_decay": rate}, mask=mask)]

@@ -1,7 +1,6 @@
 """What MoMo and MoMoAdam share: a model of the loss, and how far to go down on it."""
 
 import abc
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,12 +12,13 @@ from jaxtyping import Array, Float, Inexact
 from .._checks import check_range, check_scalar, required_value
 from .._equations import Equation, compute_dtype, equation
 from .._leaves import mask_out, parameters
-from .._pipeline import Leafwise, Pipeline
+from .._pipeline import Leafwise
 from .._reductions import sum_over_leaves
-from .._transformation import AbstractFused, check_state
 from .._transforms.scale import at, scale
+from .._transforms.weight_decay import is_off
 from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State, Updates
 from ..numerics import abs_sq, safe_increment
+from .measured import AbstractMeasured
 from .polyak import capped_ratio
 
 
@@ -117,7 +117,7 @@ class Momentum(NamedTuple):
     fill: Any  # how far the averages have filled up
 
 
-class AbstractMoMo(AbstractFused):
+class AbstractMoMo(AbstractMeasured):
     """The step size, the lower bound and the decay, whatever the momentum is.
 
     Differs from Optax in: with weight decay, the step is divided by 1 + decay like the
@@ -139,52 +139,42 @@ class AbstractMoMo(AbstractFused):
                 check_range(self, name, 0)
         check_scalar(self, "lower_bound")
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        check_state(self, state)
-        name = type(self).__name__
-        if pipeline.params is None:
-            raise ValueError(
-                f"{name} needs the parameters, but `params` is None. Pass the model as "
-                "third argument: `update(updates, state, model)`."
-            )
+    def stages(
+        self, updates: Updates, state: State, params: Params, **extra: Any
+    ) -> list[Leafwise]:
+        value = required_value(self, extra)
         momentum = self._momentum(state)
         alpha, weight_decay = (
             jnp.asarray(at(x, state.count), state.barf.dtype)
             for x in (self.learning_rate, self.weight_decay)
         )
         decay = alpha * weight_decay
-        state = self._measured(pipeline, state, momentum, alpha, decay)
-        direction = Leafwise(momentum.direction, state, momentum.shared)
-        promise = pipeline.push(name, direction)
-        pipeline.push(name, Leafwise(scale, shared={"step_size": -state.learning_rate}))
-        if not (isinstance(self.weight_decay, int | float) and self.weight_decay == 0):
-            shared = {"decay": decay}
-            pipeline.push(name, Leafwise(shrink, shared=shared, mask=self.mask))
-        return promise
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
+        sums = self._sums(updates, params, momentum, decay)
+        state = self._measured(state, momentum, value, alpha, *sums)
+        stages = [
+            Leafwise(momentum.direction, state, momentum.shared),
+            Leafwise(scale, shared={"step_size": -state.learning_rate}),
+        ]
+        if not is_off(self.weight_decay):
+            stages.append(Leafwise(shrink, shared={"decay": decay}, mask=self.mask))
+        return stages
 
     def _measured(
         self,
-        pipeline: Pipeline,
         state: State,
         momentum: Momentum,
+        value: Any,
         alpha: Float[Array, ""],
-        decay: Float[Array, ""],
+        sums: "Products",
+        shrunk: "Products",
     ) -> State:
         """The state with its new scalars; the step size to take is one of them."""
         dtype = state.barf.dtype
-        value = required_value(self, pipeline.extra)
         # Copies: the bound goes into the state, which shares no buffer with `self`.
         value, b1, rho, lower_bound = (
             jnp.array(x, dtype)
             for x in (value, momentum.shared["b1"], momentum.fill, self.lower_bound)
         )
-        sums, shrunk = self._sums(pipeline, momentum, decay)
         barf = b1 * state.barf + (1 - b1) * value
         gamma = b1 * state.gamma + (1 - b1) * sums.g_p
         # Of the model: its value where the decay alone leads, and from there its descent.
@@ -208,13 +198,16 @@ class AbstractMoMo(AbstractFused):
         )
 
     def _sums(
-        self, pipeline: Pipeline, momentum: Momentum, decay: Float[Array, ""]
+        self,
+        updates: Updates,
+        params: Params,
+        momentum: Momentum,
+        decay: Float[Array, ""],
     ) -> tuple["Products", ...]:
         """The products over all leaves, and these with what decays shrunk.
 
         With a mask, the model is minimised where some leaves shrink and some do not.
         """
-        updates, params = pipeline.flush(), pipeline.params
         reads = {**momentum.averages, "p": params}
         parts = [updates]
         if self.mask is not None:

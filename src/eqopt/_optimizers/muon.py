@@ -66,12 +66,6 @@ class _ScaleByShape(AbstractFused):
         leafwise = Leafwise(stretch, None, {"rms": rms}, {"factor": factors}, mask)
         return pipeline.push("Muon", leafwise)
 
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
-
     def _factor(self, shape: tuple[int, ...], axes: Axes | None) -> float:
         if axes is None:
             return 1.0

@@ -146,12 +146,6 @@ class ScaleByNovoGrad(AbstractFused):
         count = safe_increment(state.count)
         return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)
 
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
-
 
 class NovoGrad(AbstractOptimizer):
     r"""NovoGrad: momentum of gradients that are normalised layer by layer.

@@ -1,6 +1,7 @@
 """Prodigy: Adam with an estimate of the distance to the solution."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -188,7 +189,7 @@ class Prodigy(AbstractMeasured):
         )
 
     def stages(
-        self, updates: Updates, state: ProdigyState, params: Params
+        self, updates: Updates, state: ProdigyState, params: Params, **extra: Any
     ) -> list[Leafwise]:
         d, count = state.estim_lr, state.count
         now = lambda value: value_at(value, count, d)

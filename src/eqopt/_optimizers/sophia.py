@@ -161,12 +161,6 @@ class ScaleBySophia(AbstractFused):
 
         return with_win_rate
 
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
-
     def _estimated(self, grads, state, params, extra):
         """The curvature with a new estimate in it, and the state of what made it."""
         estimate, hessian_state = self.hessian_diagonal_fn.update(

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 
-from .._checks import check_count, check_range, check_scalar
+from .._checks import check_count, check_range, check_scalar, required_params
 from .._dimension_numbers import (
     DimensionNumbers,
     MatrixDimensionNumbers,
@@ -223,11 +223,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        if params is None:
-            raise ValueError(
-                "ScaleByFactoredRMS needs the parameters, but `params` is None. Pass the "
-                "model as third argument: `update(updates, state, model)`."
-            )
+        params = required_params("ScaleByFactoredRMS", params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_none)
         # As at the first step while the offset is not reached: t = 0 makes no decay.
         offset: Any = self.step_offset

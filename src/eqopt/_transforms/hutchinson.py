@@ -9,7 +9,7 @@ import jax.random as jr
 from jax import lax
 from jaxtyping import Array, Inexact, UInt32
 
-from .._checks import required
+from .._checks import required, required_params
 from .._leaves import align, flatten_updates
 from .._random import key_data, next_key, split_like
 from .._transformation import AbstractTransformation, check_state
@@ -79,11 +79,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
     ) -> tuple[Updates, HutchinsonDiagHessianState]:
         check_state(self, state)
         value_fn = required(self, extra, "value_fn")
-        if params is None:
-            raise ValueError(
-                "HutchinsonDiagHessian needs the parameters, but `params` is None. Pass "
-                "the model as third argument: `update(updates, state, model, ...)`."
-            )
+        required_params("HutchinsonDiagHessian", params)
         leaves, treedef = flatten_updates(updates)
         column = align(treedef, params, "params", updates)
         chosen = treedef.unflatten(

@@ -31,6 +31,11 @@ def decay_weights(
     return g + weight_decay * p
 
 
+def is_off(weight_decay: ScalarOrSchedule) -> bool:
+    """Whether it is the number zero: then nothing has to be read for it."""
+    return isinstance(weight_decay, int | float) and weight_decay == 0
+
+
 class AddDecayedWeights(AbstractLeafwise):
     r"""Adds a multiple of the parameters to the updates: $u = g + \lambda p$.
 
@@ -67,7 +72,7 @@ class AddDecayedWeights(AbstractLeafwise):
         **extra: Any,
     ) -> Leafwise:
         weight_decay = self.weight_decay
-        if isinstance(weight_decay, int | float) and weight_decay == 0:
+        if is_off(weight_decay):
             return Leafwise(same, state)
         if callable(weight_decay) and state.count is not None:
             weight_decay = weight_decay(state.count)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from .._apply import apply_updates, incremental_update
-from .._checks import check_count, check_range
+from .._checks import check_count, check_range, required_params
 from .._equations import equation
 from .._leaves import filter_cond, parameters
 from .._pipeline import Leafwise, Pipeline
@@ -118,12 +118,7 @@ class Lookahead(AbstractTransformation):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, LookaheadState]:
-        if params is None:
-            raise ValueError(
-                "Lookahead needs the parameters, but `params` is None. Pass the model "
-                "as third argument: `update(updates, state, model)`."
-            )
-        fast, slow = self._split(state, params)
+        fast, slow = self._split(state, required_params("Lookahead", params))
         updates, fast_state = self.inner.update(
             updates, state.fast_state, fast, **extra
         )

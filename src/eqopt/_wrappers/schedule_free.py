@@ -174,9 +174,3 @@ class ScheduleFree(AbstractFused):
         shared = {"b1": self.b1, "c": c}
         outer = pipeline.push("ScheduleFree", Leafwise(schedule_free, new, shared))
         return lambda: dataclasses.replace(outer(), inner_state=inner())
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
