@@ -81,7 +81,7 @@ class Operation(NamedTuple):
     packed: tuple[str, ...]  # shared floats, which travel in one vector
     loose: tuple[str, ...]  # shared values of other dtypes
     static: tuple[tuple[str, Any], ...]
-    last: tuple[str, ...] = ()  # slots to store after all else is computed
+    last: tuple[str, ...] = ()  # slots to compute once more after the result
 
 
 class ShapeMismatch(Exception):
@@ -111,44 +111,78 @@ def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> C
 def _evaluate(program, takes_params, apply, packed, g, *arguments):
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
-        rest = iter(arguments)
-        p = next(rest) if takes_params else None
-        leaves = [
-            [p if name == "p" else next(rest) for name in operation.equation.leaves]
-            for operation in program
-        ]
-        real = compute_dtype(g, p, *(x for group in leaves for x in group))
-        values = iter(packed.astype(real))
-        u, stored, delayed = widen(g, real), [], []
-        for operation, old in zip(program, leaves, strict=True):
-            shared = {name: next(values) for name in operation.packed}
-            shared |= {name: next(rest) for name in operation.loose}
-            out = operation.equation(
-                u, *(widen(x, real) for x in old), **shared, **dict(operation.static)
-            )
-            u, *new = out if isinstance(out, tuple) else (out,)
-            names = zip(operation.equation.leaves, old, strict=True)
-            slots = [x for name, x in names if name in operation.slots]
-            _check_outputs(operation, g, u, slots, new)
-            pairs = zip(new, slots, strict=True)
-            stored += [jax.tree.map(_narrow, x, slot) for x, slot in pairs]
-            delayed += [name in operation.last for name in operation.slots]
-        if apply and u.shape != p.shape:
-            raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
-        result = _narrow(widen(p, real) + u, p) if apply else _narrow(u, g)
-        return result, *(
-            after(result, x) if is_last else x
-            for x, is_last in zip(stored, delayed, strict=True)
+        run = functools.partial(_run, program, takes_params, apply, packed, g)
+        result, slots = run(*arguments)
+        previous = result
+        for i in _late(program):
+            # Not what was computed above: XLA on a CPU would store a quotient, as large
+            # as the leaf, for those that share it. To divide once more takes no memory.
+            _, again = run(*(after(previous, x) for x in arguments))
+            slots[i] = after(previous, again[i])
+            if _is_like(slots[i], result):
+                previous = slots[i]
+        return result, *slots
+
+
+def _late(program: tuple[Operation, ...]) -> list[int]:
+    """The numbers of the slots to compute once more after the result, in order.
+
+    The last operation's come first: they read what the operations before it store.
+    """
+    slots = [(i, name) for i, op in enumerate(program) for name in op.slots]
+    late = []
+    for i, op in reversed(list(enumerate(program))):
+        names = op.last + tuple(x for x in op.slots if late and x not in op.last)
+        late += [slots.index((i, name)) for name in names]
+    return late
+
+
+@no_type_check
+def _run(program, takes_params, apply, packed, g, *arguments):
+    """The result, and the new slots of all operations in one list."""
+    rest = iter(arguments)
+    p = next(rest) if takes_params else None
+    leaves = [
+        [p if name == "p" else next(rest) for name in operation.equation.leaves]
+        for operation in program
+    ]
+    real = compute_dtype(g, p, *(x for group in leaves for x in group))
+    values = iter(packed.astype(real))
+    u, stored = widen(g, real), []
+    for operation, old in zip(program, leaves, strict=True):
+        shared = {name: next(values) for name in operation.packed}
+        shared |= {name: next(rest) for name in operation.loose}
+        out = operation.equation(
+            u, *(widen(x, real) for x in old), **shared, **dict(operation.static)
         )
+        u, *new = out if isinstance(out, tuple) else (out,)
+        names = zip(operation.equation.leaves, old, strict=True)
+        slots = [x for name, x in names if name in operation.slots]
+        _check_outputs(operation, g, u, slots, new)
+        pairs = zip(new, slots, strict=True)
+        stored += [jax.tree.map(_narrow, x, slot) for x, slot in pairs]
+    if apply and u.shape != p.shape:
+        raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
+    result = _narrow(widen(p, real) + u, p) if apply else _narrow(u, g)
+    return result, stored
 
 
-def after(first: Array, x: Array) -> Array:
-    """`x`, in such a way that it is computed after `first`.
+def after(first: Array, x: Any) -> Any:
+    """`x`, in such a way that XLA reads it after it has computed `first`.
 
     Nothing is less than minus infinity, but XLA does not know; it takes away an
-    `optimization_barrier` before it decides what to copy.
+    `optimization_barrier` before it decides what to copy. Only an array of the shape of
+    `first` can be kept waiting; anything else is given back as it is.
     """
+    if not _is_like(x, first):
+        return x
     return jnp.where(first.real < -jnp.inf, jnp.zeros_like(x), x)
+
+
+@no_type_check
+def _is_like(x, leaf):
+    """Whether `x` is an array of the shape of `leaf`."""
+    return isinstance(x, jax.Array) and x.shape == leaf.shape
 
 
 def compute_dtype(*leaves: Any) -> Any:

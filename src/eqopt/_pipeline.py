@@ -38,9 +38,10 @@ class Leafwise(NamedTuple):
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
     - `measure`: a function of the whole incoming updates that gives further `shared`
         values: a norm over all leaves, say. It ends the fusing with what came before.
-    - `last`: fields of the state, shaped like the leaf, whose *old* value goes into the
-        update or into other fields. They are stored last. What is computed is the same;
-        without it XLA on a CPU copies them first, so that it can overwrite them early.
+    - `last`: fields of the state, shaped like the leaf, that are computed and stored
+        after the result, one after the other. To be named where the result or another
+        field needs their *old* value, or shares a quotient or a root with them: XLA on a
+        CPU would make a temporary array of each. What is computed is the same.
     """
 
     equation: Equation
@@ -76,6 +77,11 @@ class Pipeline:
         index = len(self._states)
         self._states.append(None)
         return lambda: self._states[index]
+
+    @property
+    def reads_params(self) -> bool:
+        """Whether the updates to come depend on the parameters."""
+        return any("p" in x.equation.leaves for _, x in self._pending)
 
     def replace(self, updates: Updates) -> None:
         """Goes on with other updates, once nothing is pending."""

@@ -234,37 +234,3 @@ def test_weight_decay_is_decoupled(cls, arguments):
 def test_messages(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def temporary(opt):
-    """The memory that a donated step needs besides, in units of the parameters."""
-    params = [jax.ShapeDtypeStruct((500, 1000), jnp.float32)] * 4
-    state = jax.eval_shape(opt.init, params)
-    step = jax.jit(
-        lambda params, state, grads: opt.step(grads, state, params),
-        donate_argnums=(0, 1),
-    )
-    memory = step.lower(params, state, params).compile().memory_analysis()
-    return memory.temp_size_in_bytes / (4 * 4 * 500 * 1000)
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.NAdamW(0.1),
-        eqopt.AdamaxW(0.1),
-        eqopt.AMSGrad(0.1),
-        eqopt.Yogi(0.1),
-        eqopt.RAdam(0.1, nesterov=True),
-        eqopt.AdaBelief(0.1, weight_decay=0.1),
-        eqopt.AdaBelief(0.1, nesterov=True),
-    ],
-    ids=repr,
-)
-def test_no_copies(opt):
-    assert temporary(opt) < 0.01
-
-
-def test_acprop_copies_one_moment():
-    """Its update has to read the old one."""
-    assert temporary(eqopt.ACProp(0.1)) < 1.01

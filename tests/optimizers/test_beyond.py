@@ -285,25 +285,3 @@ def test_sophia_says_what_it_needs():
         opt.step(params, opt.init(params), params)
     with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
         opt.update(params, opt.init(params), value_fn=jnp.sum)
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.Adan(0.1, weight_decay=0.1),
-        eqopt.AdEMAMix(0.1, weight_decay=0.1),
-        eqopt.SimplifiedAdEMAMix(0.1, weight_decay=0.1),
-        eqopt.ADOPT(0.1),
-        eqopt.OptimisticGradientDescent(0.1),
-    ],
-    ids=lambda opt: type(opt).__name__,
-)
-def test_a_step_copies_nothing(opt):
-    """Also where an old gradient or moment is read and replaced (`Leafwise.last`)."""
-    params = [jnp.ones((500, 1000)) for _ in range(10)]
-    step = lambda params, state, grads: opt.step(grads, state, params)
-    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(
-        params, opt.init(params), params
-    )
-    temporary = compiled.compile().memory_analysis().temp_size_in_bytes
-    assert temporary < 0.01 * sum(x.nbytes for x in params)

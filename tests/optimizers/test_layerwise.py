@@ -21,31 +21,6 @@ def steps(opt, params, grads):
     return params, state
 
 
-def temporary_fraction(opt):
-    """Temporary memory of a donated step, as a fraction of the parameters."""
-    params = [jnp.ones((500, 1000)) for _ in range(10)]
-    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
-    arguments = params, jax.eval_shape(opt.init, params), params
-    memory = step.lower(*arguments).compile().memory_analysis()
-    return memory.temp_size_in_bytes / sum(p.nbytes for p in params)
-
-
-@pytest.mark.parametrize(
-    ("opt", "most"),
-    [
-        (eqopt.LAMB(1e-3, weight_decay=0.1), 1.01),  # the direction, for its norm
-        (eqopt.LARS(1e-3), 0.01),
-        (eqopt.Fromage(1e-3), 0.01),
-        (eqopt.NovoGrad(1e-3), 0.01),
-        (eqopt.Adafactor(1e-3), 0.02),
-        (eqopt.Adafactor(1e-3, momentum=0.9), 0.02),
-    ],
-    ids=lambda x: type(x).__name__,
-)
-def test_temporary_memory(opt, most):
-    assert temporary_fraction(opt) <= most
-
-
 def test_lamb_moves_by_the_learning_rate_times_the_norm():
     params = {"w": 3 * normal(0, 4, 5), "b": jnp.zeros(5)}
     grads = {"w": normal(1, 4, 5), "b": normal(2, 5)}

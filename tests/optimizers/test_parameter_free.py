@@ -244,24 +244,3 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.Prodigy(weight_decay=0.1),
-        eqopt.DAdaptAdamW(weight_decay=0.1),
-        eqopt.DoG(),
-        eqopt.DoWG(),
-        eqopt.ScaleByDistanceOverGradients(),
-    ],
-    ids=lambda opt: type(opt).__name__,
-)
-def test_no_temporary_memory(opt):
-    """Two passes: nothing of the size of a leaf is kept from the first one."""
-    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32) for _ in range(4)]
-    state = jax.eval_shape(opt.init, params)
-    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
-    compiled = step.lower(params, state, params).compile()
-    size = sum(4 * p.size for p in params)
-    assert compiled.memory_analysis().temp_size_in_bytes < 0.01 * size

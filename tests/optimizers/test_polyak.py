@@ -216,27 +216,3 @@ def test_a_scheduled_cap():
     for cap in (0.4, 0.3, 0.2):
         updates, state = opt.update(jnp.ones(2), state, params, value=1e6)
         np.testing.assert_allclose(updates, -cap, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("opt", "limit"),
-    [
-        (eqopt.PolyakSGD(), 0.01),
-        (eqopt.MoMo(weight_decay=0.1), 0.01),
-        # XLA on a CPU sums a product of arrays in one pass, but not with a number in it:
-        # it makes D, one for each of a few leaves at a time. (Optax takes 2 of all.)
-        (eqopt.MoMoAdam(weight_decay=0.1), 0.5),
-        (eqopt.COCOB(weight_decay=0.1), 0.01),
-    ],
-    ids=lambda x: type(x).__name__ if isinstance(x, eqopt.AbstractOptimizer) else "",
-)
-def test_temporary_memory(opt, limit):
-    params = [jnp.zeros((300, 200)) for _ in range(10)]
-    state = jax.eval_shape(opt.init, params)
-    step = jax.jit(
-        lambda p, s, g, value: opt.step(g, s, p, value=value), donate_argnums=(0, 1)
-    )
-    lowered = step.lower(params, state, params, jnp.ones(()))
-    memory = lowered.compile().memory_analysis()
-    assert memory is not None
-    assert memory.temp_size_in_bytes < limit * sum(p.nbytes for p in params)

@@ -85,15 +85,3 @@ def test_rprop_with_a_schedule():
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.parametrize(
-    "opt", [eqopt.SignSGD(0.1), eqopt.Signum(0.1), eqopt.Rprop(0.1)], ids=repr
-)
-def test_temporary_memory(opt):
-    params = [jnp.zeros((100, 100)) for _ in range(3)]
-    state = jax.eval_shape(opt.init, params)
-    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
-    memory = step.lower(params, state, params).compile().memory_analysis()
-    assert memory is not None
-    assert memory.temp_size_in_bytes < 0.01 * sum(p.nbytes for p in params)

@@ -165,21 +165,3 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize(
-    ("opt", "leaves"),
-    [
-        (eqopt.ScheduleFreeSGD(weight_decay=0.1), 0.01),
-        # The quotient is read by z and by the parameters; Optax keeps it, too.
-        (eqopt.ScheduleFreeAdamW(weight_decay=0.1), 1.01),
-    ],
-    ids=["SGD", "AdamW"],
-)
-def test_temporary_memory(opt, leaves):
-    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32) for _ in range(4)]
-    state = jax.eval_shape(opt.init, params)
-    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
-    compiled = step.lower(params, state, params).compile()
-    size = sum(4 * p.size for p in params)
-    assert compiled.memory_analysis().temp_size_in_bytes < leaves * size

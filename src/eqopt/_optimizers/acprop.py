@@ -134,7 +134,8 @@ class ScaleByACProp(AbstractLeafwise):
             "nu_correction": bias_correction(self.b2, jnp.maximum(state.count, 1)),
             "rectifier": rectification(self.b2, count, 5) if self.rectify else 1.0,
         }
-        return Leafwise(acprop, ScaleByACPropState(count, state.mu, state.nu), shared)
+        new = ScaleByACPropState(count, state.mu, state.nu)
+        return Leafwise(acprop, new, shared, last=("nu", "mu"))
 
 
 class ACProp(AbstractOptimizer):

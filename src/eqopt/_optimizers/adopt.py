@@ -151,7 +151,7 @@ class ScaleByADOPT(AbstractLeafwise):
                 "is_first": state.count == 0,
                 "nesterov": self.nesterov,
             },
-            last=("nu",),
+            last=("mu", "nu"),
         )
 
 

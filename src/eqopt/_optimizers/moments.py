@@ -70,5 +70,6 @@ def unbiased(
     """The first moment without its bias, one step ahead if `nesterov`."""
     mu_hat = mu / mu_correction
     if nesterov:
-        mu_hat = b1 * mu_hat + (1 - b1) * (g / g_correction)
+        # One quotient of scalars: XLA on a CPU stores that of an array for two readers.
+        mu_hat = b1 * mu_hat + ((1 - b1) / g_correction) * g
     return mu_hat

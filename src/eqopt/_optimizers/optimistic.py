@@ -40,8 +40,8 @@ def optimistic(
     beta: Float[Array, ""],
     is_first: Bool[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    change = jnp.where(is_first, 0, g - previous_gradient)
-    return alpha * g + beta * change, g
+    beta = jnp.where(is_first, 0, beta)
+    return (alpha + beta) * g - beta * previous_gradient, g
 
 
 class ScaleByOptimisticGradient(AbstractLeafwise):

@@ -5,13 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jax import lax
 from jaxtyping import Array, Inexact, UInt32
 
 from .._checks import required, required_params
 from .._leaves import align, flatten_updates
 from .._random import key_data, next_key, split_like
+from .._threefry import rademacher
 from .._transformation import AbstractTransformation, check_state
 from .._types import Key, Params, State, Updates
 
@@ -103,6 +103,6 @@ def random_signs(key: Any, p: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"
     """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
     real = jnp.finfo(p.dtype).dtype
     if not jnp.iscomplexobj(p):
-        return jr.rademacher(key, p.shape, real)
-    x, y = jr.rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
+        return rademacher(key, p.shape, real)
+    x, y = rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
     return lax.complex(x, y)

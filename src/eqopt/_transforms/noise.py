@@ -5,13 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
 
 from .._checks import check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._random import key_data, next_key, split_like
+from .._threefry import normal
 from .._transformation import AbstractLeafwise
 from .._types import Key, Params, RealScalarLike
 from ..numerics import safe_increment, safe_sqrt
@@ -34,7 +34,7 @@ class AddNoiseState(eqx.Module):
 def add_noise(
     g: Inexact[Array, "*leaf"], key: PRNGKeyArray, *, stddev: Float[Array, ""]
 ) -> Inexact[Array, "*leaf"]:
-    return g + stddev * jr.normal(key, g.shape, g.dtype)
+    return g + stddev * normal(key, g.shape, g.dtype)
 
 
 class AddNoise(AbstractLeafwise):

@@ -5,12 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import Array, Float, Inexact, PRNGKeyArray, UInt32
 
 from .._checks import check_range
 from .._leaves import flatten_updates
 from .._random import key_data, next_key, split_like
+from .._threefry import normal
 from .._transformation import AbstractTransformation, check_state
 from .._types import Key, Params, RealScalarLike, State, Updates
 from .per_example import batch_size, clip_factors, weighted_sum
@@ -123,7 +123,7 @@ def _noisy_mean(
 ) -> Inexact[Array, "*leaf"]:
     # Noise comes before rounding: that of the sum could tell more than the sum does.
     total = weighted_sum(factors, g)
-    noise = jr.normal(key, total.shape, total.dtype)
+    noise = normal(key, total.shape, total.dtype)
     if jnp.iscomplexobj(total):
         # Differs from Optax in: a complex normal number has a variance of 1/2 in each
         # part, which would be half of the noise that the bound asks for.

@@ -47,11 +47,15 @@ def schedule_free(
     *,
     b1: Float[Array, ""],
     c: Float[Array, ""],
+    z_is_first: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    z = z + g
     # The averages before and after the step, solved for the parameters: neither has to be
-    # stored, and the old z is read once.
-    return c * (z - p) + (1 - c) * (1 - b1) * g, z
+    # stored. Two forms of the same sum: whichever of z and p is replaced first, its old
+    # value is not needed any more.
+    if z_is_first:
+        z = z + g
+        return c * (z - p) + (1 - c) * (1 - b1) * g, z
+    return c * (z - p) + (1 - b1 + b1 * c) * g, z + g
 
 
 @equation
@@ -171,6 +175,8 @@ class ScheduleFree(AbstractFused):
             inner_state=None,
             z=state.z,
         )
-        shared = {"b1": self.b1, "c": c}
-        outer = pipeline.push("ScheduleFree", Leafwise(schedule_free, new, shared))
+        shared = {"b1": self.b1, "c": c, "z_is_first": pipeline.reads_params}
+        last = () if pipeline.reads_params else ("z",)
+        leafwise = Leafwise(schedule_free, new, shared, last=last)
+        outer = pipeline.push("ScheduleFree", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())
