@@ -347,3 +347,7 @@ from ._wrappers.schedule_free import (
     ScheduleFree as ScheduleFree,
     ScheduleFreeState as ScheduleFreeState,
 )
+from ._wrappers.scheduled import (
+    Scheduled as Scheduled,
+    ScheduledState as ScheduledState,
+)

@@ -1,12 +1,17 @@
 """Checks of what users pass; the values of traced hyperparameters are let through."""
 
+import dataclasses
+import functools
 import math
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+from ._types import Hyperparameter
 
 
 def check_range(
@@ -20,11 +25,12 @@ def check_range(
 ) -> None:
     """Raises a `ValueError` unless the hyperparameter `name` of `owner` is in range.
 
-    NaN is out of any range; infinity is in range where `high` is infinite.
+    NaN is out of any range; infinity is in range where `high` is infinite. What a
+    schedule gives is let through.
     """
     check_scalar(owner, name)
     value = getattr(owner, name)
-    if isinstance(value, Tracer):
+    if isinstance(value, Tracer) or callable(value):
         return
     value = np.asarray(value)  # an array's comparison would be traced under `jit`
     is_high_enough = value >= low if includes_low else value > low
@@ -37,8 +43,8 @@ def check_range(
         )
 
 
-def check_scalar(owner: object, name: str, or_schedule: bool = False) -> None:
-    """Raises unless the hyperparameter is a real number or a 0-d array of one."""
+def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
+    """Raises unless the hyperparameter is a real number, a 0-d array or a schedule."""
     value: Any = getattr(owner, name)
     if or_schedule and callable(value):
         return
@@ -74,6 +80,28 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
             f"{type(owner).__name__}: `{name}` must be an integer of at least {low}, "
             f"but is {value!r}."
         )
+
+
+def check_no_schedule(owner: object) -> None:
+    """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][]."""
+    for name in hyperparameters(type(owner)):
+        if callable(getattr(owner, name)):
+            kind = type(owner).__name__
+            raise TypeError(
+                f"{kind}: `{name}` is a schedule, which {kind} does not evaluate. Wrap "
+                "the whole optimizer, `eqopt.Scheduled(optimizer)`: it evaluates every "
+                "schedule in it."
+            )
+
+
+@functools.cache
+def hyperparameters(cls: type) -> tuple[str, ...]:
+    """The fields that are, or may be, a `Hyperparameter`."""
+    return tuple(
+        field.name
+        for field in dataclasses.fields(cls)
+        if Hyperparameter in (field.type, *typing.get_args(field.type))
+    )
 
 
 def required_params(owner: str, params: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 
 from ._apply import apply_updates
+from ._checks import check_no_schedule
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
 
@@ -237,12 +238,14 @@ class AbstractOptimizer(AbstractFused):
             raise type(error)(f"{type(self).__name__}: {message}") from None
 
     def init(self, params: Params) -> State:
+        check_no_schedule(self)
         return self.chain.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         return self.chain.eval_params(state, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_no_schedule(self)
         return self.chain._feed(pipeline, state)
 
     def _finish(
@@ -252,7 +255,11 @@ class AbstractOptimizer(AbstractFused):
 
 
 def check_state(transformation: AbstractTransformation, state: State) -> None:
-    """Raises a `TypeError` if `state` is not of the type that `init` says it returns."""
+    """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
+
+    Likewise if it could not say because a schedule has not been evaluated.
+    """
+    check_no_schedule(transformation)
     expected = _state_type(type(transformation))
     if not isinstance(state, expected):
         name = type(transformation).__name__

@@ -1,7 +1,7 @@
 """Type aliases, and nothing else."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
@@ -29,7 +29,12 @@ RealScalarLike: TypeAlias = float | int | Array | np.ndarray | np.generic
 
 # A schedule takes the number of steps taken so far.
 Schedule: TypeAlias = Callable[[Any], Any]
+
+# A hyperparameter that takes a schedule, too: it has a count to evaluate it at.
 ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
+
+# One that takes a schedule under `eqopt.Scheduled`, which knows it by this mark.
+Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "needs Scheduled"]
 
 # A seed, a typed key of `jax.random.key`, or the bits of `jax.random.PRNGKey`.
 Key: TypeAlias = int | PRNGKeyArray

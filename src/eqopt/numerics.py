@@ -9,8 +9,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ._types import RealScalarLike
-
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The dtype to which others promote, also where implicit promotion is forbidden.
@@ -69,14 +67,13 @@ def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
 
 
-def bias_correction(decay: RealScalarLike, count: Int[Array, ""]) -> Float[Array, ""]:
+def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
     r"""$1 - \beta^t$: how far an average that started at zero has filled up.
 
     **Arguments:**
 
-    - `decay`: $\beta$, in $[0, 1)$.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1)$.
     - `count`: $t$, the number of values averaged so far, a 0-d integer array.
     """
-    base: Any = decay
     with jax.numpy_dtype_promotion("standard"):  # a float to the power of an integer
-        return 1 - base**count
+        return 1 - decay**count

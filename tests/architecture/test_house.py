@@ -22,7 +22,8 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
     {"_types", "_lazy"},
-    {"numerics", "_leaves", "_equations", "_checks", "_random", "_dimension_numbers"},
+    {"numerics", "_leaves", "_equations", "_checks", "_dimension_numbers"},
+    {"_random", "_threefry"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "microbatching", "groups"},
     {"_combinators"},

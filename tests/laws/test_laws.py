@@ -1,5 +1,6 @@
 """One test per law, over every transformation in the registry."""
 
+import dataclasses
 import io
 
 import equinox as eqx
@@ -10,6 +11,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
+from eqopt._checks import hyperparameters
+from eqopt._types import ScalarOrSchedule
 
 from .registry import REGISTRY, TELLING, concrete_transformations
 from .subjects import (
@@ -155,6 +158,24 @@ def test_hyperparameters_are_data(row):
     for factor in (1.0, 0.5):
         opt = row(**{k: jnp.asarray(v * factor) for k, v in row.data.items()})
         train(opt, params, 2, call=call)
+
+
+@law
+def test_hyperparameters_take_schedules(row):
+    """Law 3: changing numbers by hand and by schedules within `Scheduled` is the same."""
+    fields = dataclasses.fields(row.subject)
+    by_themselves = {field.name for field in fields if field.type == ScalarOrSchedule}
+    takes = by_themselves.union(hyperparameters(row.subject))
+    at = lambda v, count: jnp.asarray(v) * (1 - 0.1 * jnp.asarray(count, float))
+    data = {k: v for k, v in row.data.items() if k in takes}
+    schedules = {k: lambda count, v=v: at(v, count) for k, v in data.items()}
+    params, state = params_of(), None
+    scheduled = train(eqopt.Scheduled(row(**schedules)), params, 2)[0]
+    for i in range(2):
+        opt = row(**{k: at(v, i) for k, v in data.items()})
+        state = init(opt, params) if state is None else state
+        params, state = step(opt, grads_of(params, i), state, params)
+    assert_close(scheduled, params, 1e-5, 1e-6)
 
 
 @law

@@ -11,7 +11,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from .moments import check_moments, corrected, init_moments, unbiased
 
@@ -99,10 +99,10 @@ class ScaleByBelief(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-16
-    eps_root: RealScalarLike = 1e-16
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-16
+    eps_root: Hyperparameter = 1e-16
     nesterov: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -140,10 +140,10 @@ class AdaBelief(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-16
-    eps_root: RealScalarLike = 1e-16
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-16
+    eps_root: Hyperparameter = 1e-16
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     nesterov: bool = False

@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree._like import real_full_like
 
@@ -84,8 +84,8 @@ class ScaleByAdadelta(AbstractLeafwise):
         ```
     """
 
-    rho: RealScalarLike = 0.9
-    eps: RealScalarLike = 1e-6
+    rho: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-6
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -125,8 +125,8 @@ class Adadelta(AbstractOptimizer):
 
     # Differs from Optax in: without a learning rate, Optax's leaves out the minus sign.
     learning_rate: ScalarOrSchedule = 1.0
-    rho: RealScalarLike = 0.9
-    eps: RealScalarLike = 1e-6
+    rho: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-6
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -15,7 +15,7 @@ from .._transforms.factored_rms import ScaleByFactoredRMS
 from .._transforms.scale import Scale, ScaleByLearningRate
 from .._transforms.trace import Trace
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Mask, ScalarOrSchedule
 
 
 class Adafactor(AbstractOptimizer):
@@ -59,14 +59,14 @@ class Adafactor(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule | None = None
     min_dim_size_to_factor: int = eqx.field(static=True, default=128)
-    decay_rate: RealScalarLike = 0.8
-    decay_offset: RealScalarLike = 0
+    decay_rate: Hyperparameter = 0.8
+    decay_offset: Hyperparameter = 0
     multiply_by_parameter_scale: bool = True
-    clipping_threshold: RealScalarLike | None = 1.0
-    momentum: RealScalarLike | None = None
+    clipping_threshold: Hyperparameter | None = 1.0
+    momentum: Hyperparameter | None = None
     mu_dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
     weight_decay: ScalarOrSchedule = 0.0
-    eps: RealScalarLike = 1e-30
+    eps: Hyperparameter = 1e-30
     factored: bool = True
     mask: Mask | None = None
     weight_dimension_numbers: DimensionNumbers | None = None

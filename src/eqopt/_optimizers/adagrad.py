@@ -11,7 +11,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq
 from ..tree._like import real_full_like
 from .rmsprop import over_root
@@ -65,8 +65,8 @@ class ScaleByRSS(AbstractLeafwise):
         ```
     """
 
-    initial_accumulator_value: RealScalarLike = 0.1
-    eps: RealScalarLike = 1e-7
+    initial_accumulator_value: Hyperparameter = 0.1
+    eps: Hyperparameter = 1e-7
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -102,8 +102,8 @@ class Adagrad(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    initial_accumulator_value: RealScalarLike = 0.1
-    eps: RealScalarLike = 1e-7
+    initial_accumulator_value: Hyperparameter = 0.1
+    eps: Hyperparameter = 1e-7
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     @property

@@ -11,7 +11,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from .moments import check_moments, corrected, init_moments, unbiased
 
@@ -103,10 +103,10 @@ class ScaleByAdam(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -141,10 +141,10 @@ class Adam(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -183,10 +183,10 @@ class AdamW(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 1e-4
     mask: Mask | None = None
@@ -218,10 +218,10 @@ class NAdam(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -249,10 +249,10 @@ class NAdamW(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 1e-4
     mask: Mask | None = None

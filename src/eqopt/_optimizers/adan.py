@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at, same
 from .._transforms.weight_decay import AddDecayedWeights, is_off
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -121,11 +121,11 @@ class ScaleByAdan(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.98
-    b2: RealScalarLike = 0.92
-    b3: RealScalarLike = 0.99
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.98
+    b2: Hyperparameter = 0.92
+    b3: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
@@ -232,11 +232,11 @@ class Adan(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.98
-    b2: RealScalarLike = 0.92
-    b3: RealScalarLike = 0.99
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.98
+    b2: Hyperparameter = 0.92
+    b3: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -113,12 +113,12 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
     b3: ScalarOrSchedule = 0.9999
     alpha: ScalarOrSchedule = 6.0
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
@@ -128,7 +128,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
                 check_range(self, name, 0, 1)
         for name in ("eps", "eps_root"):
             check_range(self, name, 0)
-        check_scalar(self, "alpha", or_schedule=True)
+        check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleByAdEMAMixState:
         return ScaleByAdEMAMixState(
@@ -176,12 +176,12 @@ class AdEMAMix(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
     b3: ScalarOrSchedule = 0.9999
     alpha: ScalarOrSchedule = 5.0
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None

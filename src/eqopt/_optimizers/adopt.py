@@ -14,7 +14,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.clip import clip
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -112,9 +112,9 @@ class ScaleByADOPT(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.9999
-    eps: RealScalarLike = 1e-6
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.9999
+    eps: Hyperparameter = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     use_clipping: bool = True
@@ -170,9 +170,9 @@ class ADOPT(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.9999
-    eps: RealScalarLike = 1e-6
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.9999
+    eps: Hyperparameter = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     use_clipping: bool = True

@@ -11,7 +11,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree._like import real_full_like
 from .moments import check_moments, corrected, init_moments
@@ -102,10 +102,10 @@ class ScaleByAMSGrad(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True
@@ -144,10 +144,10 @@ class AMSGrad(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True

@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..tree import zeros_like
 from ..tree._like import copy, real_full_like
 
@@ -109,8 +109,8 @@ class ScaleByCOCOB(AbstractLeafwise):
         ```
     """
 
-    alpha: RealScalarLike = 100.0
-    eps: RealScalarLike = 1e-8
+    alpha: Hyperparameter = 100.0
+    eps: Hyperparameter = 1e-8
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -156,8 +156,8 @@ class COCOB(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    alpha: RealScalarLike = 100.0
-    eps: RealScalarLike = 1e-8
+    alpha: Hyperparameter = 100.0
+    eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)

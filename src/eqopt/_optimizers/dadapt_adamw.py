@@ -11,7 +11,7 @@ from .._checks import check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._reductions import sum_over_leaves
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -145,10 +145,10 @@ class DAdaptAdamW(AbstractMeasured):
     # Differs from Optax in: 0 / 0 is no bound, as in `Prodigy`.
 
     learning_rate: ScalarOrSchedule = 1.0
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    estim_lr0: RealScalarLike = 1e-6
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    estim_lr0: Hyperparameter = 1e-6
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -156,7 +156,7 @@ class DAdaptAdamW(AbstractMeasured):
 
     def __check_init__(self):
         for name in ("learning_rate", "weight_decay"):
-            check_scalar(self, name, or_schedule=True)
+            check_scalar(self, name)
         for name in ("b1", "b2"):
             check_range(self, name, 0, 1)
         check_range(self, "eps", 0)

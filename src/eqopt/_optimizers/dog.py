@@ -14,7 +14,14 @@ from .._reductions import sum_over_leaves
 from .._transformation import AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, scale
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import (
+    Hyperparameter,
+    Mask,
+    Params,
+    RealScalarLike,
+    ScalarOrSchedule,
+    Updates,
+)
 from ..numerics import abs_sq, safe_sqrt
 from ..tree import norm
 from ..tree._like import copy
@@ -51,8 +58,8 @@ class ScaleByDoG(AbstractMeasured):
     """All of [`eqopt.DoG`][] but the learning rate and the decay."""
 
     kind: str = eqx.field(static=True)
-    init_step: RealScalarLike
-    eps: RealScalarLike
+    init_step: Hyperparameter
+    eps: Hyperparameter
 
     def __check_init__(self):
         if self.kind not in _INIT_DIST:
@@ -149,7 +156,7 @@ class DoG(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule = 1.0
     init_step: tuple[str, RealScalarLike] = ("heuristic", 1e-6)
-    eps: RealScalarLike = 1e-8
+    eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
 
@@ -181,8 +188,8 @@ class DoWGState(eqx.Module):
 class ScaleByDoWG(AbstractMeasured):
     """All of [`eqopt.DoWG`][] but the learning rate and the decay."""
 
-    init_estim_sq_dist: RealScalarLike | None
-    eps: RealScalarLike
+    init_estim_sq_dist: Hyperparameter | None
+    eps: Hyperparameter
 
     def __check_init__(self):
         if self.init_estim_sq_dist is not None:
@@ -248,8 +255,8 @@ class DoWG(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    init_estim_sq_dist: RealScalarLike | None = None
-    eps: RealScalarLike = 1e-4
+    init_estim_sq_dist: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-4
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
 

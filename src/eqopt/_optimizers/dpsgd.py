@@ -6,7 +6,7 @@ from jaxtyping import DTypeLike
 from .._combinators.chain import Chain
 from .._transformation import AbstractOptimizer
 from .._transforms.privacy import DifferentiallyPrivateAggregate
-from .._types import Key, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Key, ScalarOrSchedule
 from .sgd import SGD
 
 
@@ -31,10 +31,10 @@ class DPSGD(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    l2_norm_clip: RealScalarLike
-    noise_multiplier: RealScalarLike
+    l2_norm_clip: Hyperparameter
+    noise_multiplier: Hyperparameter
     key: Key
-    momentum: RealScalarLike | None = None
+    momentum: Hyperparameter | None = None
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -11,7 +11,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from .._transforms.trust_ratio import ScaleByTrustRatio
-from .._types import Params, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Params, ScalarOrSchedule
 from ..numerics import safe_increment
 
 
@@ -81,7 +81,7 @@ class Fromage(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    min_norm: RealScalarLike = 1e-6
+    min_norm: Hyperparameter = 1e-6
 
     @property
     def chain(self) -> Chain:

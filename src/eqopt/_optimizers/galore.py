@@ -22,7 +22,7 @@ from .._leaves import align, flatten_updates, is_none, keystr, parameters
 from .._transformation import AbstractOptimizer, AbstractTransformation, check_state
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
 from ..numerics import common_dtype, safe_increment
 from ..tree import zeros_like
 from .adam import ScaleByAdam
@@ -92,7 +92,7 @@ class ScaleByGaLore(AbstractTransformation):
 
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: int | Array = 200
-    scale: RealScalarLike = 1.0
+    scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_dimension_numbers: DimensionNumbers | None = None
 
@@ -221,7 +221,7 @@ class GaLore(AbstractOptimizer):
     learning_rate: ScalarOrSchedule
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: int | Array = 200
-    scale: RealScalarLike = 1.0
+    scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None

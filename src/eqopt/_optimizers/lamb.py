@@ -8,7 +8,7 @@ from .._transformation import AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trust_ratio import ScaleByTrustRatio
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Mask, ScalarOrSchedule
 from .adam import ScaleByAdam
 
 
@@ -44,10 +44,10 @@ class LAMB(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-6
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-6
+    eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -10,7 +10,7 @@ from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace
 from .._transforms.trust_ratio import ScaleByTrustRatio
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Mask, ScalarOrSchedule
 
 
 class LARS(AbstractOptimizer):
@@ -45,10 +45,10 @@ class LARS(AbstractOptimizer):
     learning_rate: ScalarOrSchedule
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
-    trust_coefficient: RealScalarLike = 0.001
-    eps: RealScalarLike = 0.0
+    trust_coefficient: Hyperparameter = 0.001
+    eps: Hyperparameter = 0.0
     trust_ratio_mask: Mask | None = None
-    momentum: RealScalarLike = 0.9
+    momentum: Hyperparameter = 0.9
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 
@@ -95,11 +95,11 @@ class ScaleByLion(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.99
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.99
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
-    smooth_beta: RealScalarLike = 1.0
+    smooth_beta: Hyperparameter = 1.0
 
     def __check_init__(self):
         for name in ("b1", "b2"):
@@ -148,8 +148,8 @@ class Lion(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.99
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.99
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 1e-3
     mask: Mask | None = None

@@ -14,7 +14,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import at, recorded
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment
 from ..tree import zeros_like
 from ..tree._like import copy, real_full_like
@@ -120,13 +120,13 @@ class ScaleByMADGRAD(AbstractLeafwise):
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: RealScalarLike = 0.9
-    eps: RealScalarLike = 1e-6
+    momentum: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        check_scalar(self, "learning_rate", or_schedule=True)
+        check_scalar(self, "learning_rate")
         check_range(self, "momentum", 0, 1)
         check_range(self, "eps", 0)
 
@@ -182,9 +182,9 @@ class MADGRAD(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: RealScalarLike = 0.9
+    momentum: Hyperparameter = 0.9
     weight_decay: ScalarOrSchedule = 0.0
-    eps: RealScalarLike = 1e-6
+    eps: Hyperparameter = 1e-6
     mask: Mask | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

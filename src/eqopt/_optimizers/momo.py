@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._checks import check_range
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -114,8 +114,8 @@ class MoMo(AbstractMoMo):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    beta: RealScalarLike = 0.9
-    lower_bound: RealScalarLike = 0.0
+    beta: Hyperparameter = 0.9
+    lower_bound: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     adapt_lower_bound: bool = False
     mask: Mask | None = None
@@ -166,10 +166,10 @@ class MoMoAdam(AbstractMoMo):
     """
 
     learning_rate: ScalarOrSchedule = 1e-2
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    lower_bound: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    lower_bound: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     adapt_lower_bound: bool = False
     mask: Mask | None = None

@@ -16,7 +16,7 @@ from .._pipeline import Leafwise
 from .._reductions import sum_over_leaves
 from .._transforms.scale import at, scale
 from .._transforms.weight_decay import is_off
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
 from ..numerics import abs_sq, safe_increment
 from .measured import AbstractMeasured
 from .polyak import capped_ratio
@@ -125,7 +125,7 @@ class AbstractMoMo(AbstractMeasured):
     """
 
     learning_rate: eqx.AbstractVar[ScalarOrSchedule]
-    lower_bound: eqx.AbstractVar[RealScalarLike]
+    lower_bound: eqx.AbstractVar[Hyperparameter]
     weight_decay: eqx.AbstractVar[ScalarOrSchedule]
     adapt_lower_bound: eqx.AbstractVar[bool]
     mask: eqx.AbstractVar[Mask | None]

@@ -19,7 +19,7 @@ from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
 from .adam import ScaleByAdam
 from .scale_by_muon import STANDARD, Coefficients, Preconditioning, ScaleByMuon
 
@@ -41,7 +41,7 @@ def stretch(
 class _ScaleByShape(AbstractFused):
     """Makes up for the shapes of matrices; see `Muon`."""
 
-    consistent_rms: RealScalarLike | None = None
+    consistent_rms: Hyperparameter | None = None
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self):
@@ -118,8 +118,8 @@ class Muon(AbstractOptimizer):
     learning_rate: ScalarOrSchedule
     ns_coeffs: Coefficients = STANDARD
     ns_steps: int = eqx.field(static=True, default=5)
-    beta: RealScalarLike = 0.95
-    eps: RealScalarLike = 1e-8
+    beta: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -127,7 +127,7 @@ class Muon(AbstractOptimizer):
     adaptive: bool = False
     preconditioning: Preconditioning = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: DimensionNumbers | None = None
-    consistent_rms: RealScalarLike | None = None
+    consistent_rms: Hyperparameter | None = None
     fallback: AbstractTransformation | None = None
 
     @property

@@ -4,7 +4,7 @@ from .._combinators.chain import Chain
 from .._transformation import AbstractOptimizer
 from .._transforms.noise import AddNoise
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Key, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Key, ScalarOrSchedule
 
 
 class NoisySGD(AbstractOptimizer):
@@ -24,8 +24,8 @@ class NoisySGD(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    eta: RealScalarLike = 0.01
-    gamma: RealScalarLike = 0.55
+    eta: Hyperparameter = 0.01
+    gamma: Hyperparameter = 0.55
     key: Key = 0
 
     @property

@@ -16,7 +16,7 @@ from .._transformation import AbstractFused, AbstractOptimizer, check_state
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace, TraceState
 from .._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
 from ..numerics import abs_sq, common_dtype, safe_increment, safe_sqrt
 from ..tree import zeros_like
 
@@ -98,10 +98,10 @@ class ScaleByNovoGrad(AbstractFused):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.25
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.25
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = None
@@ -163,10 +163,10 @@ class NovoGrad(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.25
-    eps: RealScalarLike = 1e-6
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.25
+    eps: Hyperparameter = 1e-6
+    eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

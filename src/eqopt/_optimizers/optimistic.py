@@ -12,7 +12,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at, recorded
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 from .adam import ScaleByAdam
@@ -75,7 +75,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 
     def __check_init__(self):
         for name in ("alpha", "beta"):
-            check_scalar(self, name, or_schedule=True)
+            check_scalar(self, name)
 
     def init(self, params: Params) -> ScaleByOptimisticGradientState:
         return ScaleByOptimisticGradientState(
@@ -148,7 +148,7 @@ class DescendOptimistically(AbstractLeafwise):
     def __check_init__(self):
         for name in ("learning_rate", "optimism"):
             if getattr(self, name) is not None:
-                check_scalar(self, name, or_schedule=True)
+                check_scalar(self, name)
 
     def init(self, params: Params) -> DescendOptimisticallyState:
         count = jnp.zeros((), jnp.int32)
@@ -203,10 +203,10 @@ class OptimisticAdam(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
     optimism: ScalarOrSchedule | None = None
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

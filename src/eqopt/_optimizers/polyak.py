@@ -12,7 +12,7 @@ from .._combinators.chain import Chain
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at, scale
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import safe_increment
 from ..tree import norm
 
@@ -87,9 +87,9 @@ class ScaleByPolyak(AbstractLeafwise):
         ```
     """
 
-    f_min: RealScalarLike = 0.0
+    f_min: Hyperparameter = 0.0
     max_learning_rate: ScalarOrSchedule = 1.0
-    eps: RealScalarLike = 0.0
+    eps: Hyperparameter = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
     def __check_init__(self):
@@ -154,12 +154,12 @@ class PolyakSGD(AbstractOptimizer):
 
     max_learning_rate: ScalarOrSchedule = 1.0
     scaling: ScalarOrSchedule = 1.0
-    f_min: RealScalarLike = 0.0
-    eps: RealScalarLike = 0.0
+    f_min: Hyperparameter = 0.0
+    eps: Hyperparameter = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
     def __check_init__(self):
-        check_scalar(self, "scaling", or_schedule=True)
+        check_scalar(self, "scaling")
 
     # Differs from Optax in: the gradient is scaled by s after the step size is found.
     # Before, s is squared in the norm, and the smaller it is the larger are the steps.

@@ -11,7 +11,7 @@ from .._checks import check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._reductions import sum_over_leaves
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import copy, real_full_like
@@ -152,12 +152,12 @@ class Prodigy(AbstractMeasured):
     # zero in the first step makes everything NaN. The authors' code leaves out the step.
 
     learning_rate: ScalarOrSchedule = 1.0
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    b3: RealScalarLike | None = None
-    eps: RealScalarLike = 1e-8
-    estim_lr0: RealScalarLike = 1e-6
-    estim_lr_coef: RealScalarLike = 1.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-8
+    estim_lr0: Hyperparameter = 1e-6
+    estim_lr_coef: Hyperparameter = 1.0
     weight_decay: ScalarOrSchedule = 0.0
     safeguard_warmup: bool = False
     mask: Mask | None = None
@@ -166,7 +166,7 @@ class Prodigy(AbstractMeasured):
 
     def __check_init__(self):
         for name in ("learning_rate", "weight_decay"):
-            check_scalar(self, name, or_schedule=True)
+            check_scalar(self, name)
         for name in ("b1", "b2"):
             check_range(self, name, 0, 1)
         if self.b3 is not None:

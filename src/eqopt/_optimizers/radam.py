@@ -13,7 +13,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from .moments import check_moments, corrected, init_moments, unbiased
 
@@ -60,7 +60,7 @@ def radam(
 
 @jax.jit
 def rectification(
-    b2: RealScalarLike, count: Int[Array, ""], threshold: Any
+    b2: Hyperparameter, count: Int[Array, ""], threshold: Any
 ) -> Float[Array, ""]:
     r"""$r_t$ of [`eqopt.ScaleByRAdam`][], or 0 while $\rho_t$ is below the threshold."""
     with jax.numpy_dtype_promotion("standard"):
@@ -136,11 +136,11 @@ class ScaleByRAdam(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
-    threshold: RealScalarLike = 5.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    threshold: Hyperparameter = 5.0
     nesterov: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -180,11 +180,11 @@ class RAdam(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
-    eps_root: RealScalarLike = 0.0
-    threshold: RealScalarLike = 5.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    threshold: Hyperparameter = 5.0
     nesterov: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -95,9 +95,9 @@ class ScaleByRMS(AbstractLeafwise):
         ```
     """
 
-    decay: RealScalarLike = 0.9
-    eps: RealScalarLike = 1e-8
-    initial_scale: RealScalarLike = 0.0
+    decay: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-8
+    initial_scale: Hyperparameter = 0.0
     eps_in_sqrt: bool = True
     bias_correction: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -189,9 +189,9 @@ class ScaleByStddev(AbstractLeafwise):
         ```
     """
 
-    decay: RealScalarLike = 0.9
-    eps: RealScalarLike = 1e-8
-    initial_scale: RealScalarLike = 0.0
+    decay: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-8
+    initial_scale: Hyperparameter = 0.0
     eps_in_sqrt: bool = True
     bias_correction: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -257,12 +257,12 @@ class RMSprop(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    decay: RealScalarLike = 0.9
-    eps: RealScalarLike = 1e-8
-    initial_scale: RealScalarLike = 0.0
+    decay: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-8
+    initial_scale: Hyperparameter = 0.0
     eps_in_sqrt: bool = True
     centered: bool = False
-    momentum: RealScalarLike | None = None
+    momentum: Hyperparameter | None = None
     nesterov: bool = False
     bias_correction: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -13,7 +13,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import Scale
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -120,13 +120,13 @@ class ScaleByRprop(AbstractLeafwise):
     """
 
     learning_rate: ScalarOrSchedule
-    eta_minus: RealScalarLike = 0.5
-    eta_plus: RealScalarLike = 1.2
-    min_step_size: RealScalarLike = 1e-6
-    max_step_size: RealScalarLike = 50.0
+    eta_minus: Hyperparameter = 0.5
+    eta_plus: Hyperparameter = 1.2
+    min_step_size: Hyperparameter = 1e-6
+    max_step_size: Hyperparameter = 50.0
 
     def __check_init__(self):
-        check_scalar(self, "learning_rate", or_schedule=True)
+        check_scalar(self, "learning_rate")
         check_range(self, "eta_minus", 0, 1, includes_low=False)
         check_range(self, "eta_plus", 1, includes_low=False)
         check_range(self, "min_step_size", 0)
@@ -204,10 +204,10 @@ class Rprop(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    eta_minus: RealScalarLike = 0.5
-    eta_plus: RealScalarLike = 1.2
-    min_step_size: RealScalarLike = 1e-6
-    max_step_size: RealScalarLike = 50.0
+    eta_minus: Hyperparameter = 0.5
+    eta_plus: Hyperparameter = 1.2
+    min_step_size: Hyperparameter = 1e-6
+    max_step_size: Hyperparameter = 50.0
 
     @property
     def chain(self) -> Chain:

@@ -22,7 +22,7 @@ from .._transformation import (
     AbstractTransformation,
     check_state,
 )
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..numerics import bias_correction, common_dtype, safe_increment
 from ..tree import zeros_like
 from .newton_schulz import PRECONDITIONINGS, orthogonalize
@@ -159,8 +159,8 @@ class ScaleByMuon(AbstractTransformation):
 
     ns_coeffs: Coefficients = STANDARD
     ns_steps: int = eqx.field(static=True, default=5)
-    beta: RealScalarLike = 0.95
-    eps: RealScalarLike = 1e-8
+    beta: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     adaptive: bool = False

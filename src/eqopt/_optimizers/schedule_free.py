@@ -11,7 +11,7 @@ from .._combinators.chain import Chain
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Mask, ScalarOrSchedule
 from .._wrappers.schedule_free import ScheduleFree
 from ..schedules import AbstractSchedule, Linear
 from ..schedules._dtypes import real_dtype
@@ -25,7 +25,7 @@ class WarmUp(AbstractSchedule):
     warmup_steps: int | Int[Array, ""]
 
     def __check_init__(self):
-        check_scalar(self, "learning_rate", or_schedule=True)
+        check_scalar(self, "learning_rate")
         check_count(self, "warmup_steps", 0)
 
     def __call__(self, count: Any) -> Float[Array, ""]:
@@ -58,9 +58,9 @@ class ScheduleFreeSGD(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule = 1.0
     warmup_steps: int | Int[Array, ""] | None = None
-    b1: RealScalarLike = 0.9
+    b1: Hyperparameter = 0.9
     weight_decay: ScalarOrSchedule = 0.0
-    weight_lr_power: RealScalarLike = 2.0
+    weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = None
 
@@ -98,11 +98,11 @@ class ScheduleFreeAdamW(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule = 0.0025
     warmup_steps: int | Int[Array, ""] | None = None
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-8
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
-    weight_lr_power: RealScalarLike = 2.0
+    weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

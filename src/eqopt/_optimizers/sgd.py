@@ -7,7 +7,7 @@ from .._combinators.chain import Chain
 from .._transformation import AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace
-from .._types import RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, ScalarOrSchedule
 
 
 class SGD(AbstractOptimizer):
@@ -41,7 +41,7 @@ class SGD(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: RealScalarLike | None = None
+    momentum: Hyperparameter | None = None
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

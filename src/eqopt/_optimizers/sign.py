@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractOptimizer, AbstractStateless
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace
-from .._types import Params, RealScalarLike, ScalarOrSchedule
+from .._types import Hyperparameter, Params, ScalarOrSchedule
 
 
 @equation
@@ -106,7 +106,7 @@ class Signum(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    beta: RealScalarLike = 0.9
+    beta: Hyperparameter = 0.9
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):

@@ -16,7 +16,7 @@ from .._leaves import is_none, parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq
 from ..tree import zeros_like
 from ..tree._like import full_like_leaf
@@ -129,9 +129,9 @@ class ScaleBySM3(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike | None = 0.9
-    b2: RealScalarLike = 1.0
-    eps: RealScalarLike = 1e-8
+    b1: Hyperparameter | None = 0.9
+    b2: Hyperparameter = 1.0
+    eps: Hyperparameter = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -190,7 +190,7 @@ class SM3(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: RealScalarLike | None = 0.9
+    momentum: Hyperparameter | None = 0.9
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -24,7 +24,7 @@ from .._transforms.clip import clip
 from .._transforms.hutchinson import HutchinsonDiagHessian
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Mask, Params, RealScalarLike, ScalarOrSchedule, State, Updates
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -94,11 +94,11 @@ def wins(
 class ScaleBySophia(AbstractFused):
     """What [`eqopt.Sophia`][] does before weight decay and learning rate."""
 
-    b1: RealScalarLike = 0.965
-    b2: RealScalarLike = 0.99
-    eps: RealScalarLike = 1e-8
-    gamma: RealScalarLike = 0.01
-    clip_threshold: RealScalarLike | None = 1.0
+    b1: Hyperparameter = 0.965
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    gamma: Hyperparameter = 0.01
+    clip_threshold: Hyperparameter | None = 1.0
     update_interval: int | Int[Array, ""] = 10
     hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -241,13 +241,13 @@ class Sophia(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.965
-    b2: RealScalarLike = 0.99
-    eps: RealScalarLike = 1e-8
+    b1: Hyperparameter = 0.965
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 1e-4
     mask: Mask | None = None
-    gamma: RealScalarLike = 0.01
-    clip_threshold: RealScalarLike | None = 1.0
+    gamma: Hyperparameter = 0.01
+    clip_threshold: Hyperparameter | None = 1.0
     update_interval: int | Int[Array, ""] = 10
     hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

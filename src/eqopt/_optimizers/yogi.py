@@ -12,7 +12,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from .moments import check_moments, corrected, init_moments
 
@@ -95,11 +95,11 @@ class ScaleByYogi(AbstractLeafwise):
         ```
     """
 
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-3
-    eps_root: RealScalarLike = 0.0
-    initial_accumulator_value: RealScalarLike = 1e-6
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-3
+    eps_root: Hyperparameter = 0.0
+    initial_accumulator_value: Hyperparameter = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
@@ -134,11 +134,11 @@ class Yogi(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    b2: RealScalarLike = 0.999
-    eps: RealScalarLike = 1e-3
-    eps_root: RealScalarLike = 0.0
-    initial_accumulator_value: RealScalarLike = 1e-6
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-3
+    eps_root: Hyperparameter = 0.0
+    initial_accumulator_value: Hyperparameter = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

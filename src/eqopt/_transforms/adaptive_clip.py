@@ -14,7 +14,7 @@ from .._equations import equation
 from .._leaves import align, is_none
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..numerics import abs_sq, common_dtype, safe_sqrt
 
 
@@ -72,7 +72,7 @@ def unitwise_clip(
     g_norm: Float[Array, "*leaf"],
     max_norm: Float[Array, "*leaf"],
     grad: Inexact[Array, "*leaf"],
-    div_eps: RealScalarLike = 1e-6,
+    div_eps: Hyperparameter = 1e-6,
 ) -> Inexact[Array, "*leaf"]:
     """Scales `grad` down to `max_norm` wherever `g_norm` is not below that.
 
@@ -152,8 +152,8 @@ class AdaptiveGradClip(AbstractStateless):
         ```
     """
 
-    clipping: RealScalarLike
-    eps: RealScalarLike = 1e-3
+    clipping: Hyperparameter
+    eps: Hyperparameter = 1e-3
     axis: _Axis = eqx.field(static=True, default=None)
 
     def __check_init__(self):

@@ -10,7 +10,7 @@ from .._checks import check_range
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
 
@@ -60,7 +60,7 @@ class EMA(AbstractLeafwise):
     A `ValueError` if `decay` is out of its range.
     """
 
-    decay: RealScalarLike
+    decay: Hyperparameter
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -9,7 +9,7 @@ from .._checks import check_range
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
-from .._types import Params, RealScalarLike
+from .._types import Hyperparameter, Params
 from ..numerics import abs_sq, safe_sqrt
 
 
@@ -64,7 +64,7 @@ class ScaleByParamBlockNorm(AbstractStateless):
     A `ValueError` if `min_scale` is negative, and in `update` if `params` is `None`.
     """
 
-    min_scale: RealScalarLike = 1e-3
+    min_scale: Hyperparameter = 1e-3
 
     def __check_init__(self):
         check_range(self, "min_scale", 0)
@@ -92,7 +92,7 @@ class ScaleByParamBlockRMS(AbstractStateless):
     A `ValueError` if `min_scale` is negative, and in `update` if `params` is `None`.
     """
 
-    min_scale: RealScalarLike = 1e-3
+    min_scale: Hyperparameter = 1e-3
 
     def __check_init__(self):
         check_range(self, "min_scale", 0)
@@ -121,7 +121,7 @@ class ClipByBlockRMS(AbstractStateless):
     A `ValueError` if `threshold` is not positive.
     """
 
-    threshold: RealScalarLike
+    threshold: Hyperparameter
 
     def __check_init__(self):
         check_range(self, "threshold", 0, includes_low=False)

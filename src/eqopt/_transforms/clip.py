@@ -11,7 +11,7 @@ from .._checks import check_range
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..tree import norm
 from .scale import scale
 
@@ -45,7 +45,7 @@ class Clip(AbstractStateless):
     A `ValueError` if `max_delta` is negative.
     """
 
-    max_delta: RealScalarLike
+    max_delta: Hyperparameter
 
     def __check_init__(self):
         check_range(self, "max_delta", 0)
@@ -85,7 +85,7 @@ class ClipByGlobalNorm(AbstractStateless):
         ```
     """
 
-    max_norm: RealScalarLike
+    max_norm: Hyperparameter
 
     def __check_init__(self):
         check_range(self, "max_norm", 0)

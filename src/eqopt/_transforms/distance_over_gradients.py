@@ -11,7 +11,7 @@ from .._equations import compute_dtype, equation
 from .._leaves import map_parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree import norm
 from ..tree._like import copy
@@ -80,10 +80,10 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     is `None`.
     """
 
-    reps_rel: RealScalarLike = 1e-6
-    eps: RealScalarLike = 1e-8
+    reps_rel: Hyperparameter = 1e-6
+    eps: Hyperparameter = 1e-8
     param_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
-    global_scale: RealScalarLike = 1.0
+    global_scale: Hyperparameter = 1.0
 
     def __check_init__(self):
         check_range(self, "reps_rel", 0, includes_low=False)

@@ -22,7 +22,7 @@ from .._equations import ShapeMismatch, equation
 from .._leaves import is_none, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, RealScalarLike
+from .._types import Hyperparameter, Params
 from ..numerics import abs_sq, common_dtype, safe_increment, safe_sqrt
 from ..tree._like import full_like_leaf
 
@@ -193,13 +193,13 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     """
 
     factored: bool = True
-    decay_rate: RealScalarLike = 0.8
-    step_offset: RealScalarLike = 0
+    decay_rate: Hyperparameter = 0.8
+    step_offset: Hyperparameter = 0
     min_dim_size_to_factor: int = eqx.field(static=True, default=128)
-    eps: RealScalarLike = 1e-30
+    eps: Hyperparameter = 1e-30
     decay_rate_fn: Callable[[Any, Any], Any] = power_decay
     weight_dimension_numbers: DimensionNumbers | None = None
-    clipping_threshold: RealScalarLike | None = None
+    clipping_threshold: Hyperparameter | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):

@@ -10,7 +10,7 @@ from jaxtyping import DTypeLike, PyTree
 
 from .._leaves import parameters
 from .._transformation import AbstractTransformation, check_state
-from .._types import Params, RealScalarLike, State, Updates
+from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype
 from .average import EMA, EMAState
 
@@ -91,7 +91,7 @@ class MeasureWithEMA(eqx.Module):
     """
 
     measure: Callable[[Updates], PyTree]
-    decay: RealScalarLike
+    decay: Hyperparameter
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

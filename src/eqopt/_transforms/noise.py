@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractLeafwise
-from .._types import Key, Params, RealScalarLike
+from .._types import Hyperparameter, Key, Params
 from ..numerics import safe_increment, safe_sqrt
 
 
@@ -69,8 +69,8 @@ class AddNoise(AbstractLeafwise):
         ```
     """
 
-    eta: RealScalarLike
-    gamma: RealScalarLike
+    eta: Hyperparameter
+    gamma: Hyperparameter
     key: Key
 
     def __check_init__(self):

@@ -10,7 +10,7 @@ from .._checks import check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..tree import norm
 from .scale import scale
 
@@ -79,8 +79,8 @@ class NormalizeByUpdateNorm(AbstractStateless):
     A `ValueError` if `eps` is negative.
     """
 
-    scale_factor: RealScalarLike = 1.0
-    eps: RealScalarLike = 1e-6
+    scale_factor: Hyperparameter = 1.0
+    eps: Hyperparameter = 1e-6
 
     def __check_init__(self):
         check_scalar(self, "scale_factor")

@@ -149,7 +149,7 @@ _HOW_TO = (
 
 
 def clip_factors(
-    leaves: list[Any], clip: RealScalarLike, batch: int, share: float = 1.0
+    leaves: list[Any], clip: Any, batch: int, share: float = 1.0
 ) -> Float[Array, "batch"]:
     """By how much to multiply each example, for a norm of at most `share * clip`.
 

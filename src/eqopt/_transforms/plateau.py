@@ -12,7 +12,7 @@ from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, RealScalarLike
+from .._types import Hyperparameter, Params
 from .scale import scale
 
 
@@ -81,13 +81,13 @@ class ReduceLROnPlateau(AbstractLeafwise):
     `value`.
     """
 
-    factor: RealScalarLike = 0.1
+    factor: Hyperparameter = 0.1
     patience: int | Int[Array, ""] = 10
-    rtol: RealScalarLike = 1e-4
-    atol: RealScalarLike = 0.0
+    rtol: Hyperparameter = 1e-4
+    atol: Hyperparameter = 0.0
     cooldown: int | Int[Array, ""] = 0
     accumulation_size: int | Int[Array, ""] = 1
-    min_scale: RealScalarLike = 0.0
+    min_scale: Hyperparameter = 0.0
 
     def __check_init__(self):
         check_range(self, "factor", 0, 1, includes_low=False)

@@ -12,7 +12,7 @@ from .._leaves import flatten_updates
 from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractTransformation, check_state
-from .._types import Key, Params, RealScalarLike, State, Updates
+from .._types import Hyperparameter, Key, Params, State, Updates
 from .per_example import batch_size, clip_factors, weighted_sum
 
 
@@ -74,8 +74,8 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         ```
     """
 
-    l2_norm_clip: RealScalarLike
-    noise_multiplier: RealScalarLike
+    l2_norm_clip: Hyperparameter
+    noise_multiplier: Hyperparameter
     key: Key
 
     def __check_init__(self):

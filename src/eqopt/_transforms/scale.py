@@ -14,8 +14,9 @@ from .._equations import equation
 from .._leaves import is_none, keystr, resolve
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractStateless
-from .._types import Params, RealScalarLike, ScalarOrSchedule, Schedule, Updates
+from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
 from ..numerics import common_dtype, safe_increment
+from ..schedules import AbstractStatefulSchedule
 
 
 @equation
@@ -32,6 +33,11 @@ def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 
 def at(value: ScalarOrSchedule, count: Int[Array, ""]) -> Any:
     """The value of a hyperparameter in the step after `count` others."""
+    if isinstance(value, AbstractStatefulSchedule):
+        raise TypeError(
+            f"{value!r} is a stateful schedule. `eqopt.Scheduled` keeps its state: wrap "
+            "the whole optimizer, `eqopt.Scheduled(optimizer)`."
+        )
     return value(count) if callable(value) else value
 
 
@@ -62,7 +68,7 @@ class Scale(AbstractStateless):
         updates.
     """
 
-    step_size: RealScalarLike
+    step_size: Hyperparameter
 
     def __check_init__(self):
         check_scalar(self, "step_size")
@@ -201,7 +207,7 @@ class ScaleByLearningRate(AbstractLeafwise):
     flip_sign: bool = True
 
     def __check_init__(self):
-        check_scalar(self, "learning_rate", or_schedule=True)
+        check_scalar(self, "learning_rate")
 
     def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)

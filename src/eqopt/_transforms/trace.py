@@ -9,7 +9,7 @@ from .._checks import check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, RealScalarLike, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..tree import zeros_like
 
 
@@ -47,7 +47,7 @@ class Trace(AbstractLeafwise):
         parameter.
     """
 
-    decay: RealScalarLike
+    decay: Hyperparameter
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

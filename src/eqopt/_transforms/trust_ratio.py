@@ -9,7 +9,7 @@ from .._checks import check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
-from .._types import Params, RealScalarLike
+from .._types import Hyperparameter, Params
 from .block import block_norm
 
 
@@ -59,9 +59,9 @@ class ScaleByTrustRatio(AbstractStateless):
         ```
     """
 
-    min_norm: RealScalarLike = 0.0
-    trust_coefficient: RealScalarLike = 1.0
-    eps: RealScalarLike = 0.0
+    min_norm: Hyperparameter = 0.0
+    trust_coefficient: Hyperparameter = 1.0
+    eps: Hyperparameter = 0.0
 
     def __check_init__(self):
         for name in ("min_norm", "eps"):

@@ -57,7 +57,7 @@ class AddDecayedWeights(AbstractLeafwise):
     mask: Mask | None = None
 
     def __check_init__(self):
-        check_scalar(self, "weight_decay", or_schedule=True)
+        check_scalar(self, "weight_decay")
 
     def init(self, params: Params) -> AddDecayedWeightsState:
         is_scheduled = callable(self.weight_decay)

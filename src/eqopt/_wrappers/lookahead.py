@@ -12,7 +12,7 @@ from .._equations import equation
 from .._leaves import filter_cond, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
-from .._types import Params, RealScalarLike, State, Updates
+from .._types import Hyperparameter, Params, State, Updates
 from ..tree import zeros_like
 from ..tree._like import copy
 
@@ -95,7 +95,7 @@ class Lookahead(AbstractTransformation):
 
     inner: AbstractTransformation
     sync_period: int | Int[Array, ""]
-    slow_step_size: RealScalarLike
+    slow_step_size: Hyperparameter
     reset_state: bool = False
 
     def __check_init__(self):
@@ -188,7 +188,8 @@ class Lookahead(AbstractTransformation):
         return pipeline.flush(), promise().slow
 
     def _synced(self, fast, slow, fast_state):
-        slow = incremental_update(fast, slow, self.slow_step_size)
+        step_size: Any = self.slow_step_size
+        slow = incremental_update(fast, slow, step_size)
         fast = eqx.combine(parameters(slow), fast)
         return fast, slow, self._restarted(fast, fast_state)
 

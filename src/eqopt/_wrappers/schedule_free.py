@@ -13,7 +13,7 @@ from .._equations import compute_dtype, equation
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractTransformation, check_state
-from .._types import Params, RealScalarLike, ScalarOrSchedule, State
+from .._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ..numerics import safe_increment
 from ..tree._like import copy
 
@@ -119,12 +119,12 @@ class ScheduleFree(AbstractFused):
 
     inner: AbstractTransformation
     learning_rate: ScalarOrSchedule
-    b1: RealScalarLike = 0.9
-    weight_lr_power: RealScalarLike = 2.0
+    b1: Hyperparameter = 0.9
+    weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        check_scalar(self, "learning_rate", or_schedule=True)
+        check_scalar(self, "learning_rate")
         # Without a part of x in y there would be no x to evaluate with.
         check_range(self, "b1", 0, 1, includes_low=False, includes_high=True)
         check_range(self, "weight_lr_power", 0)

@@ -6,3 +6,4 @@ from ._cosine import (
 from ._join import Join as Join
 from ._polynomial import Linear as Linear, Polynomial as Polynomial
 from ._schedule import AbstractSchedule as AbstractSchedule
+from ._stateful import AbstractStatefulSchedule as AbstractStatefulSchedule

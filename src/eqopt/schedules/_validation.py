@@ -12,7 +12,7 @@ from ._dtypes import is_integer, largest_count
 
 def check_finite(owner: object, name: str) -> None:
     """Raises unless the field is a finite real number or a 0-d array of one."""
-    check_scalar(owner, name)
+    check_scalar(owner, name, or_schedule=False)
     value = getattr(owner, name)
     if not isinstance(value, Tracer) and not math.isfinite(value):
         raise ValueError(
@@ -29,7 +29,7 @@ def check_power(owner: object, name: str) -> None:
 
 def check_steps(owner: object, name: str, low: int) -> None:
     """Raises unless the field is a number of steps, of at least `low`."""
-    check_scalar(owner, name)
+    check_scalar(owner, name, or_schedule=False)
     value = getattr(owner, name)
     if not is_integer(value):
         raise TypeError(

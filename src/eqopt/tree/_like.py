@@ -7,7 +7,6 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree
 
 from .._leaves import map_parameters
-from .._types import RealScalarLike
 from ..numerics import common_dtype
 
 
@@ -50,9 +49,7 @@ def full_like_leaf(
     return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled
 
 
-def real_full_like(
-    tree: PyTree, value: RealScalarLike, dtype: DTypeLike | None = None
-) -> PyTree:
+def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> PyTree:
     """`value` in the place of every inexact array, real also for complex ones.
 
     For second moments. `dtype` defaults to the real dtype of each array's precision.

@@ -26,6 +26,19 @@ ROWS = [
     *around(eqopt.ConditionallyTransform, should_transform_fn=one_in_two),
     *around(eqopt.ConditionallyMask, should_transform_fn=one_in_two),
     *around(eqopt.SplitRealAndImaginary),
+    *around(eqopt.Scheduled),
+    row(
+        lambda momentum=0.9: eqopt.Scheduled(
+            eqopt.Chain(
+                eqopt.ClipByGlobalNorm(one_or_two),
+                eqopt.SGD(
+                    0.1, momentum=eqopt.schedules.Linear(momentum, momentum / 2, 2)
+                ),
+            )
+        ),
+        name="Scheduled(schedules)",
+        momentum=0.8,
+    ),
     *around(eqopt.Flatten, exempt=JOINED),
     row(
         lambda: eqopt.MultiSteps(

@@ -5,6 +5,11 @@ import eqopt
 from ..row import LINEAR, row
 
 
+RELATIVE = {
+    "test_hyperparameters_take_schedules": "a number is where the step sizes start, a "
+    "schedule multiplies all of them"
+}
+
 ROWS = [
     row(eqopt.ScaleByLion, b1=0.8, b2=0.9),
     row(lambda: eqopt.ScaleByLion(mode="smooth"), name="ScaleByLion(smooth)"),
@@ -36,6 +41,7 @@ ROWS = [
     row(
         lambda learning_rate=0.01, **data: eqopt.ScaleByRprop(learning_rate, **data),
         name="ScaleByRprop",
+        exempt=RELATIVE,
         learning_rate=0.1,
         eta_minus=0.4,
         eta_plus=4.8,  # above one for a whole population
@@ -45,6 +51,7 @@ ROWS = [
     row(
         lambda learning_rate=0.01, **data: eqopt.Rprop(learning_rate, **data),
         name="Rprop",
+        exempt=RELATIVE,
         learning_rate=0.1,
         eta_minus=0.4,
         min_step_size=1e-3,

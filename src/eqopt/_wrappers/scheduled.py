@@ -1,0 +1,167 @@
+"""Schedules for any hyperparameter."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, Int
+
+from .._checks import hyperparameters
+from .._pipeline import Pipeline
+from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transforms.scale import recorded
+from .._types import Params, State
+from ..numerics import safe_increment
+from ..schedules import AbstractStatefulSchedule
+
+
+class ScheduledState(eqx.Module):
+    """Which values are in use.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `hyperparams`: the values in the last step (before the first step: in the first), by
+        the key paths of their schedules, such as `".b1"` or
+        `".transformations[0].max_norm"`; 0-d float32 arrays.
+    - `hyperparams_states`: the states of the stateful ones among the schedules, likewise.
+    - `inner_state`: the inner state.
+    """
+
+    count: Int[Array, ""]
+    hyperparams: dict[str, Float[Array, ""]]
+    hyperparams_states: dict[str, State]
+    inner_state: State
+
+
+class Scheduled(AbstractFused):
+    """Evaluates the schedules among the hyperparameters of a transformation in each step.
+
+    Learning rates and weight decays take schedules by themselves. Within this, all
+    hyperparameters that are numbers do, however deep in chains and wrappers they are.
+
+    !!! example
+
+        ```python
+        opt = eqopt.Scheduled(
+            eqopt.Chain(
+                eqopt.ClipByGlobalNorm(eqopt.schedules.Linear(1.0, 0.1, 1000)),
+                eqopt.AdamW(1e-3, b1=eqopt.schedules.CosineDecay(0.95, 1000, alpha=0.9)),
+            )
+        )
+        ```
+
+    The values in use are in the state, as
+    `eqopt.tree.get(state, "hyperparams")[".transformations[1].b1"]`. Nothing is compiled
+    again when they change.
+
+    Schedules of learning rates and weight decays are left to their owners, who count
+    their own steps, which are fewer within [`eqopt.MultiSteps`][]. An
+    [`eqopt.schedules.AbstractStatefulSchedule`][] is evaluated here wherever it is.
+
+    **Arguments:**
+
+    - `inner`: the transformation. What its schedules give is not checked for its range.
+
+    **Raises:**
+
+    A `ValueError` in `init` and `update` if a schedule gives anything but one number.
+    Without this wrapper, such an `inner` raises a `TypeError` in its first step.
+    """
+
+    inner: AbstractTransformation
+
+    def init(self, params: Params) -> ScheduledState:
+        states = {
+            name: schedule.init()
+            for name, schedule in self._schedules().items()
+            if isinstance(schedule, AbstractStatefulSchedule)
+        }
+        count = jnp.zeros((), jnp.int32)
+        values = self._values(count, states, {})
+        inner_state = self._at(values).init(params)
+        return ScheduledState(count, _recorded(values), states, inner_state)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return self._at(state.hyperparams).eval_params(state.inner_state, params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        inner, advance = self._step(state, pipeline.extra)
+        promise = inner._feed(pipeline, state.inner_state)
+        return lambda: advance(promise())
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        inner, advance = self._step(state, pipeline.extra)
+        params, promise = inner._finish(pipeline, state.inner_state)
+        return params, lambda: advance(promise())
+
+    def _step(
+        self, state: State, extra: Mapping[str, Any]
+    ) -> tuple[AbstractTransformation, Callable[[State], ScheduledState]]:
+        """The inner transformation of this step, and what makes its state the new one."""
+        check_state(self, state)
+        schedules = self._schedules()
+        values = self._values(state.count, state.hyperparams_states, extra)
+        states = {
+            name: schedules[name].update(old, **extra)
+            for name, old in state.hyperparams_states.items()
+        }
+        count = safe_increment(state.count)
+        return self._at(values), lambda inner_state: ScheduledState(
+            count, _recorded(values), states, inner_state
+        )
+
+    def _schedules(self) -> dict[str, Any]:
+        return {jtu.keystr(path): schedule for path, schedule in _find(self.inner)}
+
+    def _values(
+        self, count: Int[Array, ""], states: Mapping[str, State], extra: Mapping
+    ) -> dict[str, Array]:
+        values = {}
+        for name, schedule in self._schedules().items():
+            is_stateful = name in states
+            value = schedule(states[name], **extra) if is_stateful else schedule(count)
+            values[name] = jnp.asarray(value)
+            if values[name].shape != ():
+                raise ValueError(
+                    f"Scheduled: the schedule at `{name}` gives an array of shape "
+                    f"{values[name].shape}, but a hyperparameter is one number."
+                )
+        return values
+
+    def _at(self, values: Mapping[str, Array]) -> AbstractTransformation:
+        """`inner` with numbers in the places of its schedules."""
+        places = dict(_find(self.inner))
+        return jtu.tree_map_with_path(
+            lambda path, leaf: values[jtu.keystr(path)] if path in places else leaf,
+            self.inner,
+            is_leaf=lambda x: any(x is schedule for schedule in places.values()),
+        )
+
+
+def _find(tree: Any, path: tuple = ()) -> Iterator[tuple[tuple, Callable]]:
+    """The schedules in `tree` that do not have an owner who evaluates them."""
+    if isinstance(tree, eqx.Module):
+        for field in dataclasses.fields(tree):
+            x, place = getattr(tree, field.name), (*path, jtu.GetAttrKey(field.name))
+            is_plain = field.name in hyperparameters(type(tree)) and callable(x)
+            if is_plain or isinstance(x, AbstractStatefulSchedule):
+                yield place, x
+            else:
+                yield from _find(x, place)
+    elif isinstance(tree, tuple | list):
+        for i, x in enumerate(tree):
+            yield from _find(x, (*path, jtu.SequenceKey(i)))
+    elif isinstance(tree, dict):
+        for key, x in tree.items():
+            yield from _find(x, (*path, jtu.DictKey(key)))
+
+
+def _recorded(values: Mapping[str, Array]) -> dict[str, Float[Array, ""]]:
+    return {name: recorded(value) for name, value in values.items()}

@@ -1,0 +1,61 @@
+"""Schedules that look at more than the number of steps."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+
+from .._types import State
+
+
+class AbstractStatefulSchedule(eqx.Module):
+    """A hyperparameter as a function of what has happened so far.
+
+    It stands in the place of a hyperparameter, and [`eqopt.Scheduled`][] around the whole
+    optimizer keeps its state.
+
+    !!! example
+
+        ```python
+        class HalvedWhenWorse(eqopt.schedules.AbstractStatefulSchedule):
+            init_value: float
+
+            def init(self):
+                return jnp.asarray(self.init_value), jnp.asarray(jnp.inf)
+
+            def update(self, state, *, value, **extra):
+                rate, best = state
+                return jnp.where(value > best, rate / 2, rate), jnp.minimum(value, best)
+
+            def __call__(self, state, **extra):
+                return state[0]
+
+
+        opt = eqopt.Scheduled(eqopt.Adam(HalvedWhenWorse(1e-3)))
+        model, state = opt.step(grads, state, model, value=loss)
+        ```
+    """
+
+    @abc.abstractmethod
+    def init(self) -> State:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def update(self, state: State, **extra: Any) -> State:
+        """The state after one more step.
+
+        **Arguments:**
+
+        - `state`: the one before it.
+        - `extra`: the extra arguments of the optimizer's `update`, by name.
+        """
+
+    @abc.abstractmethod
+    def __call__(self, state: State, **extra: Any) -> Any:
+        """The value in the step to come, a 0-d array.
+
+        **Arguments:**
+
+        - `state`: the one before that step.
+        - `extra`: as for `update`. In the optimizer's `init` there is none.
+        """

@@ -1,0 +1,164 @@
+"""Schedules for any hyperparameter: what is evaluated when, and what is recorded."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import eqopt
+from eqopt.schedules import AbstractStatefulSchedule, Linear
+
+
+PARAMS = {"w": jnp.arange(4.0), "b": jnp.ones(2)}
+
+
+def grads_at(params, i):
+    return jax.tree.map(lambda p: jnp.sin(p * (i + 1)), params)
+
+
+def falling(count):
+    return 0.9 - 0.1 * jnp.asarray(count, jnp.float32)
+
+
+class HalvedWhenWorse(AbstractStatefulSchedule):
+    init_value: float = 1.0
+
+    def init(self):
+        return jnp.asarray(self.init_value), jnp.asarray(jnp.inf)
+
+    def update(self, state, *, value, **extra):
+        rate, best = state
+        return jnp.where(value > best, rate / 2, rate), jnp.minimum(value, best)
+
+    def __call__(self, state, **extra):
+        return state[0]
+
+
+def test_agrees_with_optax():
+    ramp = eqopt.schedules.Linear(0.8, 0.95, 5), optax.linear_schedule(0.8, 0.95, 5)
+    cap = eqopt.schedules.Linear(1.0, 0.1, 5), optax.linear_schedule(1.0, 0.1, 5)
+    opt = eqopt.Scheduled(
+        eqopt.Chain(
+            eqopt.ClipByGlobalNorm(cap[0]),
+            eqopt.AdamW(0.1, b1=ramp[0], eps=falling, weight_decay=ramp[0]),
+        )
+    )
+    recipe = lambda cap, b1, eps, decay: optax.chain(
+        optax.clip_by_global_norm(cap),
+        optax.adamw(0.1, b1=b1, eps=eps, weight_decay=decay),
+    )
+    theirs = optax.inject_hyperparams(recipe)(cap[1], ramp[1], falling, ramp[1])
+    p, q = PARAMS, PARAMS
+    state, their_state = opt.init(p), theirs.init(q)
+    for i in range(8):
+        p, state = opt.step(grads_at(p, i), state, p)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, their_state = theirs.update(grads_at(q, i), their_state, q)
+        q = optax.apply_updates(q, updates)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), p, q)
+        recorded = state.hyperparams[".transformations[1].b1"]
+        np.testing.assert_allclose(recorded, their_state.hyperparams["b1"], rtol=1e-6)
+
+
+def test_the_values_in_use_are_in_the_state():
+    opt = eqopt.Scheduled(eqopt.Adam(0.1, b2=falling))
+    state = opt.init(PARAMS)
+    assert list(state.hyperparams) == [".b2"]
+    for i in range(3):
+        assert state.hyperparams[".b2"] == falling(max(0, i - 1))
+        _, state = opt.step(PARAMS, state, PARAMS)
+    assert eqopt.tree.get(state, "hyperparams")[".b2"] == falling(2)
+
+
+@pytest.mark.parametrize(
+    ("inner", "places"),
+    [
+        (eqopt.Adam(Linear(0.1, 0.0, 3)), []),
+        (eqopt.Partition({"a": eqopt.Scale(falling)}, "a"), ["[0].step_size"]),
+        (eqopt.NamedChain(cap=eqopt.Clip(falling)), ["[0].max_delta"]),
+        (eqopt.Masked(eqopt.Trace(falling), True), [".inner.decay"]),
+        (eqopt.MultiSteps(eqopt.Lion(0.1, b1=falling), 2), [".inner.b1"]),
+        (eqopt.Lookahead(eqopt.SGD(0.1), 2, falling), [".slow_step_size"]),
+        (eqopt.Scheduled(eqopt.Trace(falling)), [".inner.decay"]),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_finds_schedules_anywhere_but_leaves_those_with_an_owner(inner, places):
+    opt = eqopt.Scheduled(inner)
+    state = opt.init(PARAMS)
+    found = [name.removeprefix(".transformations") for name in state.hyperparams]
+    assert found == places
+    _, new = opt.step(PARAMS, state, PARAMS)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+def test_owners_count_their_own_steps():
+    """The learning rate counts steps of Adam, the decay every call."""
+    rate, decay = Linear(0.1, 0.0, 4), Linear(0.9, 0.5, 4)
+    opt = eqopt.Scheduled(eqopt.MultiSteps(eqopt.SGD(rate, momentum=decay), 2))
+    state, params = opt.init(PARAMS), PARAMS
+    for _ in range(4):
+        params, state = opt.step(PARAMS, state, params)
+    assert state.hyperparams[".inner.momentum"] == decay(3)
+    assert eqopt.tree.get(state, "learning_rate") == rate(1)
+
+
+def test_stateful_schedules_see_extra_arguments():
+    opt = eqopt.Scheduled(eqopt.SGD(HalvedWhenWorse(0.8)))
+    params, state, rates = PARAMS, opt.init(PARAMS), []
+    for value in (3.0, 2.0, 4.0, 4.0, 1.0):
+        params, state = opt.step(PARAMS, state, params, value=jnp.asarray(value))
+        rates.append(float(eqopt.tree.get(state, "learning_rate")))
+    np.testing.assert_allclose(rates, [0.8, 0.8, 0.8, 0.4, 0.2])
+    assert state.hyperparams[".learning_rate"] == rates[-1]
+
+
+def test_no_schedule_means_one_trace_and_no_memory():
+    opt = eqopt.Scheduled(eqopt.AdamW(1e-3, b1=Linear(0.8, 0.9, 100), eps=falling))
+    params = [jnp.ones((300, 1000)) for _ in range(4)]
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    memory = step.lower(params, state, params).compile().memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 0.01 * sum(p.nbytes for p in params)
+
+
+def test_eval_params_goes_through():
+    opt = eqopt.Scheduled(eqopt.Lookahead(eqopt.SGD(falling), 5, falling))
+    params, state = opt.step(PARAMS, opt.init(PARAMS), PARAMS)
+    assert eqx.tree_equal(opt.eval_params(state, params), PARAMS)
+
+
+def test_derivative_through_a_schedule():
+    def final(end):
+        opt = eqopt.Scheduled(eqopt.SGD(0.1, momentum=Linear(0.9, end, 2)))
+        params, state = PARAMS, opt.init(PARAMS)
+        for i in range(3):
+            params, state = opt.step(grads_at(PARAMS, i), state, params)
+        return params["w"].sum()
+
+    slope, h = jax.grad(final)(0.5), 1e-2
+    expected = (final(0.5 + h) - final(0.5 - h)) / (2 * h)
+    np.testing.assert_allclose(slope, expected, rtol=1e-2)
+
+
+def test_a_schedule_without_scheduled_is_an_error():
+    message = (
+        r"AdamW: `b1` is a schedule, which AdamW does not evaluate. Wrap the whole"
+    )
+    with pytest.raises(TypeError, match=message):
+        eqopt.AdamW(0.1, b1=falling).init(PARAMS)
+    chain = eqopt.Chain(eqopt.ClipByGlobalNorm(falling), eqopt.SGD(0.1))
+    with pytest.raises(TypeError, match="ClipByGlobalNorm: `max_norm` is a schedule"):
+        chain.update(PARAMS, chain.init(PARAMS))
+    with pytest.raises(TypeError, match="keeps its state: wrap the whole optimizer"):
+        eqopt.SGD(HalvedWhenWorse()).init(PARAMS)
+
+
+def test_a_schedule_of_arrays_is_an_error():
+    opt = eqopt.Scheduled(eqopt.Trace(lambda count: jnp.ones(3)))
+    message = r"the schedule at `.decay` gives an array of shape \(3,\)"
+    with pytest.raises(ValueError, match=message):
+        opt.init(PARAMS)
