@@ -42,7 +42,6 @@ OPTIMIZERS = {
     "ACProp": Contestant(
         eqopt.ACProp,
         contrib.acprop,
-        temporary=None,
         deviates="it rectifies the first steps, as its authors do",
     ),
     "AdaBelief": Contestant(eqopt.AdaBelief, optax.adabelief, ratio=0.7),

@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._checks import check_range, check_scalar
 from .._equations import equation
-from .._pipeline import Leafwise
+from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
@@ -17,7 +17,6 @@ from ..tree import zeros_like
 from ..tree._like import copy, real_full_like
 from .measured import (
     AbstractMeasured,
-    after,
     corrected_step,
     decay,
     ratio,
@@ -53,17 +52,28 @@ class ProdigyState(eqx.Module):
 
 
 @equation
-def prodigy_sums(
+def weighted_sum(
     g: Inexact[Array, "*leaf"],
     grad_sum: Inexact[Array, "*leaf"],
-    params0: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
     *,
     b3: Float[Array, ""],
     weight: Float[Array, ""],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    grad_sum = b3 * grad_sum + weight * g
-    return (jnp.conj(g) * (params0 - p)).real.sum(), jnp.abs(grad_sum).sum()
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    return g, b3 * grad_sum + weight * g
+
+
+@equation
+def progress(
+    g: Inexact[Array, "*leaf"],
+    params0: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> Float[Array, ""]:
+    return (jnp.conj(g) * (params0 - p)).real.sum()
+
+
+@equation
+def size(grad_sum: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+    return jnp.abs(grad_sum).sum()
 
 
 @equation
@@ -71,26 +81,21 @@ def prodigy(
     g: Inexact[Array, "*leaf"],
     exp_avg: Inexact[Array, "*leaf"],
     exp_avg_sq: Float[Array, "*leaf"],
-    grad_sum: Inexact[Array, "*leaf"],
     *,
     b1: Float[Array, ""],
     b2: Float[Array, ""],
-    b3: Float[Array, ""],
     d: Float[Array, ""],
-    weight: Float[Array, ""],
     step: Float[Array, ""],
     eps: Float[Array, ""],
 ) -> tuple[
     Inexact[Array, "*leaf"],
     Inexact[Array, "*leaf"],
     Float[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
 ]:
     exp_avg = b1 * exp_avg + (1 - b1) * d * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * d**2 * abs_sq(g)
-    grad_sum = b3 * grad_sum + weight * g
     update = -step * exp_avg / (safe_sqrt(exp_avg_sq) + eps)
-    return update, exp_avg, exp_avg_sq, grad_sum
+    return update, exp_avg, exp_avg_sq
 
 
 class Prodigy(AbstractMeasured):
@@ -197,27 +202,28 @@ class Prodigy(AbstractMeasured):
         b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
         growth = d / now(self.estim_lr0)
         weight = growth * (d if self.safeguard_warmup else step)
-        progress, norm = sum_over_leaves(
-            prodigy_sums,
-            updates,
-            {"grad_sum": state.grad_sum, "params0": state.params0, "p": params},
-            {"b3": b3, "weight": weight},
-        )
-        (weight,) = after((progress, norm), weight)
-        numerator = b3 * state.numerator_weighted + growth * step * now(progress)
+        # Stored first, and then read: what sums up g and s again reads one array more.
+        pipeline = Pipeline(updates, None, {})
+        shared = {"b3": b3, "weight": weight}
+        accumulated = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
+        pipeline.flush()
+        grad_sum = accumulated().grad_sum
+        (norm,) = sum_over_leaves(size, grad_sum)
+        reads = {"params0": state.params0, "p": params}
+        (gain,) = sum_over_leaves(progress, updates, reads)
+        numerator = b3 * state.numerator_weighted + growth * step * now(gain)
         estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
         new_d = jnp.maximum(d, estimate)
         shared = {
             "b1": self.b1,
             "b2": self.b2,
-            "b3": b3,
             "d": d,
-            "weight": weight,
             "step": step,
             "eps": new_d * now(self.eps),
         }
         state = dataclasses.replace(
             state,
+            grad_sum=grad_sum,
             estim_lr=new_d,
             numerator_weighted=numerator,
             count=safe_increment(count),
