@@ -15,7 +15,8 @@ from ._leaves import is_none, is_parameter, keystr, parameters, resolve
 from ._types import Params
 
 
-def _tuple(axes: int | tuple[int, ...]) -> tuple[int, ...]:
+@no_type_check  # called four times per leaf
+def _tuple(axes):
     return (axes,) if isinstance(axes, int) else axes
 
 
@@ -79,7 +80,7 @@ def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
             weights, of_weights = _WEIGHTS.get(type(tree), _NO_WEIGHTS)
             numbers.append(of_weights(tree) if path[0].name in weights else None)
         else:
-            numbers.append(MatrixDimensionNumbers() if x.ndim == 2 else None)
+            numbers.append(_INPUTS_FIRST if x.ndim == 2 else None)
     return numbers
 
 
@@ -88,6 +89,7 @@ def _is_layer(x):
     return isinstance(x, eqx.Module) and type(x).__module__.startswith("equinox.nn.")
 
 
+_INPUTS_FIRST = MatrixDimensionNumbers()
 _LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)
 
 

@@ -191,7 +191,8 @@ def compute_dtype(*leaves: Any) -> Any:
     return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
 
 
-def _is_inexact(x: Any) -> bool:
+@no_type_check
+def _is_inexact(x):
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 

@@ -25,6 +25,7 @@ from .._transformation import (
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import bias_correction, common_dtype, safe_increment
 from ..tree import zeros_like
+from .moments import unbiased
 from .newton_schulz import PRECONDITIONINGS, orthogonalize
 
 
@@ -69,10 +70,7 @@ def momentum(
     nesterov: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
     mu = beta * mu + (1 - beta) * g
-    mu_hat = mu / mu_correction
-    if nesterov:
-        mu_hat = beta * mu_hat + (1 - beta) * (g / g_correction)
-    return mu_hat, mu
+    return unbiased(mu, g, beta, mu_correction, g_correction, nesterov), mu
 
 
 class ScaleByMuon(AbstractTransformation):
