@@ -243,6 +243,20 @@ CASES = {
         lambda: eqopt.Lookahead(ADAM, 2, 1.5),
         "Lookahead: `slow_step_size` must be in [0, 1], but is 1.5",
     ),
+    "no function for the gradients elsewhere": (
+        lambda: update(eqopt.SAM(ADAM, opaque_mode=True)),
+        "SAM needs the extra argument `grad_fn`, the gradients as a function of the",
+        "`step(grads, state, model, grad_fn=grad_fn)`",
+    ),
+    "a deeper model for sharpness": (
+        lambda: update(eqopt.SAM(ADAM), params=mlp(depth=2)),
+        "`params` has another tree structure than `state.cache`",
+        "Only `params` has a leaf at `.layers[2].weight`",
+    ),
+    "a factor of zero to begin with": (
+        lambda: eqopt.Mechanic(ADAM, s_init=0.0),
+        "Mechanic: `s_init` must be in (0, inf), but is 0.0",
+    ),
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
         "Flatten: `params` has an array at `.layers[0].weight`, but `updates` has none",

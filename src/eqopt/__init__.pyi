@@ -339,9 +339,17 @@ from ._wrappers.lookahead import (
     LookaheadParams as LookaheadParams,
     LookaheadState as LookaheadState,
 )
+from ._wrappers.mechanic import (
+    Mechanic as Mechanic,
+    MechanicState as MechanicState,
+)
 from ._wrappers.multi_steps import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
+)
+from ._wrappers.sam import (
+    SAM as SAM,
+    SAMState as SAMState,
 )
 from ._wrappers.schedule_free import (
     ScheduleFree as ScheduleFree,

@@ -139,6 +139,7 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
 
 
 _EXTRAS = {
+    "grad_fn": "the gradients as a function of the parameters",
     "value": "the loss at the parameters, one real number",
     "value_fn": "the loss as a function of the parameters",
 }

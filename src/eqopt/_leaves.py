@@ -155,6 +155,19 @@ def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
     )
 
 
+def restrict(params: Params, tree: PyTree, name: str) -> Params:
+    """`params` with `None` where `tree`, which is a part of the state, has it."""
+    leaves, treedef = flatten_updates(tree)
+    try:
+        column = treedef.flatten_up_to(params)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{disagreement('params', params, name, tree)} {_ONE_MODEL}"
+        ) from None
+    pairs = zip(leaves, column, strict=True)
+    return treedef.unflatten(None if x is None else p for x, p in pairs)
+
+
 def mask_out(
     tree: PyTree, mask: Mask, params: Params | None, keep: bool = True
 ) -> PyTree:

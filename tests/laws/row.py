@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -96,7 +97,7 @@ LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 
 class Evaluated(AbstractTransformation):
-    """Hands down extra arguments: the `value` of a loss and its `value_fn`."""
+    """Hands down extra arguments: the `value` of a loss, `value_fn` and `grad_fn`."""
 
     inner: AbstractTransformation
 
@@ -115,7 +116,11 @@ class Evaluated(AbstractTransformation):
 
 def _evaluated(params):
     value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
-    return {"value": value_fn(params), "value_fn": value_fn}
+    return {
+        "value": value_fn(params),
+        "value_fn": value_fn,
+        "grad_fn": eqx.filter_grad(value_fn),
+    }
 
 
 class PerExample(AbstractTransformation):

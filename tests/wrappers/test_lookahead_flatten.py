@@ -2,6 +2,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import eqopt
 
@@ -70,3 +71,13 @@ def test_flatten_real_and_complex():
     assert new["real"].dtype == jnp.float32
     assert new["complex"].dtype == jnp.complex64
     np.testing.assert_allclose(new["complex"], 0.5)
+
+
+@pytest.mark.parametrize("call", ["update", "step"])
+def test_a_reset_leaves_frozen_parts_without_state(call):
+    model = {"trained": jnp.ones(2), "frozen": jnp.ones(3)}
+    part = {"trained": jnp.ones(2), "frozen": None}
+    opt = eqopt.Lookahead(eqopt.Adam(0.1), 1, 0.5, reset_state=True)
+    state = opt.init(part)
+    _, new = getattr(opt, call)(part, state, model)
+    assert jax.tree.structure(new) == jax.tree.structure(state)

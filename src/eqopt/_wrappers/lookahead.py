@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Inexact, Int
 from .._apply import apply_updates, incremental_update
 from .._checks import check_count, check_range, required_params
 from .._equations import equation
-from .._leaves import filter_cond, parameters
+from .._leaves import filter_cond, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
@@ -125,10 +125,7 @@ class Lookahead(AbstractTransformation):
         due, count = self._due(state)
         updates, move, fast_state = filter_cond(
             due,
-            lambda: (
-                *self._moves(updates, fast, slow),
-                self._restarted(fast, fast_state),
-            ),
+            lambda: self._moved(updates, fast, slow, fast_state),
             lambda: (updates, zeros_like(slow), fast_state),
         )
         if isinstance(params, LookaheadParams):
@@ -180,21 +177,25 @@ class Lookahead(AbstractTransformation):
         due = count >= self.sync_period
         return due, jnp.where(due, 0, count).astype(jnp.int32)
 
-    def _moves(self, updates, fast, slow):
-        """What to add to the fast and to the slow parameters for a synchronization."""
+    def _moved(self, updates, fast, slow, fast_state):
+        """A synchronization: what to add to the fast and to the slow parameters."""
         pipeline = Pipeline(updates, fast, {})
         shared = {"slow_step_size": self.slow_step_size}
         promise = pipeline.push("Lookahead", Leafwise(synchronize, _Slow(slow), shared))
-        return pipeline.flush(), promise().slow
+        updates, move = pipeline.flush(), promise().slow
+        fast_state = self._restarted(apply_updates(slow, move), fast_state)
+        return updates, move, fast_state
 
     def _synced(self, fast, slow, fast_state):
         step_size: Any = self.slow_step_size
-        slow = incremental_update(fast, slow, step_size)
+        moved = restrict(fast, parameters(slow), "state.slow")  # not what is frozen
+        slow = incremental_update(moved, slow, step_size)
         fast = eqx.combine(parameters(slow), fast)
-        return fast, slow, self._restarted(fast, fast_state)
+        return fast, slow, self._restarted(slow, fast_state)
 
-    def _restarted(self, fast, fast_state):
-        return self.inner.init(fast) if self.reset_state else fast_state
+    def _restarted(self, slow, fast_state):
+        # Not the fast ones: they may be a whole model where `init` was given a part.
+        return self.inner.init(slow) if self.reset_state else fast_state
 
 
 class _Slow(eqx.Module):

@@ -1,0 +1,208 @@
+"""A learning rate that is learnt from how the training goes."""
+
+import dataclasses
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Inexact
+
+from .._checks import check_count, check_range, required_params
+from .._equations import compute_dtype, equation
+from .._leaves import map_parameters, parameters
+from .._pipeline import Leafwise, Pipeline
+from .._reductions import sum_over_leaves
+from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._types import Hyperparameter, Params, State, Updates
+from ..numerics import abs_sq, common_dtype, safe_sqrt
+from ..tree._like import zeros_like_leaf
+
+
+class MechanicState(eqx.Module):
+    r"""Where the inner optimizer wants to go, and how far to follow it.
+
+    The arrays of `num_betas` numbers are at least float32.
+
+    **Attributes:**
+
+    - `inner_state`: the inner state.
+    - `r`: the rewards, one for each $\beta$.
+    - `m`: the largest $|h|$ so far, likewise, forgotten at the rate $\beta$.
+    - `v`: the sums of the $h^2$, likewise.
+    - `s`: the factors that the learning rate is made of: it is their sum.
+    - `delta`: $\Delta$, the sum of all inner updates, a tree like the parameters, in at
+        least float32.
+    """
+
+    inner_state: State
+    r: Float[Array, " num_betas"]
+    m: Float[Array, " num_betas"]
+    v: Float[Array, " num_betas"]
+    s: Float[Array, " num_betas"]
+    delta: Updates
+
+
+@equation
+def mechanic_sums(
+    g: Inexact[Array, "*leaf"],
+    delta: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> tuple[Float[Array, ""], ...]:
+    return _dot(delta, g), _dot(delta, p), jnp.sum(abs_sq(g)), jnp.sum(abs_sq(p))
+
+
+def _dot(x, y):
+    if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
+        return jnp.sum(x.real * y.real) + jnp.sum(x.imag * y.imag)
+    return jnp.sum(x * y)
+
+
+@equation
+def mechanic(
+    g: Inexact[Array, "*leaf"],
+    delta: Inexact[Array, "*leaf"],
+    *,
+    s: Float[Array, ""],
+    growth: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    # The difference of two products (of the sum and the factor, after and before the
+    # step), without the cancellation.
+    return s * g + growth * delta, delta + g
+
+
+class Mechanic(AbstractFused):
+    r"""Learns by which factor to multiply the updates of an optimizer.
+
+    $$\begin{aligned}
+      \Delta_{t+1} &= \Delta_t + u_t & \Delta_1 &= 0 \\
+      h_t &= \operatorname{Re} \Big\langle \Delta_t,\;
+        g_t + \lambda\, \bar s_t\, \frac{\|g_t\|}{\|x_t\| + \varepsilon}\, x_t
+        \Big\rangle &
+      \bar s_t &= \textstyle\sum_i s_{t,i}, \quad s_1 = s_\text{init} \\
+      m_t &= \max\big(\beta\, m_{t-1},\; |h_t| + \varepsilon\big) &
+      v_t &= \beta^2\, v_{t-1} + h_t^2 \\
+      r_t &= \beta\, r_{t-1}
+        - s_t \operatorname{clip}\big(h_t, -m_{t-1}, m_{t-1}\big) &
+      W_t &= \frac{s_\text{init}}{n}\, m_t + \max(0, r_t) \\
+      s_{t+1} &= \frac{W_t}{\sqrt{v_t} + \varepsilon} &
+      x_{t+1} &= x_1 + \bar s_{t+1}\, \Delta_{t+1}
+    \end{aligned}$$
+
+    where $u_t$ is the update of the inner optimizer, and $r$, $m$, $v$, $W$ and $s$ have
+    an entry for each of the $n$ rates $\beta_i = 1 - 10^{-i}$. Scalar products and norms
+    are over all leaves.
+
+    Leave the learning rate of the inner optimizer at 1; a schedule should have its peak
+    there. SGD, Adam and Lion are suited; LARS and LAMB, whose steps are as long as the
+    parameters say, are not. The factor in use is `state.s.sum()`.
+
+    !!! example
+
+        ```python
+        schedule = eqopt.schedules.WarmupCosineDecay(0.0, 1.0, 100, 1000)
+        opt = eqopt.Mechanic(eqopt.AdamW(schedule))
+        ```
+
+    A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
+    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][] and
+    [`eqopt.ScheduleFree`][] belong outside, too: the averages of an inner one would be
+    those of updates without the factor.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `weight_decay`: $\lambda \ge 0$. It is not a weight decay of the parameters: it
+        lowers the factor where steps have made them larger.
+    - `eps`: $\varepsilon > 0$.
+    - `s_init`: $s_\text{init} > 0$, certainly less than the right factor.
+    - `num_betas`: $n \ge 1$, an integer.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{cutkosky2023mechanic,
+            author = {Cutkosky, Ashok and Defazio, Aaron and Mehta, Harsh},
+            title = {Mechanic: A Learning Rate Tuner},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2023},
+        }
+        ```
+    """
+
+    # Differs from Optax in: the sum of the updates is stored, as in Algorithm 1 of the
+    # paper, and not the first parameters. Both are one tree. There, the sum is the
+    # distance from these divided by `sum(s) + eps`. While s is about 1e-6, a parameter of
+    # 1 in float32 leaves one digit of it, one in bfloat16 does not move at all, and eps
+    # shortens it by 1% in each step.
+    #
+    # Not of these, but different from Algorithm 1: it has h for |h| + eps in m, it stores
+    # max(0, r) as r, and it does not clip h. The authors' JAX code, with which they made
+    # the experiments, has the first two like this; they added the clipping to it later.
+
+    inner: AbstractTransformation
+    weight_decay: Hyperparameter = 0.01
+    eps: Hyperparameter = 1e-8
+    s_init: Hyperparameter = 1e-6
+    num_betas: int = eqx.field(static=True, default=6)
+
+    def __check_init__(self):
+        check_range(self, "weight_decay", 0)
+        for name in ("eps", "s_init"):
+            check_range(self, name, 0, includes_low=False)
+        check_count(self, "num_betas")
+
+    def init(self, params: Params) -> MechanicState:
+        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
+        full = lambda value: jnp.full((self.num_betas,), value, dtype)
+        return MechanicState(
+            inner_state=self.inner.init(params),
+            r=full(0),
+            m=full(0),
+            v=full(0),
+            s=full(self.s_init),
+            delta=map_parameters(
+                lambda p: zeros_like_leaf(p, common_dtype(p.dtype, jnp.float32)), params
+            ),
+        )
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        params = required_params("Mechanic", pipeline.params)
+        reads = {"delta": state.delta, "p": params}
+        sums = sum_over_leaves(mechanic_sums, pipeline.flush(), reads)
+        new = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
+        inner = self.inner._feed(pipeline, state.inner_state)
+        s = jnp.sum(new.s)
+        shared = {"s": s, "growth": s - jnp.sum(state.s)}
+        leafwise = Leafwise(mechanic, new, shared, last=("delta",))
+        outer = pipeline.push("Mechanic", leafwise)
+        return lambda: dataclasses.replace(outer(), inner_state=inner())
+
+    def _tuned(
+        self,
+        state: MechanicState,
+        delta_g: Float[Array, ""],
+        delta_p: Float[Array, ""],
+        g_sq: Float[Array, ""],
+        p_sq: Float[Array, ""],
+    ) -> MechanicState:
+        dtype = state.s.dtype
+        weight_decay, eps, s_init = (
+            jnp.asarray(x, dtype) for x in (self.weight_decay, self.eps, self.s_init)
+        )
+        betas = jnp.asarray(1 - 0.1 ** np.arange(1, self.num_betas + 1), dtype)
+        decay = weight_decay * jnp.sum(state.s) * safe_sqrt(g_sq)
+        h = delta_g + decay / (safe_sqrt(p_sq) + eps) * delta_p
+        m = jnp.maximum(betas * state.m, jnp.abs(h) + eps)
+        v = betas**2 * state.v + h * h
+        r = betas * state.r - state.s * jnp.clip(h, -state.m, state.m)
+        wealth = s_init / self.num_betas * m + jnp.maximum(r, 0)
+        s = wealth / (safe_sqrt(v) + eps)
+        return MechanicState(None, r, m, v, s, state.delta)

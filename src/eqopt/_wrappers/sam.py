@@ -1,0 +1,288 @@
+"""Gradients from where the loss is worse."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Inexact, Int
+
+from .._checks import check_count, required, required_params
+from .._combinators.chain import Chain
+from .._equations import equation
+from .._leaves import align, filter_cond, flatten_updates, keystr, restrict
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractTransformation, check_state
+from .._transforms.normalize import Normalize
+from .._transforms.scale import Scale, scale
+from .._types import Params, State, Updates
+from ..tree._like import copy
+
+
+class SAMState(eqx.Module):
+    """The state of [`eqopt.SAM`][].
+
+    **Attributes:**
+
+    - `steps_since_sync`: the adversarial steps since the last one of `inner`, a 0-d int32
+        array. In opaque mode it stays 0.
+    - `opt_state`: the state of `inner`.
+    - `adv_state`: that of `adversary`.
+    - `cache`: the parameters to go back to, where `steps_since_sync` is not 0; `None` in
+        opaque mode.
+    """
+
+    steps_since_sync: Int[Array, ""]
+    opt_state: State
+    adv_state: State
+    cache: Params | None
+
+
+@equation
+def go_back(
+    g: Inexact[Array, "*leaf"],
+    cache: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> Inexact[Array, "*leaf"]:
+    return (cache - p) + g
+
+
+class SAM(AbstractTransformation):
+    r"""Sharpness-aware minimization: takes the gradient where the loss is worse.
+
+    It looks for parameters in whose whole neighbourhood the loss is low,
+
+    $$\min_w\, \max_{\|\epsilon\|_2 \le \rho} L(w + \epsilon), \qquad
+      \hat\epsilon(w) = \rho\, \frac{\nabla L(w)}{\|\nabla L(w)\|_2},$$
+
+    and for this the inner optimizer is given the gradient at $w + \hat\epsilon(w)$, but
+    moves $w$. Each of its steps takes `sync_period` gradients: with all but the last one,
+    the adversary climbs.
+
+    In transparent mode each gradient is a call of `step`. The first ones return
+    adversarial parameters, to take the next gradient at, and the last one those of the
+    inner optimizer. In between, [`eqopt.SAM.eval_params`][] gives the ones to go back to.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SAM(eqopt.AdamW(1e-3))
+        # Another radius:
+        rho = 0.1
+        adversary = eqopt.Chain(eqopt.Normalize(), eqopt.Scale(-rho))
+        opt = eqopt.SAM(eqopt.AdamW(1e-3), adversary)
+        ```
+
+    In opaque mode one call does it all, and the parameters it is given and returns are
+    never adversarial. It needs the extra argument `grad_fn`, a function of the parameters
+    that gives the gradients. If it cannot be called with these alone, it also gets the
+    number of the adversarial step (a Python integer, from 0 on), to choose a batch, say.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SAM(eqopt.AdamW(1e-3), opaque_mode=True)
+        grad_fn = eqx.filter_grad(lambda model: loss_fn(model, batch))
+        model, state = opt.step(grad_fn(model), state, model, grad_fn=grad_fn)
+        ```
+
+    The updates must be added to the parameters as they are: nothing may follow this in a
+    chain.
+
+    A NaN in an adversarial step makes the parameters NaN, and the next gradient, but not
+    the ones to go back to. To leave such a gradient out, put this inside of
+    [`eqopt.ApplyIfFinite`][]. In opaque mode put that inside of this: the gradients of
+    `grad_fn` are looked at, too, and the whole step is left out.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `adversary`: the optimizer whose updates, with the opposite sign, climb. The
+        default is that of the paper, $\hat\epsilon$ with $\rho = 0.05$.
+    - `sync_period`: how many gradients a step of `inner` takes, an integer of at least 1.
+        In the paper, it is 2; with 1, there is no adversarial step.
+    - `reset_state`: whether the adversary starts afresh after each step of `inner`.
+    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
+        Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
+        out.
+    - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
+        over which the gradients of `grad_fn` are averaged.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, if `batch_axis_name` is given
+    in transparent mode, and in `update` if `params` or, in opaque mode, `grad_fn` is
+    missing.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{foret2021sharpness,
+            author = {Foret, Pierre and Kleiner, Ariel and Mobahi, Hossein and Neyshabur,
+                      Behnam},
+            title = {Sharpness-Aware Minimization for Efficiently Improving
+                     Generalization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2021},
+        }
+        ```
+    """
+
+    # Differs from Optax in:
+    #
+    # 1. What a step does not do, it does not compute. There, each call runs both
+    #    optimizers, and keeps one result by multiplying with 0 and 1: a NaN of the other
+    #    one stays for ever.
+    # 2. `sync_period=1` is the inner optimizer. There, in transparent mode, it steps from
+    #    the parameters before the last step.
+    # 3. `adversary` is reset to `init` of the parameters that the inner optimizer stepped
+    #    from, in both modes. There, in transparent mode, to that of adversarial ones.
+    # 4. Extra arguments are handed down.
+
+    inner: AbstractTransformation
+    adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
+    sync_period: int | Int[Array, ""] = 2
+    reset_state: bool = True
+    opaque_mode: bool = False
+    batch_axis_name: str | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_count(self, "sync_period")
+        if self.opaque_mode and not isinstance(self.sync_period, int):
+            raise ValueError(
+                "SAM: in opaque mode `sync_period` must be a Python integer, because it "
+                f"says how often `grad_fn` is traced, but is {self.sync_period!r}."
+            )
+        if self.batch_axis_name is not None and not self.opaque_mode:
+            raise ValueError(
+                f"SAM: `batch_axis_name` is {self.batch_axis_name!r}, but only the "
+                "gradients that are taken inside, in opaque mode, are averaged. Give "
+                "`opaque_mode=True`, or average the gradients before `step`."
+            )
+
+    def init(self, params: Params) -> SAMState:
+        return SAMState(
+            steps_since_sync=jnp.zeros((), jnp.int32),
+            opt_state=self.inner.init(params),
+            adv_state=self.adversary.init(params),
+            cache=None if self.opaque_mode else copy(params),
+        )
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, SAMState]:
+        required_params("SAM", params)
+
+        def descend(grads, opt_state, start):
+            moves, opt_state = self.inner.update(grads, opt_state, start, **extra)
+            if start is params:
+                return moves, opt_state
+            back = Pipeline(moves, params, {})
+            back.push("SAM", Leafwise(go_back, reads={"cache": start}))
+            return back.flush(), opt_state
+
+        return self._advance(updates, state, params, extra, descend, Pipeline.flush)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, SAMState]:
+        descend = lambda grads, opt_state, start: self.inner.step(
+            grads, opt_state, start, **extra
+        )
+        return self._advance(grads, state, params, extra, descend, Pipeline.apply)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The parameters of the inner optimizer, to evaluate with.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`.
+        """
+        check_state(self, state)
+        if state.cache is not None:
+            cached = eqx.combine(state.cache, params)
+            is_own = state.steps_since_sync == 0
+            params = filter_cond(is_own, lambda: params, lambda: cached)
+        return self.inner.eval_params(state.opt_state, params)
+
+    def _advance(self, grads, state, params, extra, descend, finish):
+        """One call. `finish` ends the pipeline of an adversarial step."""
+        check_state(self, state)
+        if self.opaque_mode:
+            return self._opaquely(grads, state, params, extra, descend)
+        # Two branches, one after the other: with `sync_period=1` both are taken.
+        here = restrict(params, state.cache, "state.cache")
+        cache = filter_cond(
+            state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
+        )
+        is_last = state.steps_since_sync + 1 >= self.sync_period
+
+        def sync():
+            start = eqx.combine(cache, params)
+            result, opt_state = descend(grads, state.opt_state, start)
+            return result, opt_state, self._restarted(state.adv_state, cache)
+
+        def ascend():
+            pipeline, promise = self._ascent(grads, state.adv_state, params, extra)
+            return finish(pipeline), state.opt_state, promise()
+
+        result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
+        count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
+        return result, SAMState(count, opt_state, adv_state, cache)
+
+    def _opaquely(self, grads, state, params, extra, descend):
+        grad_fn = required(self, extra, "grad_fn")
+        adversarial, adv_state, like = params, state.adv_state, grads
+        for i in range(int(self.sync_period) - 1):
+            pipeline, promise = self._ascent(grads, adv_state, adversarial, extra)
+            adversarial, adv_state = pipeline.apply(), promise()
+            grads = _called(grad_fn, adversarial, i)
+            if self.batch_axis_name is not None:
+                grads = lax.pmean(grads, self.batch_axis_name)
+            grads = _as_updates(grads, like)
+        result, opt_state = descend(grads, state.opt_state, params)
+        adv_state = self._restarted(adv_state, restrict(params, like, "updates"))
+        return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
+
+    def _ascent(self, grads, adv_state, params, extra):
+        pipeline = Pipeline(grads, params, extra)
+        promise = self.adversary._feed(pipeline, adv_state)
+        pipeline.push("SAM", Leafwise(scale, shared={"step_size": -1.0}))
+        return pipeline, promise
+
+    def _restarted(self, adv_state, params):
+        return self.adversary.init(params) if self.reset_state else adv_state
+
+
+def _called(grad_fn: Callable, params: Params, i: int) -> Any:
+    """With the number of the step, where it is not to be had without."""
+    try:
+        inspect.signature(grad_fn).bind(params)
+    except TypeError:
+        return grad_fn(params, i)
+    except ValueError:  # it does not say what it takes
+        pass
+    return grad_fn(params)
+
+
+def _as_updates(grads: Any, updates: Updates) -> Updates:
+    """What `grad_fn` gave, where there are updates and in their dtypes."""
+    leaves, treedef = flatten_updates(updates)
+    column = align(treedef, grads, "grad_fn(params)", updates)
+    for i, (g, new) in enumerate(zip(leaves, column, strict=True)):
+        if g is None:
+            continue
+        if not eqx.is_inexact_array(new):
+            raise ValueError(
+                f"SAM: `grad_fn` gives no gradient at `{keystr(updates, i)}`, where "
+                f"`updates` has one, but {new!r}. Both are gradients of one loss: pass "
+                "`step(grad_fn(model), state, model, grad_fn=grad_fn)`."
+            )
+        leaves[i] = new.astype(g.dtype)
+    return treedef.unflatten(leaves)

@@ -1,0 +1,189 @@
+"""Mechanic: written down in NumPy, on a model, and what else is special."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+START = np.array([2.0, -1.0, 0.5])
+
+
+def noisy(x, t):
+    """Gradients of a quadratic that is far away, with some noise."""
+    return x - 10 * np.arange(3.0) + np.sin(7 * t + np.arange(3.0))
+
+
+def by_hand(x, grad, steps, decay, eps, s_init, n):
+    """The equations of the docstring round SGD: the parameters and the factor."""
+    first, delta = x, np.zeros_like(x)
+    beta = 1 - 10.0 ** -np.arange(1, n + 1)
+    r, m, v, s = *np.zeros((3, n)), np.full(n, s_init)
+    norm = np.linalg.norm
+    for t in range(steps):
+        g = grad(x, t)
+        h = np.vdot(delta, g + decay * s.sum() * norm(g) / (norm(x) + eps) * x)
+        r = beta * r - s * np.clip(h, -m, m)
+        m = np.maximum(beta * m, abs(h) + eps)
+        v = beta**2 * v + h**2
+        s = (s_init / n * m + np.maximum(0, r)) / (np.sqrt(v) + eps)
+        delta = delta - g
+        x = first + s.sum() * delta
+    return x, s.sum()
+
+
+@pytest.mark.parametrize(
+    "settings", [(0.01, 1e-8, 1e-6, 6), (0.0, 1e-4, 0.1, 1), (0.3, 1e-8, 1e-3, 3)]
+)
+def test_by_hand(settings, x64):
+    with x64():
+        opt = eqopt.Mechanic(eqopt.SGD(1.0), *settings)
+        x = jnp.asarray(START)
+        state, step = opt.init(x), eqx.filter_jit(opt.step)
+        for t in range(60):
+            x, state = step(jnp.asarray(noisy(np.asarray(x), t)), state, x)
+        expected, factor = by_hand(START, noisy, 60, *settings)
+        assert factor > settings[2]
+        np.testing.assert_allclose(state.s.sum(), factor, rtol=1e-6)
+        np.testing.assert_allclose(x, expected, rtol=1e-6)
+
+
+def test_float32_is_float64(x64):
+    """Also while the factor is too small for the parameters to tell."""
+    offset = 100.0
+
+    def factors(dtype):
+        opt = eqopt.Mechanic(eqopt.SGD(1.0))
+        x = jnp.full(3, offset, dtype)
+        state, step = opt.init(x), eqx.filter_jit(opt.step)
+        for t in range(12):
+            g = noisy(np.full(3, offset), t)
+            x, state = step(jnp.asarray(g, dtype), state, x)
+            yield float(state.s.sum())
+
+    with x64():
+        exact = list(factors(jnp.float64))
+    np.testing.assert_allclose(list(factors(jnp.float32)), exact, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [1.0, 30.0])
+def test_the_learning_rate_is_found(rate):
+    """Wherever the given one is, from 1e-6 of it on."""
+    model = eqx.nn.MLP(2, 1, 16, 1, key=jr.key(0))
+    x = jr.normal(jr.key(1), (32, 2))
+    y = jnp.prod(x, 1, keepdims=True)
+    loss_fn = lambda model: jnp.mean((jax.vmap(model)(x) - y) ** 2)
+    opt = eqopt.Mechanic(eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(rate)))
+    state = opt.init(model)
+
+    @eqx.filter_jit
+    def train_step(model, state):
+        return opt.step(eqx.filter_grad(loss_fn)(model), state, model)
+
+    start = loss_fn(model)
+    for _ in range(400):
+        model, state = train_step(model, state)
+    assert loss_fn(model) < 0.3 * start
+    assert 1e-4 < rate * float(state.s.sum()) < 1
+
+
+def test_it_is_fused_with_what_is_inside():
+    opt = eqopt.Mechanic(eqopt.AdamW(1.0))
+    params = jnp.ones(2)
+    jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
+    name = "adam_decay_weights_scale_mechanic_apply"
+    assert jaxpr.count(f"name={name}") == 1
+
+
+def test_frozen_parts_count_for_nothing():
+    """Neither in the scalar products nor in the norms."""
+    opt = eqopt.Mechanic(eqopt.SGD(1.0), s_init=0.1)
+    params, alone = {"w": jnp.ones(2), "frozen": jnp.full(2, 1e6)}, {"w": jnp.ones(2)}
+    state = opt.init({**params, "frozen": None})
+    alone_state = opt.init(alone)
+    for t in range(4):
+        g = jnp.cos(t + jnp.arange(2.0))
+        params, state = opt.step({"w": g, "frozen": None}, state, params)
+        alone, alone_state = opt.step({"w": g}, alone_state, alone)
+    np.testing.assert_array_equal(params["w"], alone["w"])
+    np.testing.assert_array_equal(state.s, alone_state.s)
+
+
+def test_half_precision():
+    """What is measured is float32, and the sum of the updates is, too."""
+    opt = eqopt.Mechanic(eqopt.SGD(1.0))
+    for dtype in (jnp.bfloat16, jnp.float16):
+        state = opt.init(jnp.ones(3, dtype))
+        assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(state.s))
+        assert state.delta.dtype == jnp.float32
+
+
+def test_a_nan_stays_unless_it_is_left_out():
+    nan, params = jnp.full(2, jnp.nan), jnp.ones(2)
+    opt = eqopt.Mechanic(eqopt.SGD(1.0))
+    _, state = opt.step(nan, opt.init(params), params)
+    assert bool(jnp.isnan(state.s).all())
+    guarded = eqopt.ApplyIfFinite(opt, 2)
+    same, state = guarded.step(nan, guarded.init(params), params)
+    np.testing.assert_array_equal(same, params)
+    assert bool(jnp.isfinite(state.inner_state.s).all())
+
+
+@pytest.mark.parametrize(
+    ("inner", "most"),
+    [
+        (eqopt.SGD(1.0), 0.01),
+        (eqopt.SGD(1.0, 0.9), 0.01),
+        (eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Adam(1.0)), 0.01),
+        # Weight decay: the sum and the parameters both need the parameters as they were.
+        (eqopt.AdamW(1.0), 1.01),
+    ],
+    ids=repr,
+)
+def test_temporary_memory(inner, most):
+    """Of a step with donated arguments, in trees of parameters."""
+    opt = eqopt.Mechanic(inner)
+    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32)] * 10
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(lambda p, s, g: opt.step(g, s, p), donate_argnums=(0, 1))
+    memory = step.lower(params, state, params).compile().memory_analysis()
+    size = sum(4 * p.size for p in params)
+    assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * size
+    assert memory.temp_size_in_bytes < most * size
+
+
+ERRORS = {
+    "weight_decay": (
+        lambda: eqopt.Mechanic(eqopt.SGD(1.0), weight_decay=-0.1),
+        r"Mechanic: `weight_decay` must be in \[0, inf\), but is -0.1",
+    ),
+    "eps": (
+        lambda: eqopt.Mechanic(eqopt.SGD(1.0), eps=0.0),
+        r"Mechanic: `eps` must be in \(0, inf\), but is 0.0",
+    ),
+    "s_init": (
+        lambda: eqopt.Mechanic(eqopt.SGD(1.0), s_init=0),
+        r"Mechanic: `s_init` must be in \(0, inf\), but is 0",
+    ),
+    "num_betas": (
+        lambda: eqopt.Mechanic(eqopt.SGD(1.0), num_betas=0),
+        "Mechanic: `num_betas` must be an integer of at least 1, but is 0",
+    ),
+    "no parameters": (
+        lambda: eqopt.Mechanic(eqopt.SGD(1.0)).update(
+            jnp.ones(2), eqopt.Mechanic(eqopt.SGD(1.0)).init(jnp.ones(2))
+        ),
+        "Mechanic needs the parameters, but `params` is None",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    call, message = ERRORS[name]
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,330 @@
+"""Sharpness-aware minimization: by hand, on a model, in both modes, and with NaNs."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+MATRIX = jnp.array([[3.0, 1.0], [1.0, 0.5]])
+START = jnp.array([1.0, -2.0])
+NAN = jnp.full(2, jnp.nan)
+
+
+def slope(w):
+    return MATRIX @ w
+
+
+def climb(rho):
+    return eqopt.Chain(eqopt.Normalize(), eqopt.Scale(-rho))
+
+
+def test_by_hand():
+    """The two gradients of the paper, and a step of SGD from where it started."""
+    opt = eqopt.SAM(eqopt.SGD(0.1))
+    w, state = START, opt.init(START)
+    w, state = opt.step(slope(w), state, w)
+    g = np.asarray(slope(START))
+    worse = START + 0.05 * g / np.linalg.norm(g)
+    np.testing.assert_allclose(w, worse, rtol=1e-6)
+    np.testing.assert_array_equal(opt.eval_params(state, w), START)
+    assert int(state.steps_since_sync) == 1
+    w, state = opt.step(slope(w), state, w)
+    np.testing.assert_allclose(w, START - 0.1 * slope(worse), rtol=1e-6)
+    np.testing.assert_array_equal(opt.eval_params(state, w), w)
+    assert int(state.steps_since_sync) == 0
+
+
+@pytest.mark.parametrize("call", ["step", "update"])
+@pytest.mark.parametrize("period", [1, 2, 4])
+@pytest.mark.parametrize("reset_state", [False, True])
+def test_opaque_is_transparent(period, reset_state, call):
+    """With gradients of one function, they do the same."""
+    make = lambda opaque: eqopt.SAM(
+        eqopt.Adam(0.05), eqopt.SGD(0.03, 0.5), period, reset_state, opaque
+    )
+
+    @eqx.filter_jit
+    def one(opt, w, state):
+        if call == "step":
+            return opt.step(slope(w), state, w, grad_fn=slope)
+        updates, state = opt.update(slope(w), state, w, grad_fn=slope)
+        return eqopt.apply_updates(w, updates), state
+
+    def trained(opt, steps):
+        w, state = START, opt.init(START)
+        for _ in range(steps):
+            w, state = one(opt, w, state)
+        return w, state
+
+    opaque, transparent = trained(make(True), 3), trained(make(False), 3 * period)
+    np.testing.assert_allclose(opaque[0], transparent[0], rtol=1e-5)
+    for a, b in zip(
+        jax.tree.leaves((opaque[1].opt_state, opaque[1].adv_state)),
+        jax.tree.leaves((transparent[1].opt_state, transparent[1].adv_state)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_period_1_is_the_inner_optimizer():
+    opt, inner = eqopt.SAM(eqopt.Adam(0.1), sync_period=1), eqopt.Adam(0.1)
+    (w, state), (v, inner_state) = ((START, o.init(START)) for o in (opt, inner))
+    for _ in range(3):
+        w, state = opt.step(slope(w), state, w)
+        v, inner_state = inner.step(slope(v), inner_state, v)
+        np.testing.assert_allclose(w, v, rtol=1e-5)
+
+
+class Net(eqx.Module):
+    frozen: eqx.nn.Linear
+    mlp: eqx.nn.MLP
+    nothing: None = None
+
+    def __call__(self, x):
+        return self.mlp(jnp.tanh(self.frozen(x)))
+
+
+def net(key):
+    keys = jr.split(key, 2)
+    return Net(eqx.nn.Linear(2, 4, key=keys[0]), eqx.nn.MLP(4, 1, 16, 1, key=keys[1]))
+
+
+X = jr.normal(jr.key(1), (32, 2))
+Y = jnp.prod(X, 1, keepdims=True)
+
+
+def loss_fn(model):
+    return jnp.mean((jax.vmap(model)(X) - Y) ** 2)
+
+
+def grads_of(model):
+    """With a part that is frozen, and `None` there."""
+    grads = eqx.filter_grad(loss_fn)(model)
+    return eqx.tree_at(lambda m: (m.frozen.weight, m.frozen.bias), grads, (None, None))
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_model_trains(opaque):
+    opt = eqopt.SAM(
+        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.02)),
+        eqopt.SGD(0.05, 0.5),  # with a state, to be made anew without the frozen part
+        opaque_mode=opaque,
+    )
+    start = model = net(jr.key(0))
+    is_trained = eqx.tree_at(
+        lambda m: m.frozen, jax.tree.map(lambda _: True, model), False
+    )
+    state = opt.init(eqx.filter(model, is_trained))
+    # All of the gradients: those of the frozen part are left out.
+    grad_fn = eqx.filter_grad(loss_fn)
+
+    @eqx.filter_jit(donate="all-except-first")
+    def train_step(grad_fn, model, state):
+        return opt.step(grads_of(model), state, model, grad_fn=grad_fn)
+
+    model = jax.tree.map(lambda x: x + 0 if eqx.is_array(x) else x, model)
+    for _ in range(100 if opaque else 201):
+        model, state = train_step(grad_fn, model, state)
+    evaluated = opt.eval_params(state, model)
+    assert loss_fn(evaluated) < 0.2 * loss_fn(start)
+    assert bool(eqx.tree_equal(evaluated.frozen, start.frozen))
+    assert evaluated.mlp.activation is start.mlp.activation
+    # Transparent, it is amid a step now.
+    assert bool(eqx.tree_equal(evaluated, model)) == opaque
+
+
+def test_the_number_of_the_adversarial_step():
+    """Only where it is asked for."""
+    seen = []
+
+    def numbered(w, i):
+        seen.append(i)
+        return slope(w)
+
+    def with_default(w, scale=1.0):
+        return slope(w) * scale
+
+    opt = eqopt.SAM(eqopt.SGD(0.1), sync_period=4, opaque_mode=True)
+    results = [
+        opt.step(slope(START), opt.init(START), START, grad_fn=grad_fn)[0]
+        for grad_fn in (numbered, slope, with_default, jax.jit(slope))
+    ]
+    assert seen == [0, 1, 2]
+    for result in results:
+        np.testing.assert_allclose(result, results[0], rtol=1e-6)
+
+
+def test_gradients_are_averaged_over_an_axis():
+    opt = eqopt.SAM(eqopt.SGD(0.1), opaque_mode=True, batch_axis_name="batch")
+    scales = jnp.array([0.5, 1.5])  # the mean is 1
+
+    def one(scale):
+        grad_fn = lambda w: scale * slope(w)
+        return opt.step(slope(START), opt.init(START), START, grad_fn=grad_fn)[0]
+
+    several = jax.vmap(one, axis_name="batch")(scales)
+    alone = eqopt.SAM(eqopt.SGD(0.1), opaque_mode=True)
+    expected, _ = alone.step(slope(START), alone.init(START), START, grad_fn=slope)
+    np.testing.assert_allclose(several, [expected, expected], rtol=1e-6)
+
+
+def test_gradients_inside_keep_the_dtype_of_those_given():
+    params = START.astype(jnp.bfloat16)
+    opt = eqopt.SAM(eqopt.Adam(0.1), opaque_mode=True)
+    grad_fn = lambda w: w  # of bfloat16
+    updates, _ = opt.update(START, opt.init(params), params, grad_fn=grad_fn)
+    assert updates.dtype == jnp.float32
+
+
+def test_a_nan_is_left_out_from_outside():
+    """Wherever it occurs, the next gradient takes its place."""
+    opt = eqopt.SAM(eqopt.Adam(0.1))
+    guarded = eqopt.ApplyIfFinite(opt, 2)
+    w, state = START, opt.init(START)
+    v, guarded_state = START, guarded.init(START)
+    for i in range(4):
+        if i < 2:
+            same, guarded_state = guarded.step(NAN, guarded_state, v)
+            np.testing.assert_array_equal(same, v)
+        w, state = opt.step(slope(w), state, w)
+        v, guarded_state = guarded.step(slope(v), guarded_state, v)
+        np.testing.assert_allclose(w, v, rtol=1e-6)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_nan_is_left_out_from_inside(at):
+    """In opaque mode: in the gradient that is given, and in one that is not."""
+    opt = eqopt.SAM(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2), opaque_mode=True)
+    state = opt.init(START)
+    grad_fn = lambda w: NAN if at else slope(w)
+    w, state = opt.step(slope(START) if at else NAN, state, START, grad_fn=grad_fn)
+    np.testing.assert_array_equal(w, START)
+    assert int(state.opt_state.total_notfinite) == 1
+
+
+def test_a_nan_stays_outside():
+    """Of what it goes back to, and of the inner state: nothing is multiplied by zero."""
+    opt = eqopt.SAM(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2))
+    state = opt.init(START)
+    w, state = opt.step(NAN, state, START)
+    assert bool(jnp.isnan(w).all())
+    np.testing.assert_array_equal(opt.eval_params(state, w), START)
+    w, state = opt.step(slope(w), state, w)
+    np.testing.assert_array_equal(w, START)
+    assert int(state.opt_state.total_notfinite) == 1
+    expected, expected_state = START, opt.init(START)
+    for _ in range(2):
+        w, state = opt.step(slope(w), state, w)
+        expected, expected_state = opt.step(slope(expected), expected_state, expected)
+    np.testing.assert_array_equal(w, expected)
+
+
+def test_without_a_guard_a_nan_reaches_the_inner_optimizer():
+    opt = eqopt.SAM(eqopt.SGD(0.1))
+    w, state = opt.step(NAN, opt.init(START), START)
+    w, state = opt.step(slope(w), state, w)
+    assert bool(jnp.isnan(w).all())
+
+
+def test_the_inner_optimizer_may_own_the_parameters():
+    opt = eqopt.SAM(eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5))
+    w, state = START, opt.init(START)
+    for _ in range(3):  # one step of SGD, and an adversarial one
+        w, state = opt.step(slope(w), state, w)
+    np.testing.assert_array_equal(opt.eval_params(state, w), START)
+
+
+def temporary(opt, **extra):
+    """Temporary memory of a step with donated arguments, in trees of parameters."""
+    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32)] * 5
+    state = jax.eval_shape(opt.init, params)
+    step = jax.jit(
+        lambda params, state, grads: opt.step(grads, state, params, **extra),
+        donate_argnums=(0, 1),
+    )
+    memory = step.lower(params, state, params).compile().memory_analysis()
+    size = sum(4 * p.size for p in params)
+    assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * size
+    return memory.temp_size_in_bytes / size
+
+
+def matmuls(params):
+    return jax.grad(lambda p: sum(jnp.sum(jnp.tanh(x @ x.T)) for x in p))(params)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.SAM(eqopt.SGD(0.1)),
+        eqopt.SAM(eqopt.AdamW(0.1)),
+        eqopt.SAM(eqopt.AdamW(0.1), eqopt.SGD(0.1, 0.9), 3),
+        eqopt.SAM(eqopt.Lookahead(eqopt.AdamW(0.1), 3, 0.5)),
+    ],
+    ids=repr,
+)
+def test_transparent_steps_need_no_memory(opt):
+    assert temporary(opt) < 0.01
+
+
+def test_an_opaque_step_needs_what_it_is_about():
+    """The adversarial parameters, and their gradients, with little for one leaf."""
+    opt = eqopt.SAM(eqopt.AdamW(0.1), opaque_mode=True)
+    assert temporary(opt, grad_fn=matmuls) < 2.5
+
+
+ERRORS = {
+    "no period": (
+        lambda: eqopt.SAM(eqopt.SGD(0.1), sync_period=0),
+        "SAM: `sync_period` must be an integer of at least 1, but is 0",
+    ),
+    "a traced number of gradients": (
+        lambda: eqopt.SAM(eqopt.SGD(0.1), sync_period=jnp.array(2), opaque_mode=True),
+        "SAM: in opaque mode `sync_period` must be a Python integer",
+    ),
+    "an axis for nothing": (
+        lambda: eqopt.SAM(eqopt.SGD(0.1), batch_axis_name="batch"),
+        "SAM: `batch_axis_name` is 'batch', but only .* `opaque_mode=True`",
+    ),
+    "no function": (
+        lambda: opaque_step(),
+        "SAM needs the extra argument `grad_fn`, the gradients as a function of the "
+        r"parameters. Pass it by name: `step\(grads, state, model, grad_fn=grad_fn\)`",
+    ),
+    "no gradient": (
+        lambda: opaque_step(grad_fn=lambda params: {"w": None}),
+        r"SAM: `grad_fn` gives no gradient at `\['w'\]`, where `updates` has one, but ",
+    ),
+    "other gradients": (
+        lambda: opaque_step(grad_fn=lambda params: {"v": START}),
+        r"`grad_fn\(params\)` has another tree structure than `updates`.*`\['v'\]`",
+    ),
+    "another model": (
+        lambda: eqopt.SAM(eqopt.SGD(0.1)).step(
+            {"v": START}, eqopt.SAM(eqopt.SGD(0.1)).init({"w": START}), {"v": START}
+        ),
+        r"`params` has another tree structure than `state.cache`.*`\['v'\]`",
+    ),
+    "no parameters": (
+        lambda: eqopt.SAM(eqopt.SGD(0.1)).update(
+            START, eqopt.SAM(eqopt.SGD(0.1)).init(START)
+        ),
+        "SAM needs the parameters, but `params` is None",
+    ),
+}
+
+
+def opaque_step(**extra):
+    opt, params = eqopt.SAM(eqopt.SGD(0.1), opaque_mode=True), {"w": START}
+    opt.step(params, opt.init(params), params, **extra)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    call, message = ERRORS[name]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        call()
