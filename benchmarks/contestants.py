@@ -56,6 +56,46 @@ class Optax:
         return optax.apply_updates(params, updates), state
 
 
+@dataclass(frozen=True)
+class ByUpdate:
+    """One of eqopt's transformations, stepping as Optax's do: updates, then their sum."""
+
+    transformation: Any
+
+    def init(self, params: Any) -> Any:
+        return self.transformation.init(params)
+
+    def update(self, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        return self.transformation.update(updates, state, params)
+
+    def step(
+        self, grads: Any, state: Any, params: Any, **extra: Any
+    ) -> tuple[Any, Any]:
+        updates, state = self.transformation.update(grads, state, params, **extra)
+        return eqopt.apply_updates(params, updates), state
+
+
+def _every_second(step: Any, **extra: Any) -> Any:
+    return step % 2 == 0
+
+
+class _OptaxLookahead(Optax):
+    """It works on pairs of parameters; here the slow ones are kept in the state."""
+
+    def init(self, params: Any) -> Any:
+        pair = optax.LookaheadParams.init_synced(params)
+        return self.transformation.init(pair), pair.slow
+
+    def step(
+        self, grads: Any, state: Any, params: Any, **extra: Any
+    ) -> tuple[Any, Any]:
+        inner, slow = state
+        pair: Any = optax.LookaheadParams(params, slow)
+        updates, inner = self.transformation.update(grads, inner, pair)
+        new: Any = optax.apply_updates(pair, updates)
+        return new.fast, (inner, new.slow)
+
+
 CLIP_ADAMW: Pair[Optimizer] = Pair(
     eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3)),
     Optax(optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))),
@@ -72,3 +112,21 @@ MOMENTUM: Pair[Optimizer] = Pair(
     eqopt.SGD(1e-3, momentum=0.9), Optax(optax.sgd(1e-3, momentum=0.9))
 )
 MUON: Pair[Optimizer] = Pair(eqopt.Muon(1e-3), Optax(optax.contrib.muon(1e-3)))
+MULTI_STEPS_UPDATE: Pair[Optimizer] = Pair(
+    ByUpdate(MULTI_STEPS.eqopt), MULTI_STEPS.other
+)
+MULTI_STEPS_MUON: Pair[Optimizer] = Pair(
+    eqopt.MultiSteps(eqopt.Muon(1e-3), 8),
+    Optax(optax.MultiSteps(optax.contrib.muon(1e-3), 8)),
+)
+LOOKAHEAD: Pair[Optimizer] = Pair(
+    eqopt.Lookahead(eqopt.AdamW(1e-3), 5, 0.5),
+    _OptaxLookahead(optax.lookahead(optax.adamw(1e-3), 5, 0.5)),
+)
+CONDITIONALLY_TRANSFORM: Pair[Optimizer] = Pair(
+    eqopt.ConditionallyTransform(eqopt.AdamW(1e-3), _every_second),
+    Optax(optax.conditionally_transform(optax.adamw(1e-3), _every_second)),
+)
+FLATTEN: Pair[Optimizer] = Pair(
+    eqopt.Flatten(eqopt.AdamW(1e-3)), Optax(optax.flatten(optax.adamw(1e-3)))
+)

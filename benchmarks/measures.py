@@ -67,6 +67,11 @@ def square_leaves(settings: Settings, seed: int) -> list[jax.Array]:
     return [jax.random.normal(key, (256, 256)) for key in keys]
 
 
+def few_small_leaves(settings: Settings, seed: int) -> list[jax.Array]:
+    del seed
+    return _small_leaves(settings.few)
+
+
 def tracing(
     optimizers: Pair[Optimizer],
     method: Literal["step", "update"],

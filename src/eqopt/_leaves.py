@@ -231,7 +231,8 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
-    These must be the same in both branches. What the functions close over is not copied.
+    These must be the same in both branches. What the functions close over is not copied,
+    if `false_fn` gives back what there was: the other way round XLA on a CPU copies it.
     """
     rest = []
 

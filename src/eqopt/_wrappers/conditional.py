@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from .._apply import apply_updates
 from .._leaves import filter_cond
@@ -69,13 +69,17 @@ class ConditionallyTransform(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ConditionallyTransformState]:
         act = lambda s: self.inner.update(updates, s, params, **extra)
-        return _choose(self, state, extra, act, lambda: updates)
+        return _choose(_is_due(self, state, extra), state, act, lambda: updates)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, ConditionallyTransformState]:
-        act = lambda s: self.inner.step(grads, s, params, **extra)
-        return _choose(self, state, extra, act, lambda: apply_updates(params, grads))
+        due = _is_due(self, state, extra)
+        # Two branches, one after the other: where both of a branch's sides change the
+        # parameters, XLA on a CPU copies them.
+        passed = filter_cond(~due, lambda: apply_updates(params, grads), lambda: params)
+        act = lambda s: self.inner.step(grads, s, passed, **extra)
+        return _choose(due, state, act, lambda: passed)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -126,13 +130,15 @@ class ConditionallyMask(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ConditionallyMaskState]:
         act = lambda s: self.inner.update(updates, s, params, **extra)
-        return _choose(self, state, extra, act, lambda: zeros_like(updates))
+        return _choose(
+            _is_due(self, state, extra), state, act, lambda: zeros_like(updates)
+        )
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, ConditionallyMaskState]:
         act = lambda s: self.inner.step(grads, s, params, **extra)
-        return _choose(self, state, extra, act, lambda: params)
+        return _choose(_is_due(self, state, extra), state, act, lambda: params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -142,13 +148,11 @@ class ConditionallyMask(AbstractTransformation):
 _S = TypeVar("_S", ConditionallyTransformState, ConditionallyMaskState)
 
 
-def _choose(
+def _is_due(
     wrapper: ConditionallyTransform | ConditionallyMask,
-    state: _S,
+    state: State,
     extra: dict[str, Any],
-    act: Callable[[State], tuple[Any, State]],
-    otherwise: Callable[[], Any],
-) -> tuple[Any, _S]:
+) -> Bool[Array, ""]:
     check_state(wrapper, state)
     forwarded = extra if wrapper.forward_extra_args else {}
     condition = wrapper.should_transform_fn(state.step, **forwarded)
@@ -157,8 +161,17 @@ def _choose(
             f"{type(wrapper).__name__}: `should_transform_fn` must give one bool, but "
             f"gave {condition!r}."
         )
+    return jnp.asarray(condition)
+
+
+def _choose(
+    due: Bool[Array, ""],
+    state: _S,
+    act: Callable[[State], tuple[Any, State]],
+    otherwise: Callable[[], Any],
+) -> tuple[Any, _S]:
     result, inner_state = filter_cond(
-        condition,
+        due,
         lambda: act(state.inner_state),
         lambda: (otherwise(), state.inner_state),
     )

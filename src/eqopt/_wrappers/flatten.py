@@ -1,11 +1,11 @@
 """All parameters as one vector."""
 
-import itertools
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax import lax
 from jaxtyping import Array, Inexact
 
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters
@@ -17,8 +17,9 @@ from ..numerics import common_dtype
 class Flatten(AbstractTransformation):
     """Lets the inner transformation see all parameters as one vector.
 
-    For a model of very many small leaves, that is less to trace, to compile and to
-    launch, at the price of copying the leaves together and apart. For transformations
+    For a model of very many small leaves, that is less to trace and to launch, at the
+    price of copying the leaves together and apart: during a step there is one more copy
+    of the gradients, and one of the parameters. For transformations
     that look at a leaf as a whole (trust ratios, factored moments) it is another
     algorithm: the whole model is their one leaf.
 
@@ -99,8 +100,7 @@ def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:
 def _parted(
     flat: Inexact[Array, " size"], like: list[Inexact[Array, "..."]]
 ) -> list[Inexact[Array, "..."]]:
-    ends = list(itertools.accumulate(leaf.size for leaf in like))
-    parts = [flat[end - x.size : end] for x, end in zip(like, ends, strict=True)]
+    parts = lax.split(flat, [leaf.size for leaf in like])
     return [
         (part if jnp.iscomplexobj(x) else part.real).reshape(x.shape).astype(x.dtype)
         for part, x in zip(parts, like, strict=True)
