@@ -339,6 +339,10 @@ from ._wrappers.lookahead import (
     LookaheadParams as LookaheadParams,
     LookaheadState as LookaheadState,
 )
+from ._wrappers.loss_scale import (
+    DynamicLossScale as DynamicLossScale,
+    DynamicLossScaleState as DynamicLossScaleState,
+)
 from ._wrappers.mechanic import (
     Mechanic as Mechanic,
     MechanicState as MechanicState,
@@ -346,6 +350,10 @@ from ._wrappers.mechanic import (
 from ._wrappers.multi_steps import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
+)
+from ._wrappers.param_ema import (
+    ParamEMA as ParamEMA,
+    ParamEMAState as ParamEMAState,
 )
 from ._wrappers.sam import (
     SAM as SAM,
@@ -358,4 +366,19 @@ from ._wrappers.schedule_free import (
 from ._wrappers.scheduled import (
     Scheduled as Scheduled,
     ScheduledState as ScheduledState,
+)
+from ._wrappers.skip_rules import (
+    AbstractSkipRule as AbstractSkipRule,
+    SigmaRule as SigmaRule,
+    SigmaRuleState as SigmaRuleState,
+)
+from ._wrappers.skip_step import (
+    SkipLargeUpdates as SkipLargeUpdates,
+    SkipNotFinite as SkipNotFinite,
+    SkipStep as SkipStep,
+    SkipStepState as SkipStepState,
+)
+from ._wrappers.swa import (
+    SWA as SWA,
+    SWAState as SWAState,
 )

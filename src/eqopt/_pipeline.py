@@ -64,6 +64,7 @@ class Pipeline:
         self._updates = updates
         self._pending: list[tuple[str, Leafwise]] = []
         self._states: list[State] = []
+        self._last: list[tuple[list, str, Leafwise]] = []
 
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
         """Adds an equation; what is returned gives the new state once it has run."""
@@ -77,6 +78,16 @@ class Pipeline:
         index = len(self._states)
         self._states.append(None)
         return lambda: self._states[index]
+
+    def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
+        """Adds an equation for `apply` to run behind all others.
+
+        What is returned gives `None` if nobody has called `apply`: somebody has added
+        updates of his own making to the parameters, in a pipeline of his own.
+        """
+        ran = []
+        self._last.append((ran, owner, leafwise))
+        return lambda: ran[0]() if ran else None
 
     @property
     def reads_params(self) -> bool:
@@ -95,6 +106,8 @@ class Pipeline:
 
     def apply(self) -> Params:
         """Runs the pending equations and gives the updated parameters."""
+        for ran, owner, leafwise in self._last:
+            ran.append(self.push(owner, leafwise))
         return self._run(apply=True)
 
     def _run(self, apply: bool) -> PyTree:

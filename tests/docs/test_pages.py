@@ -133,10 +133,15 @@ def test_table_of_names_is_true():
         *(public for public in PUBLIC if ".Abstract" in public),
         *(public for public in PUBLIC if public.startswith("eqopt.numerics.")),
         *(public for public in PUBLIC if public.startswith("eqopt.groups.")),
+        "eqopt.DynamicLossScale",
         "eqopt.Leafwise",
         "eqopt.LookaheadParams",
         "eqopt.MatrixDimensionNumbers",
+        "eqopt.ParamEMA",
+        "eqopt.SWA",
         "eqopt.ScaleByTree",
+        "eqopt.SigmaRule",
+        "eqopt.SkipStep",
         "eqopt.equation",
     }
     missing = PUBLIC - translated - without_counterpart

@@ -1,5 +1,6 @@
 """Step by step against Optax, over trees, dtypes, hyperparameters and masks."""
 
+import functools
 import importlib
 import pkgutil
 
@@ -172,6 +173,26 @@ def test_apply_if_finite_rejects_and_gives_up_like_optax():
         assert state.total_notfinite == their_state.total_notfinite
         # Ours does not count on once it has given up.
         assert state.notfinite_count == min(their_state.notfinite_count, 3)
+
+
+@pytest.mark.parametrize("bad", [None, jnp.nan, jnp.inf])
+def test_what_to_skip(bad):
+    """What is said of gradients, finite or not, is what Optax says."""
+    grads = random_tree(jr.key(0), [(3, 4), (4,)], jnp.float32)
+    if bad is not None:
+        grads["first"] = grads["first"].at[0, :2].set(bad)
+    large = functools.partial(optax.skip_large_updates, max_squared_norm=4.0)
+    for ours, theirs in (
+        (eqopt.SkipNotFinite(), optax.skip_not_finite),
+        (eqopt.SkipLargeUpdates(4.0), large),
+    ):
+        (skip, said), (expected, also_said) = (
+            f(grads, 0, None) for f in (ours, theirs)
+        )
+        assert skip == expected
+        assert said.keys() == also_said.keys()
+        for key, value in said.items():
+            np.testing.assert_allclose(value, also_said[key], 1e-6)
 
 
 def test_updates_of_parameters():

@@ -32,6 +32,14 @@ def test_norm(ord, expected):
 def test_norm_at_the_edges():
     assert eqopt.tree.norm({}) == 0
     assert eqopt.tree.norm({"empty": jnp.zeros((0, 2))}, "inf") == 0
+
+
+@pytest.mark.parametrize("ord", [1, 2, "inf"])
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_norm_of_a_nan_is_one(ord, size):
+    x = jnp.ones(size).at[1].set(jnp.nan)
+    assert jnp.isnan(eqopt.tree.norm({"x": x, "y": jnp.ones(2)}, ord))
+    assert eqopt.tree.norm(x.at[1].set(jnp.inf), ord) == jnp.inf
     assert eqopt.tree.norm(jnp.full(4, 3e4, jnp.float16)) == 6e4
     assert jax.grad(eqopt.tree.norm)(jnp.zeros(3)).tolist() == [0, 0, 0]
     assert eqopt.tree.norm(jnp.array([3 + 4j], jnp.complex64)) == 5

@@ -51,10 +51,11 @@ class ZeroNaNsState(eqx.Module):
 def zero_nans(
     g: Inexact[Array, "*leaf"], found_nan: Bool[Array, ""]
 ) -> tuple[Inexact[Array, "*leaf"], Bool[Array, ""]]:
-    # The largest of some numbers is NaN if one of them is. On a CPU `any(isnan(g))`
-    # takes half as long again, and a temporary array of bools.
-    found_nan = jnp.isnan(jnp.max(abs_sq(g), initial=0))
-    return jnp.where(jnp.isnan(g), 0, g), found_nan
+    # XLA on a CPU makes an array of bools for `any(isnan(g))`, and loses NaNs in the `max`
+    # of a large array.
+    is_nan = jnp.isnan(g)
+    found_nan = jnp.isnan(jnp.sum(jnp.where(is_nan, g, 0)))
+    return jnp.where(is_nan, 0, g), found_nan
 
 
 class ZeroNaNs(AbstractLeafwise):

@@ -145,7 +145,8 @@ class MultiSteps(AbstractTransformation):
         if self.should_skip_update_fn is None:
             result, new = gathered()
         else:
-            result, new = filter_cond(skip, lambda: (stay(), state), gathered)
+            # The other way round, XLA on a CPU copies parameters and state.
+            result, new = filter_cond(~skip, gathered, lambda: (stay(), state))
         return result, dataclasses.replace(new, skip_state=skip_state)
 
     def _gathered(self, grads, state, step, stay):
@@ -185,4 +186,4 @@ class MultiSteps(AbstractTransformation):
                 "and any tree of arrays, but the first is of dtype "
                 f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
             )
-        return skip, diagnostics
+        return jnp.asarray(skip), diagnostics

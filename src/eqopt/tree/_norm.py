@@ -56,7 +56,10 @@ def _sum_of_moduli(x):
 
 @jax.jit
 def _largest_modulus(x):
-    return jnp.max(jnp.abs(_at_least_float32(x)), initial=0)
+    sizes = jnp.abs(_at_least_float32(x))
+    # XLA on a CPU loses NaNs in the `max` of a large array, but not in a sum.
+    nan = jnp.sum(jnp.where(jnp.isnan(sizes), sizes, 0))
+    return jnp.max(sizes, initial=0) + nan
 
 
 def _at_least_float32(x):

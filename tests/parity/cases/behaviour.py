@@ -1,5 +1,7 @@
 """Wrappers."""
 
+import functools
+
 import optax
 
 import eqopt
@@ -23,6 +25,26 @@ CASES = {
     "multi_steps, skip": Case(
         eqopt.MultiSteps(eqopt.Adam(0.1), 2, should_skip_update_fn=every_other_large),
         optax.MultiSteps(optax.adam(0.1), 2, should_skip_update_fn=every_other_large),
+    ),
+    "multi_steps, skip_not_finite": Case(
+        eqopt.MultiSteps(
+            eqopt.Adam(0.1), 2, should_skip_update_fn=eqopt.SkipNotFinite()
+        ),
+        optax.MultiSteps(
+            optax.adam(0.1), 2, should_skip_update_fn=optax.skip_not_finite
+        ),
+    ),
+    "multi_steps, skip_large_updates": Case(
+        eqopt.MultiSteps(
+            eqopt.Adam(0.1), 2, should_skip_update_fn=eqopt.SkipLargeUpdates(25.0)
+        ),
+        optax.MultiSteps(
+            optax.adam(0.1),
+            2,
+            should_skip_update_fn=functools.partial(
+                optax.skip_large_updates, max_squared_norm=25.0
+            ),
+        ),
     ),
     "apply_if_finite": Case(
         eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2),

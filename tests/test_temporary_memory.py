@@ -114,3 +114,45 @@ def test_building_blocks(block, most):
 def test_muon():
     """Little more than the orthogonal matrices; none of the intermediate ones."""
     assert temporary(eqopt.Muon(0.1), leaves=12, shape=(128, 128)) < 2
+
+
+ADAMW = eqopt.AdamW(0.1)
+CLIPPED = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), ADAMW)
+RULE = eqopt.SigmaRule()
+
+
+@pytest.mark.parametrize(
+    ("opt", "most"),
+    [
+        (eqopt.ParamEMA(ADAMW), 0.01),
+        (eqopt.ParamEMA(CLIPPED), 0.01),
+        (eqopt.ParamEMA(eqopt.MultiSteps(ADAMW, 8)), 0.01),
+        (eqopt.ParamEMA(eqopt.Lookahead(ADAMW, 2, 0.5)), 0.01),
+        (eqopt.MultiSteps(eqopt.ParamEMA(ADAMW), 8), 0.01),
+        (eqopt.SWA(ADAMW, 10), 0.01),
+        (eqopt.SWA(eqopt.ParamEMA(ADAMW), 10, 5), 0.01),
+        (eqopt.MultiSteps(eqopt.SWA(ADAMW, 3), 8), 0.01),
+        (eqopt.SkipStep(ADAMW, RULE), 0.01),
+        (eqopt.SkipStep(CLIPPED, lambda value, norm: ~(norm < 9)), 0.01),
+        (eqopt.SkipStep(eqopt.ParamEMA(ADAMW), RULE), 0.01),
+        (eqopt.DynamicLossScale(ADAMW), 0.01),
+        (eqopt.DynamicLossScale(eqopt.MultiSteps(ADAMW, 8)), 0.01),
+        # The gradients, divided: a norm is needed before they are used.
+        (eqopt.DynamicLossScale(CLIPPED), 1.01),
+        (eqopt.DynamicLossScale(eqopt.SkipStep(ADAMW, RULE)), 1.01),
+        (
+            eqopt.MultiSteps(
+                ADAMW, 8, should_skip_update_fn=eqopt.SkipLargeUpdates(9.0)
+            ),
+            0.01,
+        ),
+        # The leaf that is counted.
+        (
+            eqopt.MultiSteps(ADAMW, 8, should_skip_update_fn=eqopt.SkipNotFinite()),
+            0.11,
+        ),
+    ],
+    ids=repr,
+)
+def test_wrappers(opt, most):
+    assert temporary(opt, value=jnp.ones(())) < most

@@ -1,0 +1,235 @@
+"""Training in float16, whose gradients underflow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from .._checks import check_count, check_range
+from .._equations import equation
+from .._leaves import filter_cond, map_parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractTransformation, check_state
+from .._types import Hyperparameter, Params, State, Updates
+from ..numerics import common_dtype, safe_increment
+from ..tree import zeros_like
+from .apply_if_finite import all_finite
+
+
+# The inverse of a larger power of two is no normal number in float32.
+_MAX_SCALE = 2.0**126
+
+
+class DynamicLossScaleState(eqx.Module):
+    """The scale, and what has been left out so far.
+
+    **Attributes:**
+
+    - `loss_scale`: what to multiply the next loss by, a 0-d float32 array.
+    - `good_steps`: the steps in a row with finite gradients since the scale was last
+        changed, a 0-d int32 array.
+    - `last_finite`: whether the last gradients were finite, a 0-d bool array.
+    - `total_notfinite`: how many gradients were not finite, a 0-d int32 array.
+    - `inner_state`: the inner state.
+    """
+
+    loss_scale: Float[Array, ""]
+    good_steps: Int[Array, ""]
+    last_finite: Bool[Array, ""]
+    total_notfinite: Int[Array, ""]
+    inner_state: State
+
+
+@equation
+def unscale(
+    g: Inexact[Array, "*leaf"], *, inverse_scale: Float[Array, ""]
+) -> Inexact[Array, "*leaf"]:
+    # Not divided: XLA on a CPU stores a quotient that several outputs share, as an array
+    # of the size of the leaf. For powers of two both are exact.
+    return inverse_scale * g
+
+
+class DynamicLossScale(AbstractTransformation):
+    r"""Trains on the gradients of $S \cdot L$ in the place of those of the loss $L$.
+
+    In float16 a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
+    digits. If the loss is large, so are the gradients on all their way back. Here they
+    are divided by $S$ again, in float32:
+
+    $$u = \text{inner}(g / S), \qquad g = \nabla (S L).$$
+
+    If any of $g$ is NaN or infinite, $S$ was too large: the step is left out, and
+    $S \leftarrow \max(b S, S_{\min})$. After `growth_interval` steps in a row without
+    that, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are by default,
+    multiplying and dividing by $S$ rounds nothing.
+
+    !!! example
+
+        ```python
+        opt = eqopt.DynamicLossScale(eqopt.AdamW(1e-3))
+
+        @eqx.filter_jit
+        def train_step(model, state, batch):
+            def scaled_loss(model):
+                loss = loss_fn(model, batch)
+                return opt.scale_loss(loss, state), loss
+
+            grads, loss = eqx.filter_grad(scaled_loss, has_aux=True)(model)
+            model, state = opt.step(grads, state, model, value=loss)
+            return model, state, loss
+        ```
+
+    The extra argument `value`, where something inside looks at it, is the loss itself,
+    not the scaled one. A step that is left out changes nothing but the counters and the
+    scale; with `step`, no memory is moved. Gradients of half precision become float32
+    before they are divided, and `inner` sees them so. `update` gives what `inner` made of
+    them in their old dtype.
+
+    It belongs outside of all else: what looks at gradients must see those of the loss.
+    So the norm in `DynamicLossScale(SkipStep(AdamW(1e-3), rule))`, and in
+    `DynamicLossScale(Chain(ClipByGlobalNorm(1.0), AdamW(1e-3)))`, is that of the loss.
+    In `DynamicLossScale(MultiSteps(AdamW(1e-3), 8))`, each mini-step is divided by the
+    scale it was made with, and left out by itself. In
+    `MultiSteps(DynamicLossScale(AdamW(1e-3)), 8)` one overflow would cost all 8.
+
+    bfloat16 has the range of float32, and needs none of this.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `init_scale`: the first $S > 0$.
+    - `growth_interval`: an integer of at least 1.
+    - `growth_factor`: $a \ge 1$. $S$ does not grow beyond $2^{126}$.
+    - `backoff_factor`: $b \in (0, 1)$.
+    - `min_scale`: $S_{\min} > 0$.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{micikevicius2018mixed,
+            author = {Micikevicius, Paulius and Narang, Sharan and Alben, Jonah and
+                      Diamos, Gregory and Elsen, Erich and Garcia, David and Ginsburg,
+                      Boris and Houston, Michael and Kuchaiev, Oleksii and Venkatesh,
+                      Ganesh and Wu, Hao},
+            title = {Mixed Precision Training},
+            booktitle = {International Conference on Learning Representations},
+            year = {2018},
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    init_scale: Hyperparameter = 2.0**15
+    growth_interval: int | Int[Array, ""] = 2000
+    growth_factor: Hyperparameter = 2.0
+    backoff_factor: Hyperparameter = 0.5
+    min_scale: Hyperparameter = 1.0
+
+    def __check_init__(self):
+        check_range(self, "init_scale", 0, includes_low=False)
+        check_count(self, "growth_interval")
+        check_range(self, "growth_factor", 1)
+        check_range(self, "backoff_factor", 0, 1, includes_low=False)
+        check_range(self, "min_scale", 0, includes_low=False)
+
+    def init(self, params: Params) -> DynamicLossScaleState:
+        return DynamicLossScaleState(
+            loss_scale=jnp.array(self.init_scale, jnp.float32),
+            good_steps=jnp.zeros((), jnp.int32),
+            last_finite=jnp.ones((), bool),
+            total_notfinite=jnp.zeros((), jnp.int32),
+            inner_state=self.inner.init(params),
+        )
+
+    def scale_loss(self, loss: Float[Array, ""], state: State) -> Float[Array, ""]:
+        """What to take the gradients of: the loss, multiplied by the scale.
+
+        **Arguments:**
+
+        - `loss`: the loss, a 0-d array.
+        - `state`: as returned by `init` or the last `step`.
+
+        **Returns:**
+
+        A 0-d array, at least float32.
+        """
+        check_state(self, state)
+        dtype = common_dtype(loss.dtype, jnp.float32)
+        return loss.astype(dtype) * state.loss_scale.astype(dtype)
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, DynamicLossScaleState]:
+        def act():
+            pipeline = self._unscaled(updates, state, params, extra)
+            promise = self.inner._feed(pipeline, state.inner_state)
+            new = jax.tree.map(
+                lambda u, g: u.astype(g.dtype), pipeline.flush(), updates
+            )
+            return new, promise()
+
+        return self._guard(updates, state, act, lambda: zeros_like(updates))
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, DynamicLossScaleState]:
+        def act():
+            pipeline = self._unscaled(grads, state, params, extra)
+            params_, promise = self.inner._finish(pipeline, state.inner_state)
+            return params_, promise()
+
+        return self._guard(grads, state, act, lambda: params)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return self.inner.eval_params(state.inner_state, params)
+
+    def _unscaled(self, grads, state, params, extra):
+        # Before anything rounds them: not all that is inside takes what is pending, and
+        # what the pipeline hands out has the dtype of what went in.
+        wide = lambda g: g.astype(common_dtype(g.dtype, jnp.float32))
+        pipeline = Pipeline(map_parameters(wide, grads), params, extra)
+        shared = {"inverse_scale": 1 / state.loss_scale}
+        pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
+        return pipeline
+
+    def _guard(
+        self,
+        grads: Updates,
+        state: DynamicLossScaleState,
+        act: Callable[[], tuple[Any, State]],
+        stay: Callable[[], Any],
+    ) -> tuple[Any, DynamicLossScaleState]:
+        check_state(self, state)
+        finite = all_finite(grads)
+        result, inner_state = filter_cond(
+            finite, act, lambda: (stay(), state.inner_state)
+        )
+        scalar = lambda x: jnp.asarray(x).astype(jnp.float32)
+        scale, good_steps = state.loss_scale, state.good_steps + 1
+        grows = good_steps >= self.growth_interval
+        larger = scale * scalar(self.growth_factor)
+        larger = jnp.where(grows & (larger <= _MAX_SCALE), larger, scale)
+        smaller = jnp.maximum(
+            scale * scalar(self.backoff_factor), scalar(self.min_scale)
+        )
+        total = state.total_notfinite
+        new = DynamicLossScaleState(
+            loss_scale=jnp.where(finite, larger, smaller),
+            good_steps=jnp.where(finite & ~grows, good_steps, 0),
+            last_finite=finite,
+            total_notfinite=jnp.where(finite, total, safe_increment(total)),
+            inner_state=inner_state,
+        )
+        return result, new

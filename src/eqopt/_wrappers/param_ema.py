@@ -1,0 +1,162 @@
+"""Exponential moving averages of the parameters, to evaluate with."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from .._checks import check_range, check_scalar, required_params
+from .._equations import compute_dtype
+from .._leaves import parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transforms.scale import at
+from .._types import Params, ScalarOrSchedule, State
+from ..numerics import safe_increment
+from ..tree._like import copy
+from .averages import averaged_or, follow_updated, followed
+
+
+class ParamEMAState(eqx.Module):
+    r"""The average so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `weight_sum`: the sum of the weights of all parameters in the average, $s$, a 0-d
+        array.
+    - `inner_state`: the inner state.
+    - `average`: the average, a tree like the parameters. It is debiased already.
+    """
+
+    count: Int[Array, ""]
+    weight_sum: Float[Array, ""]
+    inner_state: State
+    average: Params
+
+
+class ParamEMA(AbstractFused):
+    r"""Keeps an exponential moving average of the parameters to evaluate with.
+
+    $$\begin{aligned}
+      s_t &= \beta_t s_{t-1} + (1 - \beta_t), \\
+      \bar\theta_t &= \bar\theta_{t-1} +
+        \frac{1 - \beta_t}{s_t} (\theta_t - \bar\theta_{t-1})
+    \end{aligned}$$
+
+    where $\theta_t$ are the parameters after step $t$. Debiased, $s_0 = 0$, so that
+    $s_t = 1 - \prod_{i \le t} \beta_i$, and the average is one of $\theta_1, …, \theta_t$
+    alone. Otherwise $s_0 = 1$, and it starts at the parameters given to `init`.
+
+    Training does not see the average. It comes out of `opt.eval_params(state, params)`;
+    before the first step, the parameters themselves do, or what `inner` has instead of
+    them. An average that `inner` keeps itself is only used until then.
+
+    The parameters are averaged as they would be without rounding to their dtype, as far
+    as `inner` leaves the addition of its updates to others. The updates must be added as
+    they are: nothing may follow this in a chain.
+
+    !!! warning
+
+        Every call is a step, also one in which `inner` leaves the parameters as they
+        are. So what skips or gathers goes outside:
+        `MultiSteps(ParamEMA(AdamW(1e-3)), 8)` averages over the steps, but
+        `ParamEMA(MultiSteps(AdamW(1e-3), 8))` over the mini-steps, and needs a `decay`
+        of the eighth root for the same average.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
+        number of steps taken so far (0 in the first one).
+    - `debias`: whether to leave the initial parameters out.
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
+        each parameter. In bfloat16, which has 8 binary digits, an average with
+        `decay=0.999` does not move: choose float32.
+
+    **Raises:**
+
+    A `ValueError` if `decay` is out of its range, and in `update` if `params` is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{polyak1992acceleration,
+            author = {Polyak, Boris T. and Juditsky, Anatoli B.},
+            title = {Acceleration of Stochastic Approximation by Averaging},
+            journal = {SIAM Journal on Control and Optimization},
+            volume = {30},
+            number = {4},
+            pages = {838--855},
+            year = {1992},
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    decay: ScalarOrSchedule = 0.999
+    debias: bool = True
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_scalar(self, "decay", or_schedule=True)
+        if not callable(self.decay):
+            check_range(self, "decay", 0, 1)
+
+    def init(self, params: Params) -> ParamEMAState:
+        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
+        return ParamEMAState(
+            count=jnp.zeros((), jnp.int32),
+            weight_sum=jnp.array(0 if self.debias else 1, dtype),
+            inner_state=self.inner.init(params),
+            average=copy(params, self.accumulator_dtype),
+        )
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the average.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`.
+        """
+        check_state(self, state)
+        params = self.inner.eval_params(state.inner_state, params)
+        return averaged_or(params, state.average, state.weight_sum)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        required_params("ParamEMA", pipeline.params)
+        inner = self.inner._feed(pipeline, state.inner_state)
+        outer = pipeline.push("ParamEMA", Leafwise(follow_updated, *self._next(state)))
+        return lambda: dataclasses.replace(outer(), inner_state=inner())
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        check_state(self, state)
+        new, shared = self._next(state)
+        leafwise = Leafwise(follow_updated, new, shared)
+        outer = pipeline.push_last("ParamEMA", leafwise)
+        params, inner = self.inner._finish(pipeline, state.inner_state)
+        new = outer() or followed(params, None, new, shared)
+        return params, lambda: dataclasses.replace(new, inner_state=inner())
+
+    def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
+        """The state but for the average, and what moves that."""
+        dtype = state.weight_sum.dtype
+        # Not `1 - jnp.asarray(decay)`: a Python number has all of its digits here.
+        new: Any = 1 - at(self.decay, state.count)
+        new = jnp.asarray(new).astype(dtype)
+        weight_sum = state.weight_sum + new * (1 - state.weight_sum)
+        # No weight at all: the decay has been 1 so far.
+        is_zero = weight_sum == 0
+        weight = jnp.where(is_zero, 0, new / jnp.where(is_zero, 1, weight_sum))
+        count = safe_increment(state.count)
+        return (
+            ParamEMAState(count, weight_sum, None, state.average),
+            {"weight": weight},
+        )

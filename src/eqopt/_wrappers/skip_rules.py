@@ -1,0 +1,151 @@
+"""Which steps to leave out, from the loss and the norm of the gradients."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._checks import check_count, check_range
+from .._types import Hyperparameter, State
+from ..numerics import safe_increment
+
+
+class AbstractSkipRule(eqx.Module):
+    """What tells [`eqopt.SkipStep`][] to leave out a step, from what it has seen so far.
+
+    Subclass it and implement `init` and `__call__`. Where nothing needs to be remembered,
+    a function of the loss and the norm does as well.
+    """
+
+    @abc.abstractmethod
+    def init(self) -> State:
+        """What is remembered before the first step: any tree of arrays."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, value: Float[Array, ""] | None, norm: Float[Array, ""], state: State
+    ) -> tuple[Bool[Array, ""], State]:
+        """Whether to leave out a step, and what is remembered after it.
+
+        **Arguments:**
+
+        - `value`: the loss; `None` if the extra argument `value` is not given.
+        - `norm`: the global norm of the gradients.
+        - `state`: what `init` or the last call returned.
+        """
+
+
+class SigmaRuleState(eqx.Module):
+    """The last losses and norms, in ring buffers.
+
+    **Attributes:**
+
+    - `values`: the losses, a float32 array of shape `(window,)`.
+    - `value_count`: how many there have been so far, a 0-d int32 array. The next one
+        goes to `value_count % window`.
+    - `norms`, `norm_count`: likewise, the norms of the gradients.
+    """
+
+    values: Float[Array, " window"]
+    value_count: Int[Array, ""]
+    norms: Float[Array, " window"]
+    norm_count: Int[Array, ""]
+
+
+class SigmaRule(AbstractSkipRule):
+    r"""Leaves out steps whose loss or gradient norm is far above those before it.
+
+    That is, if for one of the two
+
+    $$x_t > m + \sigma s$$
+
+    where $m$ and $s$ are mean and standard deviation (with $n - 1$ in the denominator) of
+    the last $n \le$ `window` of them. A loss or norm that is NaN or infinite is always
+    left out, and not remembered.
+
+    A finite one is remembered also if its step is left out. So a rise that lasts, after
+    a change of the data or of the loss say, is accepted in time: $k$ values of a new
+    level among $n$ are large only while $(n - k) / k > \sigma^2$, which by default is
+    for the first 4 steps. If they were not remembered, all steps could be left out from
+    then on. The price is that, after such a value, less is called large until it has
+    left the window.
+
+    Losses are looked at if `step` is given `value`. The comparison needs no absolute
+    scale: multiplied by any number, all losses and norms give the same.
+
+    **Arguments:**
+
+    - `window`: how many steps to look back, an integer of at least 2; static.
+    - `sigma`: $\sigma \ge 0$.
+    - `min_history`: how many losses or norms there must be before one is called large, an
+        integer from 2 to `window`. Defaults to the half of `window`, at least 2.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{olmo2024furious,
+            author = {{Team OLMo} and Walsh, Pete and Soldaini, Luca and Groeneveld, Dirk
+                      and Lo, Kyle and others},
+            title = {2 {OLMo} 2 Furious},
+            journal = {arXiv preprint arXiv:2501.00656},
+            year = {2024},
+        }
+        ```
+    """
+
+    window: int = eqx.field(static=True, default=128)
+    sigma: Hyperparameter = 6.0
+    min_history: int | Int[Array, ""] | None = None
+
+    def __check_init__(self):
+        check_count(self, "window", 2)
+        check_range(self, "sigma", 0)
+        if self.min_history is not None:
+            check_count(self, "min_history", 2)
+            check_range(self, "min_history", 2, self.window, includes_high=True)
+
+    def init(self) -> SigmaRuleState:
+        zeros = lambda: jnp.zeros(self.window, jnp.float32)  # each in its own buffer
+        zero = lambda: jnp.zeros((), jnp.int32)
+        return SigmaRuleState(zeros(), zero(), zeros(), zero())
+
+    def __call__(
+        self, value: Float[Array, ""] | None, norm: Float[Array, ""], state: State
+    ) -> tuple[Bool[Array, ""], SigmaRuleState]:
+        skip, *seen = self._judge(norm, state.norms, state.norm_count)
+        values = state.values, state.value_count
+        if value is not None:
+            is_large, *values = self._judge(value, *values)
+            skip = skip | is_large
+        return skip, SigmaRuleState(*values, *seen)
+
+    def _judge(self, x: Array, history: Array, count: Array) -> tuple[Array, ...]:
+        """Whether `x` is to be left out, and the history with it."""
+        x = x.astype(jnp.float32)
+        least = self.min_history
+        least = max(2, self.window // 2) if least is None else least
+        least = jnp.asarray(least).astype(count.dtype)
+        places = jnp.arange(self.window, dtype=count.dtype)
+        is_there = places < count
+        n = jnp.maximum(jnp.minimum(count, self.window), 2).astype(jnp.float32)
+        # About `x`, not about zero: among equal values the differences are zero exactly,
+        # and none of them is large because the mean was rounded down.
+        distances = jnp.where(is_there, x / 2 - history / 2, 0)
+        # And in units of the largest, so that no square overflows.
+        largest = jnp.max(jnp.abs(distances))
+        distances = distances / jnp.where(largest > 0, largest, 1)
+        mean = jnp.sum(distances) / n
+        spread = jnp.sum(jnp.where(is_there, (distances - mean) ** 2, 0)) / (n - 1)
+        sigma: Any = jnp.asarray(self.sigma).astype(jnp.float32)
+        is_large = mean > sigma * jnp.sqrt(spread)
+        is_finite = jnp.isfinite(x)
+        skip = ~is_finite | (is_large & (count >= least))
+        here = (places == count % self.window) & is_finite
+        history = jnp.where(here, x, history)
+        return skip, history, jnp.where(is_finite, safe_increment(count), count)

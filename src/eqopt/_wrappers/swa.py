@@ -1,0 +1,145 @@
+"""Stochastic weight averaging."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Int
+
+from .._checks import check_count, required_params
+from .._equations import compute_dtype
+from .._leaves import filter_cond, parameters
+from .._pipeline import Pipeline
+from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._types import Params, State, Updates
+from ..numerics import safe_increment
+from ..tree._like import copy
+from .averages import averaged_or, followed
+
+
+class SWAState(eqx.Module):
+    """The average so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `n_averaged`: how many of them are in the average, a 0-d int32 array.
+    - `inner_state`: the inner state.
+    - `average`: the average, a tree like the parameters; as long as `n_averaged` is zero,
+        the parameters given to `init`.
+    """
+
+    count: Int[Array, ""]
+    n_averaged: Int[Array, ""]
+    inner_state: State
+    average: Params
+
+
+class SWA(AbstractFused):
+    r"""Averages the parameters of late steps to evaluate with, all with equal weight.
+
+    $$\bar\theta = \frac{1}{n} \sum_{i=0}^{n-1} \theta_{s + ic}$$
+
+    over the parameters $\theta_t$ after the steps $t = s, s + c, s + 2c, …$ so far. That
+    is stochastic weight averaging. The learning rate should stay high, or go up and down
+    with the period $c$, from step $s$ on.
+
+    Training does not see the average. It comes out of `opt.eval_params(state, params)`;
+    before step $s$, the parameters themselves do, or what `inner` has instead of them. A
+    step that adds nothing to the average does not touch it. The updates must be added as
+    they are: nothing may follow this in a chain.
+
+    Every call is a step, also one in which `inner` leaves the parameters as they are. So
+    what skips or gathers goes outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
+
+    Statistics of batch normalization belong to the parameters they were made with:
+    gather them anew for the average.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `start`: $s \ge 1$, the first step after which to average, an integer.
+    - `period`: $c \ge 1$, an integer.
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
+        each parameter; half precision is too little for more than some hundred values.
+
+    **Raises:**
+
+    A `ValueError` if `start` or `period` is smaller than 1, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{izmailov2018averaging,
+            author = {Izmailov, Pavel and Podoprikhin, Dmitrii and Garipov, Timur and
+                      Vetrov, Dmitry and Wilson, Andrew Gordon},
+            title = {Averaging Weights Leads to Wider Optima and Better Generalization},
+            booktitle = {Uncertainty in Artificial Intelligence},
+            year = {2018},
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    start: int | Int[Array, ""]
+    period: int | Int[Array, ""] = 1
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_count(self, "start")
+        check_count(self, "period")
+
+    def init(self, params: Params) -> SWAState:
+        return SWAState(
+            count=jnp.zeros((), jnp.int32),
+            n_averaged=jnp.zeros((), jnp.int32),
+            inner_state=self.inner.init(params),
+            average=copy(params, self.accumulator_dtype),
+        )
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the average.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`.
+        """
+        check_state(self, state)
+        params = self.inner.eval_params(state.inner_state, params)
+        return averaged_or(params, state.average, state.n_averaged)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        params = required_params("SWA", pipeline.params)
+        inner = self.inner._feed(pipeline, state.inner_state)
+        return self._promise(state, params, pipeline.flush(), inner)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        check_state(self, state)
+        params, inner = self.inner._finish(pipeline, state.inner_state)
+        return params, self._promise(state, params, None, inner)
+
+    def _promise(
+        self,
+        state: SWAState,
+        params: Params,
+        updates: Updates | None,
+        inner: Callable[[], State],
+    ) -> Callable[[], State]:
+        count = safe_increment(state.count)
+        late = count - self.start
+        due = (late >= 0) & (late % self.period == 0)
+        more = safe_increment(state.n_averaged)
+        shared = {"weight": 1 / more.astype(compute_dtype(parameters(params)))}
+        # Not fused with the step, so that the other steps neither read nor write the
+        # average, on any backend and whether or not it is donated.
+        average = filter_cond(
+            due,
+            lambda: followed(params, updates, state, shared).average,
+            lambda: state.average,
+        )
+        n_averaged = jnp.where(due, more, state.n_averaged)
+        return lambda: SWAState(count, n_averaged, inner(), average)

@@ -1,0 +1,31 @@
+"""Averages of the parameters."""
+
+import jax.numpy as jnp
+
+import eqopt
+
+from ..row import around, halve, row
+
+
+ROWS = [
+    *around(eqopt.ParamEMA, decay=0.9),
+    *around(eqopt.SWA, start=2, period=2),
+    row(
+        lambda decay=0.9: eqopt.ParamEMA(
+            eqopt.Adam(0.01), decay, debias=False, accumulator_dtype=jnp.float32
+        ),
+        name="ParamEMA(biased, float32)",
+        decay=0.8,
+    ),
+    row(lambda: eqopt.ParamEMA(eqopt.Adam(0.01), halve), name="ParamEMA(schedule)"),
+    row(
+        lambda: eqopt.ParamEMA(eqopt.Lookahead(eqopt.Adam(0.01), 2, 0.5), 0.9),
+        name="ParamEMA(Lookahead)",
+    ),
+    row(
+        lambda: eqopt.SWA(
+            eqopt.ParamEMA(eqopt.Adam(0.01), 0.9), 1, accumulator_dtype=jnp.float32
+        ),
+        name="SWA(ParamEMA, float32)",
+    ),
+]

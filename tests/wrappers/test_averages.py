@@ -1,0 +1,250 @@
+"""Averages of parameters, against NumPy in float64 and against torch."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+
+START = np.array([2.0, -1.0, 0.5])
+
+
+def noisy(p, t):
+    return (1 + t % 3) * (p - np.arange(3.0))
+
+
+def trajectory(opt, steps, dtype=jnp.float32):
+    """The parameters after each step, from the first ones on, and the averages."""
+    params = jnp.asarray(START, dtype)
+    state, step = opt.init(params), jax.jit(opt.step)
+    seen, averages = [params], [opt.eval_params(state, params)]
+    for t in range(steps):
+        grads = jnp.asarray(noisy(np.asarray(params, float), t), dtype)
+        params, state = step(grads, state, params)
+        seen.append(params)
+        averages.append(opt.eval_params(state, params))
+    return np.asarray(jnp.stack(seen), float), np.asarray(jnp.stack(averages), float)
+
+
+def weighted(seen, betas):
+    """The debiased average by its weights, in float64."""
+    n = len(seen)
+    w = [(1 - betas[i]) * np.prod(betas[i + 1 : n]) for i in range(n)]
+    return np.tensordot(w, seen, 1) / sum(w)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.9999])
+def test_ema_by_hand(decay):
+    seen, averages = trajectory(eqopt.ParamEMA(eqopt.SGD(0.2, 0.5), decay), 12)
+    np.testing.assert_array_equal(averages[0], START)
+    np.testing.assert_array_equal(averages[1], seen[1])
+    for t in range(1, 13):
+        expected = weighted(seen[1 : t + 1], [decay] * t)
+        np.testing.assert_allclose(averages[t], expected, 2e-6, 2e-7)
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9999])
+def test_biased_ema_by_hand(decay):
+    opt = eqopt.ParamEMA(eqopt.Adam(0.2), decay, debias=False)
+    seen, averages = trajectory(opt, 12)
+    expected = START
+    for t in range(1, 13):
+        expected = decay * expected + (1 - decay) * seen[t]
+        np.testing.assert_allclose(averages[t], expected, 2e-6)
+
+
+def test_a_schedule_is_debiased_by_the_product():
+    betas = [0.0, 0.3, 0.9, 0.99, 0.5, 0.9]
+    schedule = lambda t: jnp.asarray(betas, jnp.float32)[t]
+    seen, averages = trajectory(eqopt.ParamEMA(eqopt.SGD(0.2), schedule), 6)
+    for t in range(1, 7):
+        expected = weighted(seen[1 : t + 1], betas[:t])
+        np.testing.assert_allclose(averages[t], expected, 2e-6)
+
+
+def test_no_weight_yet():
+    """A decay of 1 keeps the parameters in place of the average; nothing is 0 / 0."""
+    schedule = lambda t: jnp.where(t < 2, 1.0, 0.5)
+    seen, averages = trajectory(eqopt.ParamEMA(eqopt.SGD(0.2), schedule), 4)
+    np.testing.assert_array_equal(averages[:4], seen[:4])
+    np.testing.assert_allclose(averages[4], weighted(seen[3:5], [0.5, 0.5]), 1e-6)
+
+
+@pytest.mark.parametrize(("start", "period"), [(1, 1), (3, 1), (2, 3), (5, 2)])
+def test_swa_by_hand(start, period):
+    seen, averages = trajectory(eqopt.SWA(eqopt.SGD(0.2, 0.5), start, period), 11)
+    for t in range(12):
+        chosen = seen[start : t + 1 : period]
+        expected = chosen.mean(0) if len(chosen) else seen[t]
+        np.testing.assert_allclose(averages[t], expected, 2e-6)
+
+
+@pytest.mark.parametrize(
+    "wrap", [eqopt.ParamEMA, lambda inner: eqopt.SWA(inner, 2, 2)], ids=["EMA", "SWA"]
+)
+@pytest.mark.parametrize(
+    "inner",
+    [
+        eqopt.AdamW(0.1),
+        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(0.1, 0.9)),
+        eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
+        eqopt.MultiSteps(eqopt.SGD(0.1), 2),
+        eqopt.ApplyIfFinite(eqopt.SGD(0.1), 2),
+        eqopt.ScheduleFreeSGD(0.1),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_training_does_not_see_it(wrap, inner):
+    seen, _ = trajectory(wrap(inner), 6)
+    np.testing.assert_allclose(seen, trajectory(inner, 6)[0], 2e-6, 2e-7)
+
+
+def test_inside_and_outside_of_mini_steps():
+    """Outside, it counts the mini-steps; inside, the steps."""
+    inside = eqopt.MultiSteps(eqopt.ParamEMA(eqopt.SGD(0.2), 0.81), 2)
+    seen, averages = trajectory(inside, 6)
+    np.testing.assert_allclose(averages[6], weighted(seen[2::2], [0.81] * 3), 1e-6)
+    outside = eqopt.ParamEMA(eqopt.MultiSteps(eqopt.SGD(0.2), 2), 0.9)
+    seen, averages = trajectory(outside, 6)
+    np.testing.assert_allclose(averages[6], weighted(seen[1:], [0.9] * 6), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda o: eqopt.Chain(eqopt.Clip(9.0), o),
+        lambda o: eqopt.NamedChain(o=eqopt.MultiSteps(o, 1)),
+        lambda o: eqopt.ApplyIfFinite(eqopt.Masked(o, True), 2),
+        lambda o: eqopt.ConditionallyMask(o, lambda step: step >= 0),
+        lambda o: eqopt.Partition({"all": o}, lambda p: "all"),
+        lambda o: eqopt.DynamicLossScale(eqopt.SkipStep(o, lambda v, n: n > 1e9), 1.0),
+    ],
+)
+def test_it_comes_out_of_any_wrapper(around):
+    own = eqopt.ParamEMA(eqopt.SGD(0.1), 0.7)
+    np.testing.assert_allclose(
+        trajectory(around(own), 4)[1], trajectory(own, 4)[1], 1e-6
+    )
+
+
+def test_the_outer_average_counts():
+    """Until it has begun, the inner one does."""
+    lookahead = eqopt.Lookahead(eqopt.SGD(0.1), 3, 0.5)
+    seen, averages = trajectory(eqopt.SWA(lookahead, 3), 5)
+    _, slow = trajectory(lookahead, 5)
+    np.testing.assert_allclose(averages[:3], slow[:3], 1e-6)
+    np.testing.assert_allclose(averages[5], seen[3:].mean(0), 1e-6)
+
+
+def test_an_average_in_float32_of_bfloat16():
+    """It takes the parameters as they were before they were rounded."""
+    params = jnp.ones(3, jnp.bfloat16)
+    opt = eqopt.ParamEMA(eqopt.SGD(1.0), 0.5, accumulator_dtype=jnp.float32)
+    state = opt.init(params)
+    small = jnp.full(3, -1e-3, jnp.bfloat16)
+    for _ in range(4):
+        params, state = jax.jit(opt.step)(small, state, params)
+    assert (params == 1).all()
+    assert state.average.dtype == jnp.float32
+    np.testing.assert_allclose(state.average, 1 + np.asarray(-small, float), 1e-6)
+    assert opt.eval_params(state, params).dtype == jnp.bfloat16
+
+
+def test_one_kernel_with_what_is_inside():
+    opt = eqopt.Chain(eqopt.Clip(1.0), eqopt.ParamEMA(eqopt.AdamW(0.1)))
+    params = jnp.ones(2)
+    jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
+    name = "clip_adam_decay_weights_scale_follow_updated_apply"
+    assert jaxpr.count(f"name={name}") == jaxpr.count("_apply") // 2 > 0
+
+
+def test_whole_models(getkey):
+    model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())
+    opt = eqopt.SWA(eqopt.ParamEMA(eqopt.Adam(0.1)), 2)
+    state = opt.init(model)
+    for _ in range(3):
+        grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+        model, state = opt.step(grads, state, model)
+    evaluated = opt.eval_params(state, model)
+    assert evaluated.activation is model.activation
+    assert jax.vmap(evaluated)(jnp.ones((3, 2))).shape == (3, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["EMA", "biased EMA", "SWA"])
+def test_like_torch(kind):
+    torch = pytest.importorskip("torch")
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    linear = torch.nn.Linear(3, 2)
+    multi = None if kind == "SWA" else get_ema_multi_avg_fn(0.9)
+    theirs = AveragedModel(linear, multi_avg_fn=multi)
+    as_jax = lambda m: [jnp.asarray(p.detach().numpy().copy()) for p in m.parameters()]
+    params = as_jax(linear)
+    inner = eqopt.SGD(0.1, 0.9)
+    opt = {
+        # Theirs starts at what it is given first.
+        "EMA": eqopt.ParamEMA(inner, lambda t: jnp.where(t == 0, 0, 0.9)),
+        "biased EMA": eqopt.ParamEMA(inner, 0.9, debias=False),
+        "SWA": eqopt.SWA(inner, 1),
+    }[kind]
+    if kind == "biased EMA":
+        theirs.update_parameters(linear)
+    state, sgd = opt.init(params), torch.optim.SGD(linear.parameters(), 0.1, 0.9)
+    for i in range(10):
+        grads = [jr.normal(jr.key(10 * i + j), p.shape) for j, p in enumerate(params)]
+        for p, g in zip(linear.parameters(), grads, strict=True):
+            p.grad = torch.tensor(np.asarray(g))
+        sgd.step()
+        theirs.update_parameters(linear)
+        params, state = jax.jit(opt.step)(grads, state, params)
+        ours = opt.eval_params(state, params)
+        for a, b in zip(ours, as_jax(theirs.module), strict=True):
+            np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
+ERRORS = {
+    "decay": (
+        lambda: eqopt.ParamEMA(eqopt.AdamW(0.1), 1.0),
+        r"ParamEMA: `decay` must be in \[0, 1\), but is 1.0",
+    ),
+    "decays": (
+        lambda: eqopt.ParamEMA(eqopt.AdamW(0.1), jnp.ones(3)),
+        r"ParamEMA: `decay` must be a real number or a 0-d array or a schedule",
+    ),
+    "start": (
+        lambda: eqopt.SWA(eqopt.AdamW(0.1), 0),
+        "SWA: `start` must be an integer of at least 1, but is 0",
+    ),
+    "period": (
+        lambda: eqopt.SWA(eqopt.AdamW(0.1), 1, 0),
+        "SWA: `period` must be an integer of at least 1, but is 0",
+    ),
+    "no parameters for ParamEMA": (
+        lambda: _update(eqopt.ParamEMA(eqopt.SGD(0.1))),
+        "ParamEMA needs the parameters, but `params` is None",
+    ),
+    "no parameters for SWA": (
+        lambda: _update(eqopt.SWA(eqopt.SGD(0.1), 1)),
+        "SWA needs the parameters, but `params` is None",
+    ),
+    "another state": (
+        lambda: eqopt.SWA(eqopt.AdamW(0.1), 1).eval_params(None, jnp.ones(3)),
+        "SWA was given a state None, but its own is of type SWAState",
+    ),
+}
+
+
+def _update(opt):
+    opt.update(jnp.ones(3), opt.init(jnp.ones(3)), None)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    call, message = ERRORS[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
