@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
@@ -50,6 +50,21 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
     if jnp.iscomplexobj(x):
         return x.real * x.real + x.imag * x.imag
     return x * x
+
+
+def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
+    """Whether there is a NaN in `x`, however large it is, without temporary memory.
+
+    XLA on a CPU makes an array of bools for `any(isnan(x))`, and loses NaNs in the `max`
+    of a large array; the sign of a NaN is NaN, and so is any sum with it.
+
+    **Arguments:**
+
+    - `x`: a floating or complex array.
+    """
+    total = lambda x: jnp.sum(jnp.sign(x.astype(common_dtype(x.dtype, jnp.float32))))
+    nan = total(x.real) + total(x.imag) if jnp.iscomplexobj(x) else total(x)
+    return jnp.isnan(nan)
 
 
 def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

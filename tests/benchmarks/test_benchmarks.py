@@ -78,7 +78,8 @@ def test_rows(run):
             assert row["ratio"] == pytest.approx(row["eqopt"] / row["other"])
         else:
             assert row["unit"] == "MB"
-            size = 48 * 256 * 256 if name.startswith("muon") else 20000
+            sizes = {"muon": 48 * 256 * 256, "flatten": 4 * 8}
+            size = next((n for what, n in sizes.items() if what in name), 20000)
             fraction = row["eqopt"] * 1e6 / (4 * size)
             assert row["eqopt_fraction"] == pytest.approx(fraction)
         if name in TARGETS:

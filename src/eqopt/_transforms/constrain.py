@@ -11,7 +11,7 @@ from .._leaves import map_parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractStateless
 from .._types import Params
-from ..numerics import abs_sq
+from ..numerics import has_nan
 from .clip import by_parts
 
 
@@ -51,11 +51,7 @@ class ZeroNaNsState(eqx.Module):
 def zero_nans(
     g: Inexact[Array, "*leaf"], found_nan: Bool[Array, ""]
 ) -> tuple[Inexact[Array, "*leaf"], Bool[Array, ""]]:
-    # XLA on a CPU makes an array of bools for `any(isnan(g))`, and loses NaNs in the `max`
-    # of a large array.
-    is_nan = jnp.isnan(g)
-    found_nan = jnp.isnan(jnp.sum(jnp.where(is_nan, g, 0)))
-    return jnp.where(is_nan, 0, g), found_nan
+    return jnp.where(jnp.isnan(g), 0, g), has_nan(g)
 
 
 class ZeroNaNs(AbstractLeafwise):

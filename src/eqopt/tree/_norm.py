@@ -5,7 +5,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from .._leaves import parameters
-from ..numerics import abs_sq, common_dtype, safe_sqrt
+from ..numerics import abs_sq, common_dtype, has_nan, safe_sqrt
 
 
 def norm(
@@ -57,9 +57,7 @@ def _sum_of_moduli(x):
 @jax.jit
 def _largest_modulus(x):
     sizes = jnp.abs(_at_least_float32(x))
-    # XLA on a CPU loses NaNs in the `max` of a large array, but not in a sum.
-    nan = jnp.sum(jnp.where(jnp.isnan(sizes), sizes, 0))
-    return jnp.max(sizes, initial=0) + nan
+    return jnp.where(has_nan(sizes), jnp.nan, jnp.max(sizes, initial=0))
 
 
 def _at_least_float32(x):
