@@ -121,3 +121,60 @@ def test_many_small_gradients_are_not_lost():
     for size in [1.0] + [2.0**-9] * 64:
         params, state = opt.step(jnp.asarray(size, jnp.bfloat16), state, params)
     assert params == 1.125
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_weights_make_it_the_mean_over_all_tokens(k):
+    """Rows of different lengths: the step is that of the full batch."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    tokens = jax.random.normal(keys[0], (k, 6, 3))
+    targets = jax.random.normal(keys[1], (k, 6))
+    lengths = jax.random.randint(keys[2], (k,), 1, 7)
+    masks = (jnp.arange(6)[None] < lengths[:, None]).astype(jnp.float32)
+
+    def mean_loss(w, x, y, mask):
+        return jnp.sum(mask * (x @ w - y) ** 2) / jnp.sum(mask)
+
+    w, inner = jnp.ones(3), eqopt.Adam(0.1)
+    opt = eqopt.MultiSteps(inner, k)
+    step, params, state = jax.jit(opt.step), w, opt.init(w)
+    for x, y, mask in zip(tokens, targets, masks, strict=True):
+        grads = jax.grad(mean_loss)(params, x, y, mask)
+        params, state = step(grads, state, params, weight=mask.sum())
+    assert opt.has_updated(state)
+    grads = jax.grad(mean_loss)(w, *map(jnp.concatenate, (tokens, targets, masks)))
+    expected, _ = inner.step(grads, inner.init(w), w)
+    np.testing.assert_allclose(params, expected, rtol=1e-6)
+    np.testing.assert_allclose(state.acc_grads, grads, rtol=1e-5)
+    assert state.weight_sum == masks.sum()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_weighs_nothing_leaves_no_trace(place):
+    opt = eqopt.MultiSteps(eqopt.SGD(1.0), 3)
+    grads, weights = [1.0, 2.0, 4.0], [3.0, 1.0, 2.0]
+    grads[place], weights[place] = jnp.nan, 0.0
+    params, state = jnp.zeros(()), opt.init(jnp.zeros(()))
+    for g, weight in zip(grads, weights, strict=True):
+        params, state = opt.step(jnp.asarray(g), state, params, weight=weight)
+    pairs = [(g, w) for g, w in zip(grads, weights, strict=True) if w]
+    expected = -sum(g * w for g, w in pairs) / sum(w for _, w in pairs)
+    np.testing.assert_allclose(params, expected, rtol=1e-6)
+
+
+def test_weighted_sum():
+    opt = eqopt.MultiSteps(eqopt.SGD(1.0), 2, use_grad_mean=False)
+    params, state = jnp.zeros(()), opt.init(jnp.zeros(()))
+    for g, weight in ((1.0, 3.0), (2.0, 0.5)):
+        params, state = opt.step(jnp.asarray(g), state, params, weight=weight)
+    assert params == -4.0
+
+
+def test_weight_is_one_number():
+    opt = eqopt.MultiSteps(eqopt.SGD(1.0), 2)
+    state = opt.init(jnp.zeros(()))
+    message = (
+        r"`weight` must be one real number.*but has shape \(2,\) and dtype float32"
+    )
+    with pytest.raises(ValueError, match=message):
+        opt.step(jnp.zeros(()), state, jnp.zeros(()), weight=jnp.ones(2))

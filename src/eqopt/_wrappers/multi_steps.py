@@ -1,7 +1,7 @@
 """One step from the gradients of several mini-batches."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -27,6 +27,8 @@ class MultiStepsState(eqx.Module):
     - `mini_step`: the mini-steps gathered since then, a 0-d int32 array.
     - `gradient_step`: the steps of the inner optimizer so far, a 0-d int32 array.
     - `inner_state`: the inner state.
+    - `weight_sum`: the sum of the weights of the mini-steps gathered since then, a 0-d
+        float32 array.
     - `acc_grads`: the mean, or sum, of the gradients gathered since then. (After a step
         it holds those of that step until the next mini-step overwrites it.)
     - `skip_state`: the diagnostics of the last call of `should_skip_update_fn`.
@@ -35,6 +37,7 @@ class MultiStepsState(eqx.Module):
     mini_step: Int[Array, ""]
     gradient_step: Int[Array, ""]
     inner_state: State
+    weight_sum: Float[Array, ""]
     acc_grads: Updates
     skip_state: PyTree
 
@@ -44,13 +47,16 @@ def gather(
     g: Inexact[Array, "*leaf"],
     acc_grads: Inexact[Array, "*leaf"],
     *,
-    n: Float[Array, ""],
+    weight: Float[Array, ""],
+    parts: Float[Array, ""],
+    is_first: Bool[Array, ""],
     mean: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    more = (g - acc_grads) / (n + 1) if mean else g
     # Chosen, not multiplied by zero: whatever a step left behind, NaNs too, is gone, and
-    # nothing needs to be cleared after a step.
-    return g, jnp.where(n == 0, g, acc_grads + more)
+    # nothing needs to be cleared after a step. What weighs nothing leaves no trace.
+    old = jnp.where(is_first, 0, acc_grads)
+    more = (g - old) / parts if mean else weight * g
+    return g, jnp.where(weight == 0, old, old + more)
 
 
 class MultiSteps(AbstractTransformation):
@@ -59,10 +65,20 @@ class MultiSteps(AbstractTransformation):
     In between, updates are zero, and nothing but the gathered gradients changes. With
     `step`, that is all the work that is done; `update` writes the zeros as well.
 
+    Mini-batches that do not count the same, such as sentences of different lengths, take
+    the extra argument `weight`, 1 by default: with $w_i$ the number of tokens and $g_i$
+    the gradient of the mean over them, `inner` gets
+
+    $$\sum_i w_i\, g_i \Big/ \sum_i w_i,$$
+
+    which is the gradient of the mean over all tokens. (The sum alone, if it is not to be
+    the mean.) Where the weight is zero, the gradients may be NaN.
+
     !!! example
 
         ```python
         opt = eqopt.MultiSteps(eqopt.AdamW(1e-3), every_k_schedule=8)
+        model, state = opt.step(grads, state, model, weight=mask.sum())
         ```
 
     **Arguments:**
@@ -80,8 +96,9 @@ class MultiSteps(AbstractTransformation):
 
     **Raises:**
 
-    A `ValueError` if `every_k_schedule` is an integer smaller than 1, and a `TypeError`
-    if what `should_skip_update_fn` returns is not a 0-d bool.
+    A `ValueError` if `every_k_schedule` is an integer smaller than 1, or in `update` if
+    `weight` is not one real number, and a `TypeError` if what `should_skip_update_fn`
+    returns is not a 0-d bool.
     """
 
     inner: AbstractTransformation
@@ -101,6 +118,7 @@ class MultiSteps(AbstractTransformation):
             mini_step=zero(),
             gradient_step=zero(),
             inner_state=self.inner.init(params),
+            weight_sum=jnp.zeros((), jnp.float32),
             acc_grads=zeros_like(params, self.accumulator_dtype),
             skip_state=skip_state,
         )
@@ -115,7 +133,9 @@ class MultiSteps(AbstractTransformation):
         step = lambda grads, inner_state: self.inner.update(
             grads, inner_state, params, **extra
         )
-        return self._gather(updates, state, params, step, lambda: zeros_like(updates))
+        weight = _weight(extra)
+        stay = lambda: zeros_like(updates)
+        return self._gather(updates, state, params, weight, step, stay)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
@@ -123,7 +143,8 @@ class MultiSteps(AbstractTransformation):
         step = lambda grads, inner_state: self.inner.step(
             grads, inner_state, params, **extra
         )
-        return self._gather(grads, state, params, step, lambda: params)
+        weight = _weight(extra)
+        return self._gather(grads, state, params, weight, step, lambda: params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -138,10 +159,10 @@ class MultiSteps(AbstractTransformation):
         """
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
-    def _gather(self, grads, state, params, step, stay):
+    def _gather(self, grads, state, params, weight, step, stay):
         check_state(self, state)
         skip, skip_state = self._should_skip(grads, state.gradient_step, params)
-        gathered = lambda: self._gathered(grads, state, step, stay)
+        gathered = lambda: self._gathered(grads, state, weight, step, stay)
         if self.should_skip_update_fn is None:
             result, new = gathered()
         else:
@@ -149,9 +170,18 @@ class MultiSteps(AbstractTransformation):
             result, new = filter_cond(~skip, gathered, lambda: (stay(), state))
         return result, dataclasses.replace(new, skip_state=skip_state)
 
-    def _gathered(self, grads, state, step, stay):
+    def _gathered(self, grads, state, weight, step, stay):
         pipeline = Pipeline(grads, None, {})
-        shared = {"n": state.mini_step, "mean": self.use_grad_mean}
+        is_first = state.mini_step == 0
+        weight_sum = jnp.where(is_first, 0, state.weight_sum) + weight
+        is_empty = weight == 0
+        parts = jnp.where(is_empty, 1, weight_sum / jnp.where(is_empty, 1, weight))
+        shared = {
+            "weight": weight,
+            "parts": parts,
+            "is_first": is_first,
+            "mean": self.use_grad_mean,
+        }
         promise = pipeline.push("MultiSteps", Leafwise(gather, state, shared))
         pipeline.flush()
         acc_grads = promise().acc_grads
@@ -171,6 +201,7 @@ class MultiSteps(AbstractTransformation):
                 is_last, safe_increment(state.gradient_step), state.gradient_step
             ),
             inner_state=inner_state,
+            weight_sum=weight_sum,
             acc_grads=acc_grads,
             skip_state=state.skip_state,
         )
@@ -187,3 +218,15 @@ class MultiSteps(AbstractTransformation):
                 f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
             )
         return jnp.asarray(skip), diagnostics
+
+
+def _weight(extra: Mapping[str, Any]) -> Float[Array, ""]:
+    weight = extra.get("weight", 1.0)
+    is_real = not jnp.issubdtype(jnp.result_type(weight), jnp.complexfloating)
+    if jnp.shape(weight) != () or not is_real:
+        raise ValueError(
+            "MultiSteps: `weight` must be one real number, by how much the mini-batch "
+            f"counts, but has shape {jnp.shape(weight)} and dtype "
+            f"{jnp.result_type(weight)}."
+        )
+    return jnp.asarray(weight, jnp.float32)
