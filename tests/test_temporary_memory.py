@@ -156,3 +156,23 @@ RULE = eqopt.SigmaRule()
 )
 def test_wrappers(opt, most):
     assert temporary(opt, value=jnp.ones(())) < most
+
+
+def test_order_of_donated_arguments():
+    """What "Getting started" says of JAX: donated memory goes by order and shape."""
+    opt = eqopt.AdamW(0.1)
+    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32)] * 4
+    state = jax.eval_shape(opt.init, params)
+
+    def fraction(step, *args):
+        program = jax.jit(step, donate_argnums=(0, 1)).lower(*args, params).compile()
+        memory = program.memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes / sum(4 * p.size for p in params)
+
+    forwards = lambda params, state, grads: opt.step(grads, state, params)
+    backwards = lambda state, params, grads: opt.step(grads, state, params)
+    turned = lambda state, params, grads: opt.step(grads, state, params)[::-1]
+    assert fraction(forwards, params, state) < 0.01
+    assert fraction(turned, state, params) < 0.01
+    assert fraction(backwards, state, params) > 1
