@@ -37,9 +37,7 @@ class Optimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Optax:
-    """An Optax transformation, with the `step` that its users write by hand."""
-
+class _Wrapped:
     transformation: Any
 
     def init(self, params: Any) -> Any:
@@ -47,6 +45,10 @@ class Optax:
 
     def update(self, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
         return self.transformation.update(updates, state, params)
+
+
+class Optax(_Wrapped):
+    """An Optax transformation, with the `step` that its users write by hand."""
 
     def step(
         self, grads: Any, state: Any, params: Any, **extra: Any
@@ -56,17 +58,8 @@ class Optax:
         return optax.apply_updates(params, updates), state
 
 
-@dataclass(frozen=True)
-class ByUpdate:
+class ByUpdate(_Wrapped):
     """One of eqopt's transformations, stepping as Optax's do: updates, then their sum."""
-
-    transformation: Any
-
-    def init(self, params: Any) -> Any:
-        return self.transformation.init(params)
-
-    def update(self, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        return self.transformation.update(updates, state, params)
 
     def step(
         self, grads: Any, state: Any, params: Any, **extra: Any

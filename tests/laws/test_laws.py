@@ -43,6 +43,7 @@ ALWAYS = {
 LONG_TAIL = {
     "test_eager_is_jitted",
     "test_float64",
+    "test_hyperparameters_take_schedules",
     "test_no_float64_leaks",
     "test_populations",
     "test_scan",
