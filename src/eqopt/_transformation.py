@@ -251,6 +251,7 @@ class AbstractOptimizer(AbstractFused):
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
+        check_no_schedule(self)
         return self.chain._finish(pipeline, state)
 
 

@@ -150,6 +150,10 @@ def test_a_schedule_without_scheduled_is_an_error():
     )
     with pytest.raises(TypeError, match=message):
         eqopt.AdamW(0.1, b1=falling).init(PARAMS)
+    state = eqopt.AdamW(0.1).init(PARAMS)
+    for call in ("step", "update"):
+        with pytest.raises(TypeError, match=message):
+            getattr(eqopt.AdamW(0.1, b1=falling), call)(PARAMS, state, PARAMS)
     chain = eqopt.Chain(eqopt.ClipByGlobalNorm(falling), eqopt.SGD(0.1))
     with pytest.raises(TypeError, match="ClipByGlobalNorm: `max_norm` is a schedule"):
         chain.update(PARAMS, chain.init(PARAMS))
