@@ -183,9 +183,9 @@ def test_adafactor_momentum_is_a_mean_in_float32():
     opt = eqopt.Adafactor(0.5, multiply_by_parameter_scale=False, momentum=0.75)
     new, state = steps(opt, params, [params])
     np.testing.assert_allclose(np.asarray(new, np.float32), 1 - 0.25 * 0.5)
-    trace = eqopt.tree.get(state, "trace")
-    assert trace.dtype == jnp.float32
-    np.testing.assert_allclose(trace, 0.125, rtol=1e-6)
+    ema = eqopt.tree.get(state, "ema")
+    assert ema.dtype == jnp.float32
+    np.testing.assert_allclose(ema, 0.125, rtol=1e-6)
 
 
 def test_factored_rms_of_zeros_without_eps():

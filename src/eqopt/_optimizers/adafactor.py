@@ -1,7 +1,5 @@
 """Adafactor: Adam's second moments in sublinear memory."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -10,10 +8,10 @@ from .._checks import check_range
 from .._combinators.chain import Chain
 from .._dimension_numbers import DimensionNumbers
 from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._transforms.average import EMA
 from .._transforms.block import ScaleByParamBlockRMS
 from .._transforms.factored_rms import ScaleByFactoredRMS
 from .._transforms.scale import Scale, ScaleByLearningRate
-from .._transforms.trace import Trace
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Hyperparameter, Mask, ScalarOrSchedule
 
@@ -95,7 +93,5 @@ class Adafactor(AbstractOptimizer):
         if self.multiply_by_parameter_scale:
             parts.append(ScaleByParamBlockRMS())
         if self.momentum is not None:
-            beta: Any = self.momentum
-            parts.append(Scale(1 - beta))  # the trace is a sum, this a mean
-            parts.append(Trace(beta, accumulator_dtype=self.mu_dtype))
+            parts.append(EMA(self.momentum, False, self.mu_dtype))
         return Chain(*parts, self.part(AddDecayedWeights), Scale(-1.0))
