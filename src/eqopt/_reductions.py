@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Inexact, PyTree
 
 from ._equations import Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
@@ -74,6 +74,13 @@ def _kernel(
         return out if isinstance(out, tuple) else (out,)
 
     return run
+
+
+def dot(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+    r"""$\operatorname{Re} \langle x, y \rangle$ of two leaves, for such an equation."""
+    if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
+        return jnp.sum(x.real * y.real) + jnp.sum(x.imag * y.imag)
+    return jnp.sum(x * y)
 
 
 def _sum(parts: tuple[Array, ...]) -> Array:

@@ -47,8 +47,6 @@ def acprop(
     nu_correction: Float[Array, ""],
     rectifier: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
-    # The update has to read an old slot, of which XLA on a CPU makes a copy. To solve for
-    # it by the new one, as Lion does, would lose all digits where the new one is larger.
     is_known = (rectifier > 0) & (nu > 0)
     denominator = jnp.where(is_known, safe_sqrt(nu / nu_correction) + eps, 1)
     mu = (1 - b1) * g + b1 * mu

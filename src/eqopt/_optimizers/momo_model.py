@@ -13,7 +13,7 @@ from .._checks import check_range, check_scalar, required_value
 from .._equations import Equation, compute_dtype, equation
 from .._leaves import mask_out, parameters
 from .._pipeline import Leafwise
-from .._reductions import sum_over_leaves
+from .._reductions import dot, sum_over_leaves
 from .._transforms.scale import at, scale
 from .._transforms.weight_decay import is_off
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
@@ -87,13 +87,7 @@ def preconditioned_momentum_products(
 
 
 def _products(g, p, direction, exp_avg):
-    return _dot(g, p), _dot(exp_avg, p), _dot(exp_avg, direction)
-
-
-def _dot(x, y):
-    if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
-        return jnp.sum(x.real * y.real) + jnp.sum(x.imag * y.imag)
-    return jnp.sum(x * y)
+    return dot(g, p), dot(exp_avg, p), dot(exp_avg, direction)
 
 
 @equation

@@ -13,7 +13,7 @@ from .._checks import check_count, check_range, required_params
 from .._equations import compute_dtype, equation
 from .._leaves import map_parameters, parameters
 from .._pipeline import Leafwise, Pipeline
-from .._reductions import sum_over_leaves
+from .._reductions import dot, sum_over_leaves
 from .._transformation import AbstractFused, AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import abs_sq, common_dtype, safe_sqrt
@@ -50,13 +50,7 @@ def mechanic_sums(
     delta: Inexact[Array, "*leaf"],
     p: Inexact[Array, "*leaf"],
 ) -> tuple[Float[Array, ""], ...]:
-    return _dot(delta, g), _dot(delta, p), jnp.sum(abs_sq(g)), jnp.sum(abs_sq(p))
-
-
-def _dot(x, y):
-    if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
-        return jnp.sum(x.real * y.real) + jnp.sum(x.imag * y.imag)
-    return jnp.sum(x * y)
+    return dot(delta, g), dot(delta, p), jnp.sum(abs_sq(g)), jnp.sum(abs_sq(p))
 
 
 @equation

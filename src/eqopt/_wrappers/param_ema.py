@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._checks import check_range, check_scalar, required_params
+from .._checks import check_range, required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
@@ -103,9 +103,7 @@ class ParamEMA(AbstractFused):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        check_scalar(self, "decay", or_schedule=True)
-        if not callable(self.decay):
-            check_range(self, "decay", 0, 1)
+        check_range(self, "decay", 0, 1)
 
     def init(self, params: Params) -> ParamEMAState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
