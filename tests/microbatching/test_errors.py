@@ -1,12 +1,16 @@
 """Every error names the argument, what was found and what to do."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
 
 from eqopt.microbatching import (
     AccumulationType,
+    Accumulator,
     micro_grad,
+    micro_value_and_grad,
     micro_vmap,
     microbatch,
     reshape_batch_axis,
@@ -29,6 +33,35 @@ def pair(x, y):
 
 def early(k):
     return microbatch(identity, 0, 4, num_real_microbatches=k)(X)
+
+
+def weighted(w):
+    return microbatch(identity, 0, 4, weights=w)(X)
+
+
+def value_and_grad(**kwargs):
+    return micro_value_and_grad(pair, microbatch_size=2, **kwargs)
+
+
+class Stateful(eqx.Module):
+    index: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.index = eqx.nn.StateIndex(jnp.zeros(2))
+
+
+MODEL, STATE = eqx.nn.make_with_state(Stateful)()
+PART = STATE.substate(())
+TOTAL = Accumulator(
+    init=lambda like: jnp.zeros(()),
+    update=lambda carry, value, index: carry,
+    finalize=lambda carry: carry,
+    aggregate=lambda values: values,
+)
+
+
+def threaded(fun, accumulator=SUM):
+    return microbatch(fun, 0, 3, accumulator)(X, STATE)
 
 
 # name: (a call, what the message says)
@@ -166,6 +199,95 @@ ERRORS = {
         lambda: micro_vmap(identity, out_axes=1),
         ["`out_axes`", "got 1", "jnp.moveaxis"],
     ),
+    "weights of another shape": (
+        lambda: weighted(jnp.ones(5)),
+        ["`weights` has shape (5,)", "6 rows", "(6,)"],
+    ),
+    "one weight": (lambda: weighted(2.0), ["`weights` has shape ()", "(6,)"]),
+    "complex weights": (
+        lambda: weighted(jnp.ones(6, jnp.complex64)),
+        ["`weights` has dtype complex64", "real"],
+    ),
+    "negative weights": (
+        lambda: weighted(jnp.arange(6) - 2),
+        ["`weights` must not be negative", "-2", "weight 0"],
+    ),
+    "weights in micro_vmap": (
+        lambda: micro_vmap(identity, weights=jnp.ones((6, 1)))(X),
+        ["`weights` has shape (6, 1)", "(6,)"],
+    ),
+    "weights in micro_grad": (
+        lambda: micro_grad(pair, weights=jnp.ones(1))(X[0], X),
+        ["`weights` has shape (1,)", "(6,)"],
+    ),
+    "two states": (
+        lambda: microbatch(identity, 0, 2)(X, STATE, s=STATE),
+        ["`args[1]` and `kwargs['s']`", "`eqx.nn.State`", "at most one"],
+    ),
+    "two states in the output": (
+        lambda: threaded(lambda x, s: (x, s, {"s": s})),
+        ["`output[1]` and `output[2]['s']`", "`args[1]`", "last one only"],
+    ),
+    "another structure of the state": (
+        lambda: threaded(lambda x, s: (x, PART)),
+        ["`output[1]`", "structure", "`args[1]`", "state.update"],
+    ),
+    "another dtype in the state": (
+        lambda: threaded(lambda x, s: jax.tree.map(lambda a: a.astype(jnp.int32), s)),
+        ["`output[", "int32", "`args[1]` it has (2,) and float32", "Cast"],
+    ),
+    "another shape in the state": (
+        lambda: threaded(lambda x, s: (x, jax.tree.map(lambda a: a[:1], s))),
+        ["`output[1][", "(1,)", "`args[1]` it has (2,) and float32"],
+    ),
+    "a custom accumulator for the state": (
+        lambda: threaded(lambda x, s: {"a": (x.sum(), s)}, {"a": TOTAL}),
+        ["`accumulator['a']`", "`output['a'][1]`", "passed on"],
+    ),
+    "rows that differ in the state": (
+        lambda: micro_vmap(lambda x, s: (x, s.set(MODEL.index, x)), (0, None))(
+            X, STATE
+        ),
+        ["`eqx.nn.State` in the output depends on the row", "vmap_fn", "microbatch"],
+    ),
+    "examples that differ in the state": (
+        lambda: micro_grad(
+            lambda w, x, s: (w @ x, s.set(MODEL.index, x)), True, keep_batch_dim=False
+        )(X[0], X, STATE),
+        ["`eqx.nn.State` in the output depends on the row"],
+    ),
+    "a key alone": (
+        lambda: micro_vmap(lambda *, key: key)(key=jax.random.key(0)),
+        ["No array with a batch axis", "no batch argument"],
+    ),
+    "the model as a batch": (
+        lambda: value_and_grad(batch_argnums=(0, 1))(X, X),
+        ["`batch_argnums=(0, 1)`", "first argument", "model first"],
+    ),
+    "the model as a batch from behind": (
+        lambda: value_and_grad(batch_argnums=-2)(X, X),
+        ["`batch_argnums=(-2,)`", "first argument"],
+    ),
+    "batch_argnums of micro_value_and_grad": (
+        lambda: value_and_grad(batch_argnums=2)(X, X),
+        ["`batch_argnums` holds 2", "2 positional"],
+    ),
+    "batch_argnames": (
+        lambda: value_and_grad(batch_argnames="y")(X, X),
+        ["`batch_argnames` holds 'y'", "`batch_argnums`"],
+    ),
+    "no batch_argnums in micro_value_and_grad": (
+        lambda: value_and_grad(batch_argnums=()),
+        ["`batch_argnums` and `batch_argnames` are both empty"],
+    ),
+    "no aux_accumulator": (
+        lambda: value_and_grad(aux_accumulator={"a": "mean"}),
+        ["`aux_accumulator['a']`", "'mean'"],
+    ),
+    "size zero in micro_value_and_grad": (
+        lambda: micro_value_and_grad(pair, microbatch_size=0),
+        ["`microbatch_size`", "got 0"],
+    ),
     "reshape of a ragged batch": (
         lambda: reshape_batch_axis({"x": X}, 4),
         ["`microbatch_size=4`", "6 rows", "`tree['x']`"],
@@ -201,6 +323,8 @@ def test_message(name):
         (microbatch, {"argnums": 0.0, "microbatch_size": 2}, "argnums"),
         (micro_vmap, {"microbatch_size": "2"}, "microbatch_size"),
         (micro_grad, {"keep_batch_dim": 1.0}, "keep_batch_dim"),
+        (micro_value_and_grad, {"microbatch_size": "2"}, "microbatch_size"),
+        (micro_vmap, {"weights": [1.0, 2.0]}, "weights"),
     ],
 )
 def test_types(fun, arguments, wrong):

@@ -8,7 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import pytest
 
-from eqopt.microbatching import AccumulationType, micro_grad, micro_vmap, microbatch
+from eqopt.microbatching import (
+    AccumulationType,
+    micro_grad,
+    micro_value_and_grad,
+    micro_vmap,
+    microbatch,
+)
 
 
 SIZE = 32
@@ -45,6 +51,19 @@ SUBJECTS = {
         0,
     ),
     "micro_vmap": (micro_vmap(lambda m, x: m(x), (None, 0), microbatch_size=SIZE), 0),
+    "micro_value_and_grad": (micro_value_and_grad(loss, microbatch_size=SIZE), 0),
+    "weighted": (
+        lambda m, x: micro_value_and_grad(
+            loss, microbatch_size=SIZE, weights=jnp.abs(x[:, 0])
+        )(m, x),
+        0,
+    ),
+    "weighted micro_grad": (
+        lambda m, x: micro_grad(
+            loss, microbatch_size=SIZE, accumulator=MEAN, weights=jnp.abs(x[:, 0])
+        )(m, x),
+        0,
+    ),
     "micro_grad": (micro_grad(loss, microbatch_size=SIZE, accumulator=MEAN), 0),
 }
 
@@ -60,12 +79,15 @@ def temporary(name, rows):
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_flat_in_the_batch_size(name):
-    small, large = temporary(name, 2 * SIZE), temporary(name, 64 * SIZE)
+    small, large = temporary(name, 2 * SIZE), temporary(name, 128 * SIZE)
     assert large <= 1.1 * small
 
 
-@pytest.mark.parametrize("name", ["microbatch", "columns", "traced", "micro_grad"])
+@pytest.mark.parametrize(
+    "name",
+    ["microbatch", "columns", "traced", "micro_grad", "micro_value_and_grad"],
+)
 def test_flat_also_if_ragged(name):
-    small, large = temporary(name, 2 * SIZE + 5), temporary(name, 64 * SIZE + 5)
+    small, large = temporary(name, 2 * SIZE + 5), temporary(name, 128 * SIZE + 5)
     # `micro_grad` joins its per-example values: a few bytes per row.
-    assert large <= 1.1 * small + 8 * 64 * SIZE * (name == "micro_grad")
+    assert large <= 1.1 * small + 8 * 128 * SIZE * (name == "micro_grad")

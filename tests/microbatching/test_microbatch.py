@@ -231,6 +231,15 @@ def test_other_outputs_pass_through(getkey):
     assert stacked.table.shape == (3 * 4,)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_constant_outputs(dtype):
+    fun = lambda x: (jnp.array(1.5, dtype), jnp.array([1.0, 2.0], dtype), x)
+    for size in (None, 2):
+        micro = eqx.filter_jit(microbatch(fun, 0, size, (MEAN, MEAN, CONCAT)))
+        x = jnp.arange(5.0)
+        assert_close(micro(x), fun(x))
+
+
 def test_random_keys_are_rows(getkey):
     keys = jr.split(jr.key(0), 5)
     fun = jax.vmap(lambda key: jr.normal(key, (2,)))

@@ -5,4 +5,5 @@ from ._accumulator import (
 from ._grad import micro_grad as micro_grad
 from ._microbatch import microbatch as microbatch
 from ._rows import reshape_batch_axis as reshape_batch_axis
+from ._value_and_grad import micro_value_and_grad as micro_value_and_grad
 from ._vmap import micro_vmap as micro_vmap

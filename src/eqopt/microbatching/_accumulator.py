@@ -80,10 +80,10 @@ def is_accumulator(x: Any) -> bool:
     return isinstance(x, Accumulator | AccumulationType)
 
 
-def check_accumulator(accumulator: PyTree) -> None:
+def check_accumulator(accumulator: PyTree, name: str = "accumulator") -> None:
     for path, leaf in jtu.tree_leaves_with_path(accumulator, is_leaf=is_accumulator):
         if not is_accumulator(leaf):
             raise ValueError(
-                f"`accumulator{jtu.keystr(path)}` must be an `AccumulationType` or an "
+                f"`{name}{jtu.keystr(path)}` must be an `AccumulationType` or an "
                 f"`Accumulator`, got {leaf!r}."
             )

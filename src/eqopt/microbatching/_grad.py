@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
-from ._microbatch import resolve_argnums
+from ._arguments import resolve_argnums
 from ._rows import check_size
 from ._vmap import micro_vmap
 
@@ -34,6 +34,7 @@ def micro_grad(
     accumulator: PyTree = AccumulationType.SUM,
     transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
     metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
+    weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Computes the gradient for every example, transforms it, and accumulates.
@@ -90,7 +91,8 @@ def micro_grad(
         of these, which makes the gradient a tuple. Defaults to 0.
     - `batch_argnums`: which positional arguments are batches: every array in them has
         its examples along axis 0. Defaults to 1. So has every array in a keyword
-        argument: there you can pass one random key per example.
+        argument, but for a single random key in `key=`, which is split into one per
+        example, and an `eqx.nn.State`, as in [`eqopt.microbatching.micro_vmap`][].
     - `keep_batch_dim`: whether `fun` gets an example as a batch of size one; otherwise
         without its batch axis. Keyword arguments never have one. Defaults to `True`.
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
@@ -101,6 +103,8 @@ def micro_grad(
     - `transform_fn`: a function of one example's gradient. Defaults to the identity.
     - `metrics_fn`: a function of one example's gradient, as it is before
         `transform_fn`, that returns something small. Defaults to returning `None`.
+    - `weights`: how much each example counts in the sum or mean of what `transform_fn`
+        returns, as in [`eqopt.microbatching.micro_vmap`][].
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
@@ -108,7 +112,7 @@ def micro_grad(
     A function with the arguments of `fun` that returns `(gradients, aux)`. The former
     are accumulated; `aux` is a named tuple with the fields `values` (the scalars),
     `metrics` and `aux` (`None` without `has_aux`), all with one entry per example along
-    axis 0.
+    axis 0; only an `eqx.nn.State` in `aux` is the last one, for all of them.
 
     **Raises:**
 
@@ -130,6 +134,7 @@ def micro_grad(
         accumulator,
         transform_fn,
         metrics_fn,
+        weights,
         num_real_microbatches,
     )
     return eqx.module_update_wrapper(out)
@@ -145,6 +150,7 @@ class _MicroGrad(eqx.Module):
     accumulator: PyTree
     transform_fn: Callable[[PyTree], Any]
     metrics_fn: Callable[[PyTree], Any]
+    weights: Any
     num_real_microbatches: Any
 
     @property
@@ -161,6 +167,7 @@ class _MicroGrad(eqx.Module):
             [0 if i in batch_argnums else None for i in range(len(args))],
             microbatch_size=self.microbatch_size,
             accumulator=(self.accumulator, AccumulationType.CONCAT),
+            weights=self.weights,
             num_real_microbatches=self.num_real_microbatches,
         )
         return micro_fun(*args, **kwargs)

@@ -13,8 +13,11 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
-from ._rows import Batch, Split, check_size, find_batch
-from ._rules import AbstractRule, make_rules
+from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
+from ._make_rules import make_rules
+from ._rows import Split, check_size
+from ._rules import each, state_leaves
+from ._weights import Part, make_weights
 
 
 # Differs from `optax.microbatching` in that, throughout this room:
@@ -23,7 +26,9 @@ from ._rules import AbstractRule, make_rules
 # 3. sums and means of 16-bit floats are kept in 32 bits, and rounded once;
 # 4. a running mean is a sum, divided at the end: equal to rounding;
 # 5. no microbatch size is one microbatch: custom accumulators are called all the same;
-# 6. `micro_grad` gives no gradient for a Python float, as `eqx.filter_grad` does not.
+# 6. `micro_grad` gives no gradient for a Python float, as `eqx.filter_grad` does not;
+# 7. rows can have weights; a single `key` becomes several; an `eqx.nn.State` is passed
+#    from one microbatch to the next.
 
 
 def microbatch(
@@ -34,6 +39,7 @@ def microbatch(
     *,
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
+    weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Evaluates a function of a batch one microbatch after the other.
@@ -47,6 +53,16 @@ def microbatch(
     is sharded over its batch axis stays where it is. If `microbatch_size` does not
     divide the batch then the `n` full microbatches share the first rows in this manner,
     and the rows that remain are a smaller microbatch of their own, the last one.
+
+    A single random key that is passed as `key=` does not become a single dropout mask:
+    microbatch `i` gets `jr.fold_in(key, i)`. If `argnames` has `"key"` then there is a
+    key for each row instead, `jr.split(key, rows)`, or those that you pass, and the
+    result does not depend on the microbatch size.
+
+    If one of the other arguments is an `eqx.nn.State`, and the output holds one, then
+    each microbatch gets the State that the one before has returned, and the last one is
+    returned, whatever the accumulator. So batch normalisation sees one microbatch at a
+    time. A microbatch without weight passes its State on like any other.
 
     `fun` is traced once, or twice if there is a smaller microbatch. The result can be
     differentiated, but reverse-mode differentiation keeps the intermediate values of
@@ -89,6 +105,13 @@ def microbatch(
     - `argnames`: which keyword arguments are batches. Defaults to none.
     - `in_axes`: the batch axis, or a sequence with one for each of `argnums` and then
         `argnames`. May be negative. Defaults to 0.
+    - `weights`: how much each row counts, not negative: real numbers, integers or
+        bools of shape `(rows,)`, in the order of the batch. They become float32, unless
+        they are float64. `MEAN` and `RUNNING_MEAN` weight each microbatch by the sum of
+        those of its rows; `fun` is to return the mean that is weighted in this manner.
+        A microbatch of weight 0 has no part in it, even if it is NaN, and without any
+        weight the mean is 0. `SUM`, `CONCAT` and custom accumulators do not use them.
+        Defaults to `None`: every row counts the same.
     - `num_real_microbatches`: if given, only so many microbatches are evaluated, the
         first ones; the smaller one counts as the last. `SUM` leaves the others out,
         `MEAN` still divides by the number of all microbatches, `RUNNING_MEAN` by this
@@ -107,7 +130,9 @@ def microbatch(
     fault: no array with a batch axis; unequal batch axes; an axis or an argument that
     does not exist; `microbatch_size` not positive or larger than the batch;
     `num_real_microbatches` out of range; an `accumulator` that does not fit the output;
-    `MEAN` or `RUNNING_MEAN` of integers.
+    `MEAN` or `RUNNING_MEAN` of integers; `weights` of another shape, or negative (those
+    that are known when it is called); more than one `eqx.nn.State`, or one that comes
+    out with another structure, shape or dtype.
     """
     check_size(microbatch_size)
     check_accumulator(accumulator)
@@ -133,6 +158,7 @@ def microbatch(
         in_axes,
         microbatch_size,
         accumulator,
+        weights,
         num_real_microbatches,
     )
     return eqx.module_update_wrapper(out)
@@ -145,6 +171,7 @@ class _Microbatch(eqx.Module):
     in_axes: tuple[int, ...]
     microbatch_size: int | None
     accumulator: PyTree
+    weights: Any
     num_real_microbatches: Any
 
     @property
@@ -153,104 +180,92 @@ class _Microbatch(eqx.Module):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         argnums = resolve_argnums("argnums", self.argnums, len(args))
-        for name in self.argnames:
-            if name not in kwargs:
-                raise ValueError(
-                    f"`argnames` holds {name!r}, but this call has no such keyword "
-                    f"argument: it has {sorted(kwargs)}. If it is passed by position, "
-                    "then put its position in `argnums`."
-                )
+        check_argnames("argnames", "argnums", self.argnames, kwargs)
         axes = dict(zip((*argnums, *self.argnames), self.in_axes, strict=True))
         arg_axes = [axes.get(i) for i in range(len(args))]
         kwarg_axes = {name: axes[name] for name in self.argnames}
-        batch = find_batch(args, kwargs, arg_axes, kwarg_axes, self.microbatch_size)
+        size = self.microbatch_size
+        arguments = find_arguments(args, kwargs, arg_axes, kwarg_axes, size)
         return accumulate(
-            ft.partial(call, self.fun, batch.treedef),
-            batch,
+            ft.partial(_call, self.fun, arguments),
+            arguments,
             self.accumulator,
             self.num_real_microbatches,
+            self.weights,
             has_rows=False,
         )
 
 
-def call(fun: Callable[..., Any], treedef: Any, leaves: Sequence[Any]) -> Any:
-    args, kwargs = treedef.unflatten(leaves)
+def _call(
+    fun: Callable[..., Any],
+    arguments: Arguments,
+    leaves: Sequence[Any],
+    state: Any,
+    index: Any,
+) -> Any:
+    args, kwargs = arguments.rebuild(leaves, state, index)
     return fun(*args, **kwargs)
-
-
-def resolve_argnums(name: str, argnums: Sequence[int], count: int) -> tuple[int, ...]:
-    for i in argnums:
-        if not -count <= i < count:
-            raise ValueError(
-                f"`{name}` holds {i}, but this call has {count} positional arguments. "
-                "Arguments that are passed by keyword have no number."
-            )
-    resolved = tuple(i % count for i in argnums)
-    if len(set(resolved)) != len(resolved):
-        raise ValueError(f"`{name}={tuple(argnums)}` names an argument twice.")
-    return resolved
 
 
 def accumulate(
     fun: Callable[..., Any],
-    batch: Batch,
+    arguments: Arguments,
     accumulator: PyTree,
     num_real: Any,
+    weights: Any,
     *,
     has_rows: bool,
 ) -> Any:
-    """Evaluates a function of the batch's leaves on each microbatch.
+    """Evaluates a function of `(leaves, state, index)` on each microbatch.
 
     `has_rows`: whether its output has one entry per row, to be aggregated first.
     """
-    split = batch.split
-    executed = _executed(num_real, split)
+    batch, split = arguments.batch, arguments.batch.split
+    executed = split.executed(num_real)
+    weights = make_weights(weights, split, has_rows)
+    initial = None if arguments.state is None else arguments.state.value
+    last = jnp.asarray(split.count, jnp.int32)
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    full, output = _trace(lambda i: fun(batch.full(i)), scalar)
+    full, output = _trace(lambda i, s: fun(batch.full(i), s, i), scalar, initial)
     rest, rest_output = full, output
     if split.rest:
-        rest, rest_output = _trace(lambda: fun(batch.last()))
-    rules = make_rules(accumulator, output, rest_output, split, executed, has_rows)
-
-    like = eqx.filter(output, _is_struct)
-    if has_rows:
-        like = jax.eval_shape(ft.partial(_each, rules, "aggregate"), like)
-    carry = _each(rules, "init", like)
-    update = ft.partial(_update, rules, has_rows)
-    carry = _loop(
-        lambda i, carry: update(carry, full(i), i, False), carry, executed, split
+        rest, rest_output = _trace(lambda s: fun(batch.last(), s, last), initial)
+    rules = make_rules(
+        accumulator, output, rest_output, arguments.state, weights, executed
     )
+
+    like = values = eqx.filter(output, _is_struct)
+    if has_rows:
+        like = jax.eval_shape(
+            lambda like, i: each(rules, "aggregate", like, part=weights.part(i, False)),
+            like,
+            scalar,
+        )
+    carry = each(rules, "init", like)
+    states = ft.partial(state_leaves, rules, jtu.tree_leaves(initial))
+
+    def update(carry: Any, value: Any, part: Part) -> Any:
+        # A scalar that depends on no argument is replayed as a Python number.
+        value = jtu.tree_map(_as_array, value, values)
+        if has_rows:
+            value = each(rules, "aggregate", value, part=part)
+        return each(rules, "update", carry, value, part=part)
+
+    def body(i: Any, carry: Any) -> Any:
+        return update(carry, full(i, *states(carry)), weights.part(i, False))
+
+    def body_of_rest(carry: Any) -> Any:
+        return update(carry, rest(*states(carry)), weights.part(last, True))
+
+    carry = _loop(body, carry, executed, split)
     if split.rest:
-        last = jnp.asarray(split.count, jnp.int32)
         if not isinstance(executed, int):
             carry = lax.cond(
-                executed > split.count,
-                lambda carry: update(carry, rest(), last, True),
-                lambda carry: carry,
-                carry,
+                executed > split.count, body_of_rest, lambda carry: carry, carry
             )
         elif executed > split.count:
-            carry = update(carry, rest(), last, True)
-    return _each(rules, "finalize", carry)
-
-
-def _executed(num_real: Any, split: Split) -> int | Array:
-    if num_real is None:
-        return split.total
-    if isinstance(num_real, int):
-        if not 0 <= num_real <= split.total:
-            raise ValueError(
-                f"`num_real_microbatches={num_real}` is out of range: {split.rows} "
-                f"rows in microbatches of {split.size} make {split.total}."
-            )
-        return num_real
-    num_real = jnp.asarray(num_real)
-    if num_real.shape != () or not jnp.issubdtype(num_real.dtype, jnp.integer):
-        raise ValueError(
-            "`num_real_microbatches` must be an int or an integer scalar, got an array "
-            f"of shape {num_real.shape} and dtype {num_real.dtype}."
-        )
-    return jnp.clip(num_real.astype(jnp.int32), 0, split.total)
+            carry = body_of_rest(carry)
+    return each(rules, "finalize", carry)
 
 
 def _loop(
@@ -279,21 +294,8 @@ def _replay(jaxpr: Any, treedef: Any, *args: Any) -> Any:
     return treedef.unflatten(jax.extend.core.jaxpr_as_fun(jaxpr)(*args))
 
 
-def _update(
-    rules: PyTree, has_rows: bool, carry: Any, value: Any, index: Any, rest: bool
-) -> Any:
-    if has_rows:
-        value = _each(rules, "aggregate", value)
-    return _each(rules, "update", carry, value, index=index, rest=rest)
-
-
-def _each(rules: PyTree, method: str, *trees: Any, **kwargs: Any) -> Any:
-    return jtu.tree_map(
-        lambda rule, *values: getattr(rule, method)(*values, **kwargs),
-        rules,
-        *trees,
-        is_leaf=lambda x: isinstance(x, AbstractRule),
-    )
+def _as_array(x: Any, like: jax.ShapeDtypeStruct) -> Array:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x, like.dtype)
 
 
 def _is_struct(x: Any) -> bool:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 
 def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyTree:
@@ -59,7 +59,7 @@ def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
             f"`{where}` (axis {axis} of shape {x.shape}), so that they do not fit in "
             "one array. `microbatch` takes such a batch; here, choose a divisor or pad."
         )
-    _check_shards(where, x, axis, split)
+    check_shards(where, x, axis, split)
     return jnp.swapaxes(_columns(x, axis, split), axis, axis + 1)
 
 
@@ -81,6 +81,25 @@ class Split(eqx.Module):
     def total(self) -> int:
         return self.count + (self.rest > 0)
 
+    def executed(self, num_real: Any) -> int | Array:
+        """How many microbatches `num_real_microbatches` leaves, once it is checked."""
+        if num_real is None:
+            return self.total
+        if isinstance(num_real, int):
+            if not 0 <= num_real <= self.total:
+                raise ValueError(
+                    f"`num_real_microbatches={num_real}` is out of range: {self.rows} "
+                    f"rows in microbatches of {self.size} make {self.total}."
+                )
+            return num_real
+        num_real = jnp.asarray(num_real)
+        if num_real.shape != () or not jnp.issubdtype(num_real.dtype, jnp.integer):
+            raise ValueError(
+                "`num_real_microbatches` must be an int or an integer scalar, got an "
+                f"array of shape {num_real.shape} and dtype {num_real.dtype}."
+            )
+        return jnp.clip(num_real.astype(jnp.int32), 0, self.total)
+
 
 class Batch(eqx.Module):
     """The leaves of `(args, kwargs)`, of which any microbatch can be asked for."""
@@ -92,13 +111,22 @@ class Batch(eqx.Module):
 
     def full(self, index: Any) -> list[Any]:
         """The leaves for the microbatch `index < split.count`."""
-        pairs = zip(self.leaves, self.axes, strict=True)
-        return [x if a is None else _full(x, a, self.split, index) for x, a in pairs]
+        return self._take(index)
 
     def last(self) -> list[Any]:
         """The leaves for the `split.rest` rows at the end that fill no microbatch."""
+        return self._take(None)
+
+    def _take(self, index: Any) -> list[Any]:
         pairs = zip(self.leaves, self.axes, strict=True)
-        return [x if a is None else _last(x, a, self.split) for x, a in pairs]
+        return [
+            x if a is None else take_rows(x, a, self.split, index) for x, a in pairs
+        ]
+
+
+def take_rows(x: Any, axis: int, split: Split, index: Any) -> Any:
+    """The rows of `x` in the microbatch `index`, or in the last, smaller one: `None`."""
+    return _last(x, axis, split) if index is None else _full(x, axis, split, index)
 
 
 def _columns(x: Any, axis: int, split: Split) -> Any:
@@ -164,7 +192,7 @@ def find_batch(
         )
     split = Split(rows, size)
     for where, (x, axis) in found.items():
-        _check_shards(where, x, axis, split)
+        check_shards(where, x, axis, split)
     return Batch([x for _, x in with_path], tuple(axes), treedef, split)
 
 
@@ -182,7 +210,7 @@ def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
     return axis % x.ndim
 
 
-def _check_shards(where: str, x: Any, axis: int, split: Split) -> None:
+def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
     # On an automatic mesh the type of an array has no shards: XLA moves what must move.
     local = jax.typeof(x).sharding.shard_shape(x.shape)[axis]
     shards = x.shape[axis] // local

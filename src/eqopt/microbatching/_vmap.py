@@ -10,8 +10,10 @@ import jax
 from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
-from ._microbatch import accumulate, call
-from ._rows import Batch, check_size, find_batch
+from ._arguments import Arguments, find_arguments
+from ._microbatch import accumulate
+from ._rows import check_size
+from ._state import is_state
 
 
 def micro_vmap(
@@ -22,6 +24,7 @@ def micro_vmap(
     microbatch_size: int | None = None,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
     accumulator: PyTree = AccumulationType.CONCAT,
+    weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Vectorises a function of one example, with the memory of one microbatch.
@@ -29,6 +32,9 @@ def micro_vmap(
     As `eqx.filter_vmap`, arrays are mapped and other leaves are passed to every example
     as they are. Unlike there, the examples are evaluated in microbatches, and the
     outputs can be reduced on the way, so that they need never exist all at once.
+
+    An `eqx.nn.State` that is not mapped goes from one microbatch to the next, if `fun`
+    returns it too. All examples of a microbatch must return the same.
 
     !!! example
 
@@ -45,15 +51,23 @@ def micro_vmap(
         with leaves that are not arrays.
     - `in_axes`: the axis to map over, for all positional arguments; or a sequence with
         an axis, or `None` for an argument that is not mapped, for each of them. May be
-        negative. Keyword arguments are mapped over axis 0. Defaults to 0.
+        negative. Keyword arguments are mapped over axis 0, but for a single random key
+        in `key=`, which is split into one per example, `jr.split(key, rows)`, and an
+        `eqx.nn.State`. Defaults to 0.
     - `out_axes`: where the mapped axis goes in the output. Only 0 is supported.
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
         number of examples. Defaults to `None`: all at once.
     - `vmap_fn`: what vectorises a microbatch: a function like `jax.vmap`, called as
-        `vmap_fn(function_of_arrays, in_axes=..., out_axes=0)`. Defaults to `jax.vmap`.
+        `vmap_fn(function_of_arrays, in_axes=..., out_axes=0)`, or with `out_axes=(0,
+        None)` if an argument that is not mapped is an `eqx.nn.State`. Defaults to
+        `jax.vmap`.
     - `accumulator`: what to do with the outputs, as in
         [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
         to `CONCAT`: one output per example, along axis 0.
+    - `weights`: how much each example counts, as in
+        [`eqopt.microbatching.microbatch`][]: `SUM` adds `weights[i] * output[i]`, and
+        the means divide that by the sum of the weights. An example of weight 0 has no
+        part in them, even if it is NaN. A weighted sum of integers is a float.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
@@ -63,7 +77,8 @@ def micro_vmap(
     **Raises:**
 
     `ValueError` as [`eqopt.microbatching.microbatch`][] does (only that integers have a
-    mean here, as in `jnp.mean`), and if `out_axes` is not 0.
+    mean here, as in `jnp.mean`), if `out_axes` is not 0, and if examples return an
+    `eqx.nn.State` that is not the same for all of them.
     """
     check_size(microbatch_size)
     check_accumulator(accumulator)
@@ -77,6 +92,7 @@ def micro_vmap(
         microbatch_size,
         vmap_fn,
         accumulator,
+        weights,
         num_real_microbatches,
     )
     return eqx.module_update_wrapper(out)
@@ -88,6 +104,7 @@ class _MicroVmap(eqx.Module):
     microbatch_size: int | None
     vmap_fn: Callable[..., Callable[..., Any]]
     accumulator: PyTree
+    weights: Any
     num_real_microbatches: Any
 
     @property
@@ -104,30 +121,62 @@ class _MicroVmap(eqx.Module):
                 f"{len(args)} positional arguments. Give an axis or `None` for each, "
                 "or a single int for all."
             )
-        kwarg_axes = dict.fromkeys(kwargs, 0)
-        batch = find_batch(args, kwargs, in_axes, kwarg_axes, self.microbatch_size)
-        mapped_axes = tuple(axis for axis in batch.axes if axis is not None)
-        one = ft.partial(_one_example, self.fun, batch)
-        vectorised = self.vmap_fn(one, in_axes=mapped_axes, out_axes=0)
+        kwarg_axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
+        size = self.microbatch_size
+        arguments = find_arguments(args, kwargs, in_axes, kwarg_axes, size)
         return accumulate(
-            ft.partial(_examples, vectorised, batch),
-            batch,
+            ft.partial(_examples, self.fun, self.vmap_fn, arguments),
+            arguments,
             self.accumulator,
             self.num_real_microbatches,
+            self.weights,
             has_rows=True,
         )
 
 
-def _examples(vectorised: Callable[..., Any], batch: Batch, leaves: list[Any]) -> Any:
-    mapped = [x for x, a in zip(leaves, batch.axes, strict=True) if a is not None]
-    dynamic, static = vectorised(*mapped)
-    return eqx.combine(dynamic, static.value)
+def _examples(
+    fun: Callable[..., Any],
+    vmap_fn: Callable[..., Any],
+    arguments: Arguments,
+    leaves: list[Any],
+    state: Any,
+    index: Any,
+) -> Any:
+    axes = arguments.batch.axes
+    is_done = []
+
+    def one(*mapped: Array) -> Any:
+        rows = iter(mapped)
+        pairs = zip(leaves, axes, strict=True)
+        row = [x if axis is None else next(rows) for x, axis in pairs]
+        args, kwargs = arguments.rebuild(row, state, index)
+        # `jax.vmap` returns arrays only: all else goes through as metadata.
+        dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
+        is_done.append(True)
+        if state is None:
+            return dynamic, eqxi.Static(static)
+        new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
+        return (rest, eqxi.Static(static)), new
+
+    in_axes = tuple(axis for axis in axes if axis is not None)
+    mapped = [x for x, axis in zip(leaves, axes, strict=True) if axis is not None]
+    if state is None:
+        dynamic, static = vmap_fn(one, in_axes=in_axes, out_axes=0)(*mapped)
+        return eqx.combine(dynamic, static.value)
+    try:
+        out = vmap_fn(one, in_axes=in_axes, out_axes=(0, None))(*mapped)
+    except ValueError as error:
+        # If the function itself has come to its end, `vmap_fn` has found the fault.
+        if is_done and "out_axes" in str(error):
+            raise ValueError(_ROWS_DIFFER) from error
+        raise
+    (rest, static), new = out
+    return eqx.combine(eqx.combine(rest, new, is_leaf=is_state), static.value)
 
 
-def _one_example(fun: Callable[..., Any], batch: Batch, *mapped: Array) -> Any:
-    rows = iter(mapped)
-    pairs = zip(batch.leaves, batch.axes, strict=True)
-    leaves = [x if axis is None else next(rows) for x, axis in pairs]
-    # `jax.vmap` returns arrays only: whatever else there is goes through as metadata.
-    dynamic, static = eqx.partition(call(fun, batch.treedef, leaves), eqx.is_array)
-    return dynamic, eqxi.Static(static)
+_ROWS_DIFFER = (
+    "The `eqx.nn.State` in the output depends on the row, but the rows of a microbatch "
+    "run in parallel and all of them get the same: there is no telling which one the "
+    "next microbatch should have. Combine the rows, for example with `jax.lax.pmean` "
+    "and `vmap_fn=functools.partial(jax.vmap, axis_name=...)`, or use `microbatch`."
+)

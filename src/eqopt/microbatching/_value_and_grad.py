@@ -1,0 +1,134 @@
+"""The value and the gradient of a mean loss, one microbatch at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import ArrayLike, PyTree
+
+from ._accumulator import AccumulationType, check_accumulator
+from ._arguments import check_argnames, resolve_argnums
+from ._microbatch import microbatch
+from ._rows import check_size
+
+
+def micro_value_and_grad(
+    fun: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    batch_argnames: str | Sequence[str] = (),
+    microbatch_size: int | None,
+    aux_accumulator: PyTree = AccumulationType.MEAN,
+    weights: ArrayLike | None = None,
+    num_real_microbatches: ArrayLike | None = None,
+) -> Callable[..., Any]:
+    """The value and the gradient of a mean loss, with the memory of one microbatch.
+
+    As `eqx.filter_value_and_grad`, it differentiates with respect to the floating-point
+    arrays of the first argument; there is `None` in place of its other leaves. It is
+    [`eqopt.microbatching.microbatch`][] of that, with `AccumulationType.MEAN`: which
+    rows go together, and what becomes of a `key=` and of an `eqx.nn.State`, is told
+    there.
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import micro_value_and_grad
+
+        def loss_fn(model, x, y):
+            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+        @eqx.filter_jit(donate="all-except-first")
+        def train_step(batch, model, state):
+            value_and_grad = micro_value_and_grad(
+                loss_fn, batch_argnums=(1, 2), microbatch_size=64
+            )
+            loss, grads = value_and_grad(model, *batch)
+            model, state = opt.step(grads, state, model)
+            return model, state, loss
+        ```
+
+    **Arguments:**
+
+    - `fun`: a function that returns a scalar, the mean of the losses of the rows of a
+        batch, and with `has_aux` a pair of this and anything else.
+    - `has_aux`: whether it does. Defaults to `False`.
+    - `batch_argnums`: which positional arguments are batches: every array in them has
+        its rows along axis 0. May be negative, but not the first argument. `()` if
+        there are none. Defaults to 1.
+    - `batch_argnames`: which keyword arguments are batches. Defaults to none.
+    - `microbatch_size`: the number of rows per microbatch. Need not divide the number
+        of rows. `None` for one microbatch of the whole batch.
+    - `aux_accumulator`: how to combine what `fun` returns besides the loss, as in
+        [`eqopt.microbatching.microbatch`][]. Defaults to the mean.
+    - `weights`: as in [`eqopt.microbatching.microbatch`][]: how much each row counts.
+        `fun` then returns the mean that is weighted so.
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun` that returns `(value, gradient)`, or
+    `((value, aux), gradient)` with `has_aux`.
+
+    **Raises:**
+
+    `ValueError` as [`eqopt.microbatching.microbatch`][] does, and if the first argument
+    is a batch.
+    """
+    check_size(microbatch_size)
+    check_accumulator(aux_accumulator, "aux_accumulator")
+    argnums = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
+    argnames = (batch_argnames,) if isinstance(batch_argnames, str) else batch_argnames
+    if len(argnums) + len(argnames) == 0:
+        raise ValueError(
+            "`batch_argnums` and `batch_argnames` are both empty: name at least one "
+            "argument that is a batch."
+        )
+    out = _MicroValueAndGrad(
+        fun,
+        has_aux,
+        tuple(argnums),
+        tuple(argnames),
+        microbatch_size,
+        aux_accumulator,
+        weights,
+        num_real_microbatches,
+    )
+    return eqx.module_update_wrapper(out)
+
+
+class _MicroValueAndGrad(eqx.Module):
+    fun: Callable[..., Any]
+    has_aux: bool
+    batch_argnums: tuple[int, ...]
+    batch_argnames: tuple[str, ...]
+    microbatch_size: int | None
+    aux_accumulator: PyTree
+    weights: Any
+    num_real_microbatches: Any
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fun
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        argnums = resolve_argnums("batch_argnums", self.batch_argnums, len(args))
+        check_argnames("batch_argnames", "batch_argnums", self.batch_argnames, kwargs)
+        if 0 in argnums:
+            raise ValueError(
+                f"`batch_argnums={self.batch_argnums}` holds the first argument, but "
+                "the gradient is with respect to it. Pass the model first, then the "
+                "batch."
+            )
+        mean = AccumulationType.MEAN
+        value_and_grad = microbatch(
+            eqx.filter_value_and_grad(self.fun, has_aux=self.has_aux),
+            argnums,
+            self.microbatch_size,
+            ((mean, self.aux_accumulator), mean) if self.has_aux else mean,
+            argnames=self.batch_argnames,
+            weights=self.weights,
+            num_real_microbatches=self.num_real_microbatches,
+        )
+        return value_and_grad(*args, **kwargs)

@@ -1,0 +1,147 @@
+"""How much each row, and with it each microbatch, counts."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from ._rows import Split, check_shards, take_rows
+
+
+class Part(eqx.Module):
+    """What there is to know about one microbatch when its value is accumulated."""
+
+    index: Any
+    is_rest: bool  # is it the last, smaller one?
+    weight: int | Array  # how much its value counts in a mean
+    row_weights: Array | None  # how much each of its rows does; `None` if all the same
+
+
+class AbstractWeights(eqx.Module):
+    """What a value is multiplied by in a mean, and what their sum is divided by."""
+
+    split: eqx.AbstractVar[Split]
+    has_rows: eqx.AbstractVar[bool]  # has the output one entry per row?
+
+    @abc.abstractmethod
+    def part(self, index: Any, is_rest: bool) -> Part:
+        """The microbatch `index`."""
+
+    @abc.abstractmethod
+    def of_all(self) -> float | Array:
+        """The weight of all microbatches together."""
+
+    @abc.abstractmethod
+    def of_first(self, executed: int | Array) -> float | Array:
+        """The weight of the first microbatches together."""
+
+
+class _Equal(AbstractWeights):
+    """Every row counts the same: microbatches are weighted by their rows."""
+
+    split: Split
+    has_rows: bool
+
+    def part(self, index: Any, is_rest: bool) -> Part:
+        split = self.split
+        # Aggregated rows are a sum already.
+        is_one = self.has_rows or self._unit > 1
+        weight = 1 if is_one else (split.size, split.rest)[is_rest]
+        return Part(index, is_rest, weight, None)
+
+    def of_all(self) -> float:
+        return self.split.rows / self._unit
+
+    def of_first(self, executed: int | Array) -> float | Array:
+        size, rows = self.split.size, self.split.rows
+        if isinstance(executed, int):
+            return max(1, min(executed * size, rows)) / self._unit
+        return jnp.clip(executed * size, 1, rows) / self._unit
+
+    @property
+    def _unit(self) -> int:
+        # Full microbatches are counted in units of one if there are no others.
+        is_equal = self.split.rest == 0 and not self.has_rows
+        return self.split.size if is_equal else 1
+
+
+class _Given(AbstractWeights):
+    """Every row has its weight: microbatches are weighted by their sum."""
+
+    rows: Float[Array, " rows"]
+    microbatches: Float[Array, " microbatches"]
+    split: Split
+    has_rows: bool
+
+    def part(self, index: Any, is_rest: bool) -> Part:
+        if self.has_rows:
+            rows = take_rows(self.rows, 0, self.split, None if is_rest else index)
+            return Part(index, is_rest, 1, rows)
+        return Part(index, is_rest, self.microbatches[index], None)
+
+    def of_all(self) -> Array:
+        return _divisor(jnp.sum(self.microbatches))
+
+    def of_first(self, executed: int | Array) -> Array:
+        index = np.arange(self.split.total, dtype=np.int32)
+        return _divisor(jnp.sum(jnp.where(index < executed, self.microbatches, 0)))
+
+
+def _divisor(total: Array) -> Array:
+    # Where nothing counts, the sum is zero, and so is the mean.
+    return jnp.where(total == 0, 1, total)
+
+
+def make_weights(weights: Any, split: Split, has_rows: bool) -> AbstractWeights:
+    """The weights of microbatches, from those that the user gives to rows, if any.
+
+    `has_rows`: whether the function's output has one entry per row.
+    """
+    if weights is None:
+        return _Equal(split=split, has_rows=has_rows)
+    rows = _check(weights, split)
+    filled = rows[: split.count * split.size] if split.rest else rows
+    microbatches = jnp.sum(jnp.reshape(filled, (split.size, split.count)), axis=0)
+    if split.rest:
+        last = jnp.sum(rows[-split.rest :], keepdims=True)
+        microbatches = jnp.concatenate([microbatches, last])
+    return _Given(rows=rows, microbatches=microbatches, split=split, has_rows=has_rows)
+
+
+def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
+    if np.shape(weights) != (split.rows,):
+        raise ValueError(
+            f"`weights` has shape {np.shape(weights)}, but the batch has {split.rows} "
+            f"rows. Expected one weight for each: shape ({split.rows},)."
+        )
+    dtype = jnp.result_type(weights)
+    if jnp.issubdtype(dtype, jnp.complexfloating) or not (
+        jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_
+    ):
+        raise ValueError(
+            f"`weights` has dtype {dtype}. Expected real numbers, integers or bools."
+        )
+    is_known = not isinstance(weights, Tracer)
+    if is_known and getattr(weights, "is_fully_addressable", True):
+        lowest = np.min(np.asarray(weights, np.float32))
+        if lowest < 0:
+            raise ValueError(
+                f"`weights` must not be negative, but the lowest is {lowest}. A row "
+                "that is not to count has weight 0."
+            )
+    check_shards("weights", weights, 0, split)
+    return jnp.asarray(weights, dtype if dtype == jnp.float64 else jnp.float32)
+
+
+def weigh(values: Array, weights: Array) -> Array:
+    """`weights * values`, where the former has the first axes of the latter.
+
+    What has weight 0 counts for nothing, also if it is not finite.
+    """
+    axes = tuple(range(weights.ndim, values.ndim))
+    weights = jnp.expand_dims(weights, axes)
+    return jnp.where(weights == 0, 0, values * weights.astype(values.dtype))

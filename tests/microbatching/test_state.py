@@ -1,0 +1,242 @@
+"""An `eqx.nn.State` goes from microbatch to microbatch."""
+
+import functools as ft
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from eqopt.microbatching import (
+    AccumulationType,
+    Accumulator,
+    micro_grad,
+    micro_value_and_grad,
+    micro_vmap,
+    microbatch,
+)
+
+
+SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
+CONCAT = AccumulationType.CONCAT
+
+
+class Model(eqx.Module):
+    linear: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+
+    def __init__(self, mode, *, key):
+        self.linear = eqx.nn.Linear(3, 4, key=key)
+        self.norm = eqx.nn.BatchNorm(4, "batch", mode=mode)
+
+    def __call__(self, x, state):
+        return self.norm(jnp.tanh(self.linear(x)), state)
+
+
+def loss(model, x, state):
+    axes = (0, None)
+    batched = jax.vmap(model, axis_name="batch", in_axes=axes, out_axes=axes)
+    y, state = batched(x, state)
+    return jnp.mean((y - 1) ** 4), state
+
+
+value_and_grad = eqx.filter_jit(eqx.filter_value_and_grad(loss, has_aux=True))
+
+
+def assert_close(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+@pytest.mark.parametrize("rows", [8, 10])
+def test_batch_norm(mode, rows):
+    """As in a loop over the microbatches, whichever way it is written."""
+    model, initial = eqx.nn.make_with_state(Model)(mode, key=jr.key(0))
+    x = jr.normal(jr.key(1), (rows, 3))
+    parts = [x[i:8:2] for i in range(2)] + ([x[8:]] if rows > 8 else [])
+    states, values, grads = [initial], [], []
+    for part in parts:
+        (value, state), grad = value_and_grad(model, part, states[-1])
+        states.append(state)
+        n = len(part)
+        values.append(value * n)
+        grads.append(jax.tree.map(lambda g, n=n: g * n, grad))
+    value = sum(values) / rows
+    grad = jax.tree.map(lambda *g: sum(g) / rows, *grads)
+
+    @eqx.filter_jit
+    def micro(model, x, state, k):
+        fun = eqx.filter_value_and_grad(loss, has_aux=True)
+        arguments = {"num_real_microbatches": k}
+        return (
+            microbatch(fun, 1, 4, MEAN, **arguments)(model, x, state),
+            microbatch(fun, 1, 4, ((MEAN, SUM), MEAN), **arguments)(
+                model, x, state=state
+            ),
+            micro_value_and_grad(loss, True, microbatch_size=4, **arguments)(
+                model, x, state
+            ),
+        )
+
+    for out in micro(model, x, initial, None):
+        assert_close(out, ((value, states[-1]), grad))
+    for k in (0, 1, len(parts)):
+        for out in micro(model, x, initial, jnp.array(k)):
+            assert_close(out[0][1], states[k])
+    ((_, state), _), *_ = micro(model, x, initial, 1)
+    assert_close(state, states[1])
+
+
+class Counter(eqx.Module):
+    """Counts its calls, and adds up what it has been called with."""
+
+    count: eqx.nn.StateIndex
+    total: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.count = eqx.nn.StateIndex(jnp.zeros((), jnp.int32))
+        self.total = eqx.nn.StateIndex(jnp.zeros(()))
+
+    def __call__(self, x, state, total=0.0):
+        state = state.set(self.count, state.get(self.count) + 1)
+        return x, state.set(self.total, state.get(self.total) + total)
+
+
+counter, zero = eqx.nn.make_with_state(Counter)()
+
+
+def read(state):
+    return state.get(counter.count).item(), state.get(counter.total).item()
+
+
+def test_the_accumulator_is_for_the_rest():
+    fun = lambda x, state: {"y": x, "s": counter(x, state, jnp.sum(x))[1], "n": "name"}
+    largest = Accumulator(
+        init=lambda like: jnp.zeros(like.shape),
+        update=lambda carry, value, index: jnp.maximum(carry, jnp.max(value)),
+        finalize=lambda carry: carry,
+        aggregate=lambda values: jnp.max(values, axis=0),
+    )
+    x = jnp.arange(5.0)
+    # A tree of accumulators for the State too, as from `jax.tree.map` over the output.
+    like_state = jax.tree.map(lambda _: SUM, zero)
+    for s in (CONCAT, MEAN, largest, like_state):
+        out = microbatch(fun, 0, 2, {"y": CONCAT, "s": s, "n": SUM})(x, zero)
+        np.testing.assert_array_equal(out["y"], x)
+        assert out["n"] == "name"
+        assert read(out["s"]) == (3, 10.0)
+    assert read(microbatch(fun, 0, 2, CONCAT)(x, state=zero)["s"]) == (3, 10.0)
+    assert read(zero) == (0, 0.0)
+
+
+def test_the_state_alone():
+    fun = lambda x, state: counter(x, state, jnp.sum(x))[1]
+    assert read(microbatch(fun, 0, 2)(jnp.arange(5.0), zero)) == (3, 10.0)
+
+
+def test_a_state_that_is_only_read_is_an_argument_like_others():
+    fun = lambda x, state: x + state.get(counter.total)
+    np.testing.assert_array_equal(microbatch(fun, 0, 2, CONCAT)(jnp.ones(3), zero), 1)
+    vmapped = micro_vmap(fun, microbatch_size=2)
+    np.testing.assert_array_equal(vmapped(jnp.ones(3), state=zero), 1)
+
+
+@pytest.mark.parametrize("size", [None, 2, 3])
+def test_rows_that_agree_on_the_state(size):
+    calls = 1 if size is None else -(-5 // size)
+    x = jnp.arange(5.0)
+    fun = lambda x, state: counter(2 * x, state, 1.5)
+
+    @eqx.filter_jit
+    def micro(x, state, k):
+        arguments = {"microbatch_size": size, "num_real_microbatches": k}
+        return (
+            micro_vmap(fun, (0, None), **arguments)(x, state),
+            micro_vmap(fun, vmap_fn=eqx.filter_vmap, **arguments)(x, state=state),
+        )
+
+    for k in (None, jnp.array(calls)):
+        for y, state in micro(x, zero, k):
+            np.testing.assert_array_equal(y, 2 * x)
+            assert read(state) == (calls, 1.5 * calls)
+
+
+def test_rows_that_are_combined():
+    """With the name of the axis, rows can agree on what depends on all of them."""
+
+    def fun(x, state):
+        return counter(x, state, jax.lax.psum(x, "rows"))
+
+    vmap_fn = ft.partial(jax.vmap, axis_name="rows")
+    micro = micro_vmap(fun, (0, None), microbatch_size=2, vmap_fn=vmap_fn)
+    y, state = micro(jnp.arange(5.0), zero)
+    np.testing.assert_array_equal(y, jnp.arange(5.0))
+    assert read(state) == (3, 10.0)
+
+
+def test_micro_grad():
+    fun = lambda w, x, state: (w * x.sum(), {"state": counter(x, state, w)[1], "x": x})
+    micro = eqx.filter_jit(micro_grad(fun, True, microbatch_size=2))
+    grads, per_example = micro(jnp.float32(2), jnp.arange(5.0), zero)
+    assert grads == 10
+    assert read(per_example.aux["state"]) == (3, 6.0)
+    np.testing.assert_array_equal(per_example.aux["x"][:, 0], jnp.arange(5.0))
+
+
+def test_it_can_be_differentiated_and_vectorised():
+    """The State is on the way from the parameters to the result."""
+    x, ws = jnp.arange(1.0, 6.0), jnp.array([0.5, 1.0, 2.0])
+
+    def total(w, state):
+        fun = lambda w, x, state: counter(w * x, state, jnp.sum(w * x) ** 2)
+        _, state = microbatch(fun, 1, 2, CONCAT)(w, x, state)
+        return state.get(counter.total)
+
+    # The microbatches of a batch of 1, 2, 3, 4, 5: 1 + 3, 2 + 4, and 5.
+    values, grads = jax.jit(jax.vmap(jax.value_and_grad(total), (0, None)))(ws, zero)
+    np.testing.assert_allclose(values, ws**2 * (16 + 36 + 25), rtol=1e-6)
+    np.testing.assert_allclose(grads, 2 * ws * (16 + 36 + 25), rtol=1e-6)
+
+
+def test_an_ensemble_of_states_is_mapped():
+    """Without a State among the unmapped arguments, those in the output are rows."""
+    models, states = micro_vmap(
+        lambda key: eqx.nn.make_with_state(Model)("batch", key=key), microbatch_size=2
+    )(jr.split(jr.key(0), 3))
+    assert states.get(models.norm.batch_counter).shape == (3,)
+    _, states = micro_vmap(lambda m, s: (0, s), microbatch_size=2)(models, states)
+    assert states.get(models.norm.batch_counter).shape == (3,)
+
+
+def test_weak_types_and_second_steps():
+    """A step compiles once more at most: when a weak type has become a strong one."""
+    count = 0
+
+    class Weak(eqx.Module):
+        index: eqx.nn.StateIndex
+
+        def __init__(self):
+            self.index = eqx.nn.StateIndex(0.0)
+
+    model, state = eqx.nn.make_with_state(Weak)()
+
+    @eqx.filter_jit
+    def step(x, state):
+        nonlocal count
+        count += 1
+
+        def fun(x, state):
+            total = state.get(model.index) + 1
+            return state.set(model.index, total)
+
+        return microbatch(fun, 0, 2)(x, state)
+
+    for _ in range(3):
+        state = step(jnp.ones(5), state)
+    assert state.get(model.index) == 9
+    assert count == 1

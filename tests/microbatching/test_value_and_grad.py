@@ -1,0 +1,178 @@
+"""`micro_value_and_grad` against `eqx.filter_value_and_grad`, and in a train step."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.microbatching import AccumulationType, micro_value_and_grad
+
+
+SUM, CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
+
+
+class Model(eqx.Module):
+    mlp: eqx.nn.MLP
+    table: jax.Array
+    scale: float
+    activation: object
+
+    def __call__(self, x):
+        return self.activation(self.mlp(x[self.table]) * self.scale)
+
+
+@pytest.fixture
+def model(getkey):
+    return Model(eqx.nn.MLP(3, 2, 4, 1, key=getkey()), jnp.arange(3), 2.0, jnp.tanh)
+
+
+def assert_close(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def loss(model, x, y):
+    return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+
+@pytest.mark.parametrize("size", [None, 4, 5, 10])
+def test_agrees_with_the_whole_batch(size, model, getkey):
+    x, y = jr.normal(getkey(), (10, 3)), jr.normal(getkey(), (10, 2))
+
+    @eqx.filter_jit
+    def both(model, x, y):
+        expected = eqx.filter_value_and_grad(loss)(model, x, y)
+        arguments = {"microbatch_size": size}
+        ways = [
+            micro_value_and_grad(loss, batch_argnums=(1, 2), **arguments)(model, x, y),
+            micro_value_and_grad(loss, batch_argnums=(-1, 1), **arguments)(model, x, y),
+            micro_value_and_grad(
+                loss, batch_argnums=(), batch_argnames=("y", "x"), **arguments
+            )(model, x=x, y=y),
+            micro_value_and_grad(loss, batch_argnames="y", **arguments)(model, x, y=y),
+        ]
+        return ways, expected
+
+    ways, expected = both(model, x, y)
+    for way in ways:
+        assert_close(way, expected)
+        grads = way[1]
+        assert grads.table is grads.scale is grads.activation is None
+
+
+def test_aux(model, getkey):
+    x, y = jr.normal(getkey(), (7, 3)), jr.normal(getkey(), (7, 2))
+
+    def fun(model, x, y):
+        value = loss(model, x, y)
+        return value, {"loss": value, "rows": jnp.array(len(x)), "x": x, "n": "name"}
+
+    kinds = {"loss": AccumulationType.MEAN, "rows": SUM, "x": CONCAT, "n": SUM}
+    micro = micro_value_and_grad(
+        fun, True, batch_argnums=(1, 2), microbatch_size=3, aux_accumulator=kinds
+    )
+    (value, aux), grads = eqx.filter_jit(micro)(model, x, y)
+    expected = eqx.filter_jit(eqx.filter_value_and_grad(loss))(model, x, y)
+    assert_close((value, grads), expected)
+    assert_close(aux["loss"], value)
+    assert (aux["rows"], aux["n"]) == (7, "name")
+    np.testing.assert_array_equal(aux["x"], x)
+    mean = micro_value_and_grad(
+        lambda *args: (loss(*args), loss(*args)),
+        True,
+        batch_argnums=(1, 2),
+        microbatch_size=3,
+    )
+    (value, aux), _ = eqx.filter_jit(mean)(model, x, y)
+    assert_close(aux, value)
+
+
+def test_low_precision(getkey):
+    w, x = jr.normal(getkey(), (3,), jnp.bfloat16), jnp.ones((512, 3), jnp.bfloat16)
+    micro = micro_value_and_grad(lambda w, x: jnp.mean(x @ w), microbatch_size=2)
+    value, grad = eqx.filter_jit(micro)(w, x)
+    assert value.dtype == grad.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(grad, np.float32), 1)
+
+
+def test_num_real_microbatches():
+    for k in (3, jnp.array(3)):
+        micro = micro_value_and_grad(
+            lambda c, x: c * x.mean(), microbatch_size=4, num_real_microbatches=k
+        )
+        out = eqx.filter_jit(micro)(jnp.float32(2), jnp.ones(16))
+        assert out == (1.5, 0.75)
+
+
+def test_it_trains_with_all_buffers_donated(model, getkey):
+    x = jr.normal(getkey(), (64, 3))
+    y = jnp.stack([x.sum(1), x.prod(1)], 1) / 4
+    opt = eqopt.Adam(1e-2)
+    count = 0
+
+    @eqx.filter_jit(donate="all-except-first")
+    def step(batch, model, state):
+        nonlocal count
+        count += 1
+        value_and_grad = micro_value_and_grad(
+            loss, batch_argnums=(1, 2), microbatch_size=12
+        )
+        value, grads = value_and_grad(model, *batch)
+        return value, *opt.step(grads, state, model)
+
+    state = opt.init(model)
+    before = model.mlp.layers[0].weight
+    values = []
+    for _ in range(50):
+        value, model, state = step((x, y), model, state)
+        values.append(value)
+    assert before.is_deleted()
+    assert values[-1] < 0.5 * values[0]
+    assert count == 1
+
+
+def test_traced_once_per_shape():
+    count = 0
+
+    def fun(w, x, *, key):
+        nonlocal count
+        count += 1
+        return jnp.sum(w * x * jr.normal(key))
+
+    @eqx.filter_jit
+    def micro(w, x, key, weights):
+        grad_fn = micro_value_and_grad(fun, microbatch_size=2, weights=weights)
+        return grad_fn(w, x, key=key)
+
+    for i in range(3):
+        micro(jnp.float32(i), jnp.ones(6), jr.key(i), jnp.full(6, float(i)))
+    assert count == 1
+    micro(jnp.float32(1), jnp.ones(7), jr.key(1), jnp.ones(7))
+    assert count == 3
+
+
+def test_it_can_be_transformed(getkey):
+    w, x = jr.normal(getkey(), (2, 3)), jr.normal(getkey(), (2, 5, 3))
+
+    def fun(w, x):
+        return jnp.mean(jnp.tanh(x @ w) ** 2)
+
+    def penalty(value_and_grad, w, x):
+        value, grad = value_and_grad(w, x)
+        return value + jnp.sum(grad**2)
+
+    micro = micro_value_and_grad(fun, microbatch_size=2)
+    for f in (lambda g: g, lambda g: jax.grad(lambda w, x: penalty(g, w, x))):
+        actual, expected = (
+            jax.jit(jax.vmap(f(g)))(w, x) for g in (micro, jax.value_and_grad(fun))
+        )
+        assert_close(actual, expected)
+
+
+def test_it_looks_like_the_function():
+    assert micro_value_and_grad(loss, microbatch_size=2).__name__ == "loss"
