@@ -1,4 +1,5 @@
 from . import (
+    aggregating as aggregating,
     groups as groups,
     microbatching as microbatching,
     numerics as numerics,

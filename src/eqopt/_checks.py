@@ -140,6 +140,8 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
 
 _EXTRAS = {
     "grad_fn": "the gradients as a function of the parameters",
+    "sample_size": "the number of gradients whose mean the updates are",
+    "sum_sq_diff_grads": "the sums of their squared differences from that mean",
     "value": "the loss at the parameters, one real number",
     "value_fn": "the loss as a function of the parameters",
 }

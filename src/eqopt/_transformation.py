@@ -255,13 +255,18 @@ class AbstractOptimizer(AbstractFused):
         return self.chain._finish(pipeline, state)
 
 
-def check_state(transformation: AbstractTransformation, state: State) -> None:
+def check_state(
+    transformation: AbstractTransformation,
+    state: State,
+    expected: type | None = None,
+) -> None:
     """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
 
-    Likewise if it could not say because a schedule has not been evaluated.
+    Likewise if it could not say because a schedule has not been evaluated. `expected` is
+    for an `init` whose hyperparameters decide on the type.
     """
     check_no_schedule(transformation)
-    expected = _state_type(type(transformation))
+    expected = expected or _state_type(type(transformation))
     if not isinstance(state, expected):
         name = type(transformation).__name__
         found, own = type(state).__qualname__, expected.__qualname__

@@ -142,6 +142,8 @@ def test_table_of_names_is_true():
         "eqopt.ScaleByTree",
         "eqopt.SigmaRule",
         "eqopt.SkipStep",
+        "eqopt.aggregating.GradientNoiseScale",
+        "eqopt.aggregating.gradient_noise_scale",
         "eqopt.equation",
         "eqopt.microbatching.micro_value_and_grad",
     }

@@ -6,6 +6,7 @@ about it stands in its row.
 
 import importlib
 import pkgutil
+import types
 
 import equinox as eqx
 
@@ -28,7 +29,9 @@ TELLING = {n for cls, n in _FIRST.items() if not issubclass(cls, AbstractOptimiz
 
 def concrete_transformations() -> set[type]:
     """The classes of all public transformations that can be instantiated."""
-    public = (getattr(eqopt, name) for name in dir(eqopt))
+    public = [getattr(eqopt, name) for name in dir(eqopt)]
+    rooms = [room for room in public if isinstance(room, types.ModuleType)]
+    public += [getattr(room, name) for room in rooms for name in dir(room)]
     return {
         cls
         for cls in public

@@ -132,5 +132,14 @@ class PerExample(AbstractTransformation):
         return self.inner.init(params)
 
     def update(self, updates, state, params=None, **extra):
-        batch = jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates)
-        return self.inner.update(batch, state, params, **extra)
+        return self.inner.update(_batch_of(updates), state, params, **extra)
+
+    def step(self, grads, state, params, **extra):
+        return self.inner.step(_batch_of(grads), state, params, **extra)
+
+    def eval_params(self, state, params):
+        return self.inner.eval_params(state, params)
+
+
+def _batch_of(updates):
+    return jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates)

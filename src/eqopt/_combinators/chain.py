@@ -69,19 +69,7 @@ class Chain(AbstractFused):
         return params, lambda: tuple(promise() for promise in promises)
 
     def _states(self, state: State) -> Sequence[State]:
-        if type(state) is not tuple or len(state) != len(self):
-            found = (
-                f"a tuple of {len(state)}"
-                if isinstance(state, tuple)
-                else f"a {type(state).__name__}"
-            )
-            raise TypeError(
-                f"The state of this Chain is a tuple of {len(self)} states, one for each "
-                f"of {[type(t).__name__ for t in self.transformations]}, but it was "
-                f"given {found}. Is it the state of another optimizer? Pass what `init` "
-                "or `update` of this Chain returned."
-            )
-        return state
+        return checked_states(self, self.transformations, state)
 
 
 class NamedChain(AbstractFused):
@@ -170,6 +158,28 @@ def checked_parts(
                 )
             )
     return tuple(transformations.values())
+
+
+def checked_states(
+    owner: AbstractTransformation,
+    transformations: Sequence[AbstractTransformation],
+    state: State,
+) -> tuple[State, ...]:
+    """`state`; raises a `TypeError` unless it is a tuple of as many states."""
+    count, name = len(transformations), type(owner).__name__
+    if type(state) is not tuple or len(state) != count:
+        found = (
+            f"a tuple of {len(state)}"
+            if isinstance(state, tuple)
+            else f"a {type(state).__name__}"
+        )
+        raise TypeError(
+            f"The state of this {name} is a tuple of {count} states, one for each of "
+            f"{[type(t).__name__ for t in transformations]}, but it was given {found}. "
+            "Is it the state of another optimizer? Pass what `init` or `update` of this "
+            f"{name} returned."
+        )
+    return state
 
 
 def _feed_all(transformations, states, pipeline):

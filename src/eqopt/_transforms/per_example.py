@@ -113,10 +113,16 @@ def per_example_layer_norm_clip(
     return treedef.unflatten(sums), treedef.unflatten(numbers)
 
 
-def batch_size(owner: str, grads: Updates, params: Params | None = None) -> int:
+def batch_size(
+    owner: str,
+    grads: Updates,
+    params: Params | None = None,
+    axes: tuple[int, ...] = (0,),
+) -> int:
     """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
 
-    It is 1 if there are no leaves.
+    They are along `axes`, together; all other axes are those of the parameters. It is 1
+    if there are no leaves.
     """
     leaves, treedef = flatten_updates(grads)
     ps = leaves if params is None else align(treedef, params, "params", grads)
@@ -125,21 +131,34 @@ def batch_size(owner: str, grads: Updates, params: Params | None = None) -> int:
         if g is None:
             continue
         is_known = params is not None and hasattr(p, "shape")
-        if g.ndim == 0 or (is_known and g.shape[1:] != p.shape):
+        size, shape = _split(g.shape, axes)
+        if size is None or (is_known and shape != p.shape):
             of_parameters = f" of parameters of shape {p.shape}" if is_known else ""
+            where = "their first axis" if axes == (0,) else f"the axes {axes}"
             raise ValueError(
                 f"{owner} takes per-example gradients, which have the examples along "
-                f"their first axis, but at `{keystr(grads, i)}` there is one of shape "
+                f"{where}, but at `{keystr(grads, i)}` there is one of shape "
                 f"{g.shape}{of_parameters}. {_HOW_TO}"
             )
-        first = first or (i, g.shape[0])
-        if g.shape[0] != first[1] or g.shape[0] == 0:
+        first = first or (i, size)
+        if size != first[1] or size == 0:
             raise ValueError(
                 f"{owner} takes the gradients of one or more examples, but there are "
-                f"{first[1]} at `{keystr(grads, first[0])}`, and {g.shape[0]} at "
+                f"{first[1]} at `{keystr(grads, first[0])}`, and {size} at "
                 f"`{keystr(grads, i)}`. {_HOW_TO}"
             )
     return 1 if first is None else first[1]
+
+
+def _split(
+    shape: tuple[int, ...], axes: tuple[int, ...]
+) -> tuple[int | None, tuple[int, ...]]:
+    """How many there are along `axes` (`None` if these are not there), and the rest."""
+    named = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
+    if len(named) < len(axes):
+        return None, shape
+    rest = tuple(n for i, n in enumerate(shape) if i not in named)
+    return math.prod(shape[axis] for axis in named), rest
 
 
 _HOW_TO = (

@@ -1,0 +1,27 @@
+from ._aggregator import AbstractAggregator as AbstractAggregator
+from ._average import (
+    AccumulateAvgUpdates as AccumulateAvgUpdates,
+    AccumulateAvgUpdatesState as AccumulateAvgUpdatesState,
+    AverageIncrementallyUpdates as AverageIncrementallyUpdates,
+    AveragePerElementUpdates as AveragePerElementUpdates,
+)
+from ._moments import (
+    PerElementMeanAndSumSqDiffGrads as PerElementMeanAndSumSqDiffGrads,
+    PerElementMeanAndSumSqDiffGradsState as PerElementMeanAndSumSqDiffGradsState,
+)
+from ._noise_scale import (
+    GradientNoiseScale as GradientNoiseScale,
+    gradient_noise_scale as gradient_noise_scale,
+)
+from ._process import (
+    Process as Process,
+    add_mean_variance_to_opt as add_mean_variance_to_opt,
+)
+from ._sizes import (
+    get_batch_size_from_per_elt_updates as get_batch_size_from_per_elt_updates,
+)
+from ._tracking import (
+    PerElementMeanAndVarianceEMAState as PerElementMeanAndVarianceEMAState,
+    TrackPerElementMeanAndVarianceWithEMA as TrackPerElementMeanAndVarianceWithEMA,
+    get_unbiased_mean_and_variance_ema as get_unbiased_mean_and_variance_ema,
+)

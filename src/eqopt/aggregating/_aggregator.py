@@ -1,0 +1,93 @@
+"""The protocol of aggregators."""
+
+import abc
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from .._transformation import AbstractTransformation
+from .._types import Params, State, Updates
+from ..tree import get_all_with_path
+
+
+class AbstractAggregator(AbstractTransformation):
+    """A transformation that makes one update of many.
+
+    What goes in has the gradients of several elements (examples, say) along further axes,
+    or comes from several calls; what comes out is like the parameters. It stands first in
+    an [`eqopt.Chain`][], or in an [`eqopt.aggregating.Process`][], which also hands on
+    what else the aggregator has found out.
+
+    Subclass it and implement `init` and `aggregate`; `update` follows.
+
+    An aggregator that needs several calls has a 0-d bool array called `ready` in its
+    state: whether what it returned last is the result. Where it is not, `update` gives
+    zeros, and a `Process` stands still.
+
+    !!! example
+
+        ```python
+        class Median(eqopt.aggregating.AbstractAggregator):
+            def init(self, params):
+                return None
+
+            def aggregate(self, updates, state, params=None, **extra):
+                medians = jax.tree.map(lambda g: jnp.median(g, axis=0), updates)
+                return medians, {}, state
+
+
+        opt = eqopt.Chain(Median(), eqopt.Adam(1e-3))
+        ```
+    """
+
+    @abc.abstractmethod
+    def aggregate(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, dict[str, Any], State]:
+        """The aggregated updates, what else there is to say of them, and the new state.
+
+        **Arguments:**
+
+        - `updates`: a tree like the parameters', with inexact arrays and `None`; the
+            arrays may have further axes.
+        - `state`, `params`, `extra`: as in `update`.
+
+        **Returns:**
+
+        Updates with the structure and shapes of the parameters, which may be of a higher
+        precision than the given ones, and are of use only where the new state does not
+        say that it is not `ready`; then a dictionary of extra arguments for the
+        transformations that come after; and the new state.
+        """
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        aggregated, _, state = self.aggregate(updates, state, params, **extra)
+        ready = is_ready(state)
+        if ready is not True:
+            # Chosen, not multiplied: what is not ready may be NaN.
+            aggregated = jax.tree.map(lambda u: jnp.where(ready, u, 0), aggregated)
+        return rounded(aggregated, updates), state
+
+
+def is_ready(state: State) -> Bool[Array, ""] | bool:
+    """Whether all that is called `ready` in a state is true; `True` if nothing is."""
+    flags = [flag for _, flag in get_all_with_path(state, "ready")]
+    return functools.reduce(jnp.logical_and, flags) if flags else True
+
+
+def rounded(aggregated: Updates, updates: Updates) -> Updates:
+    """Aggregated updates in the dtypes of those they were made of."""
+    return jax.tree.map(lambda u, g: u.astype(g.dtype), aggregated, updates)

@@ -1,0 +1,255 @@
+"""Means over the elements of a call, over calls, and over both."""
+
+import dataclasses
+import functools
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from .._checks import check_count
+from .._equations import equation
+from .._leaves import flatten_updates, map_parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import check_state
+from .._types import Params, State, Updates
+from ..numerics import common_dtype
+from ..tree._like import full_like_leaf
+from ._aggregator import AbstractAggregator
+from ._sizes import Axes, as_tuple, check_axes, hashable, hashable_or_none, size_of
+
+
+class AveragePerElementUpdates(AbstractAggregator):
+    r"""Takes the mean over the elements of each call.
+
+    $$u = \frac{1}{B} \sum_{i=1}^{B} g_i$$
+
+    Means are computed in at least float32.
+
+    **Arguments:**
+
+    - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
+        Negative ones count from the end.
+
+    **Raises:**
+
+    A `ValueError` if `per_elt_axis` names no axis, or one of them twice; in `update`, one
+    that names the key path if updates have no such axes, or not equally many elements.
+    """
+
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
+
+    def __check_init__(self):
+        check_axes(type(self).__name__, self.per_elt_axis)
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def aggregate(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, dict[str, Any], None]:
+        check_state(self, state)
+        means, _ = element_means(self, updates, params)
+        return means, {}, None
+
+
+class AccumulateAvgUpdatesState(eqx.Module):
+    """The mean so far.
+
+    **Attributes:**
+
+    - `micro_step`: how many calls it is of, a 0-d int32 array; 0 if that was the last.
+    - `ready`: whether the last call was the last one of a mean, a 0-d bool array.
+    - `sample_size`: how many elements the mean is of, a 0-d int32 array.
+    - `avg_grad`: the mean, a tree like the parameters in at least float32. (When it is
+        `ready`, it stays until the next call overwrites it.)
+    """
+
+    micro_step: Int[Array, ""]
+    ready: Bool[Array, ""]
+    sample_size: Int[Array, ""]
+    avg_grad: Updates
+
+
+@equation
+def accumulate(
+    g: Inexact[Array, "*leaf"],
+    avg_grad: Inexact[Array, "*leaf"],
+    *,
+    part: Float[Array, ""],
+    is_first: Bool[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    # Chosen, not multiplied by zero: NaNs of the last mean are gone.
+    old = jnp.where(is_first, 0, avg_grad)
+    return g, old + (g - old) * part
+
+
+class AccumulateAvgUpdates(AbstractAggregator):
+    r"""Takes the mean of the updates of several calls.
+
+    $$u_t = \begin{cases}
+        \frac{1}{k} (g_{t-k+1} + \dots + g_t) & t = k, 2k, 3k, … \\
+        0 & \text{otherwise.}
+      \end{cases}$$
+
+    In an [`eqopt.aggregating.Process`][] the optimizer stands still in between; in a
+    chain it would step on zeros. If you need nothing else, use [`eqopt.MultiSteps`][],
+    which can also skip or weight mini-batches.
+
+    **Arguments:**
+
+    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
+        integer 1.
+
+    **Raises:**
+
+    A `ValueError` if `accumulation_steps` is smaller or no integer.
+    """
+
+    accumulation_steps: int | Int[Array, ""]
+
+    def __check_init__(self):
+        check_count(self, "accumulation_steps")
+
+    def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
+        return _start(self, params)
+
+    def aggregate(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
+        return _accumulated(self, updates, 1, state)
+
+
+class AverageIncrementallyUpdates(AbstractAggregator):
+    r"""Takes the mean over the elements of several calls.
+
+    With $g_{t,i}$ the update of element $i$ in call $t$, it is
+
+    $$\sum_{t=1}^{k} \sum_{i=1}^{B_t} g_{t,i} \Big/ \sum_{t=1}^{k} B_t$$
+
+    after every $k$ calls, which need not have equally many elements, and 0 in all others.
+    In an [`eqopt.aggregating.Process`][] the optimizer stands still there.
+
+    **Arguments:**
+
+    - `per_elt_axis`: as in [`eqopt.aggregating.AveragePerElementUpdates`][]; `None` if
+        each call is for one element, which has no axis, as in
+        [`eqopt.aggregating.AccumulateAvgUpdates`][].
+    - `accumulation_steps`: $k$, as there.
+
+    **Raises:** as these.
+    """
+
+    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable_or_none)
+    accumulation_steps: int | Int[Array, ""]
+
+    def __check_init__(self):
+        check_axes(type(self).__name__, self.per_elt_axis)
+        check_count(self, "accumulation_steps")
+
+    def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
+        return _start(self, params)
+
+    def aggregate(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
+        if self.per_elt_axis is None:
+            return _accumulated(self, updates, 1, state)
+        means, size = element_means(self, updates, params)
+        return _accumulated(self, means, size, state)
+
+
+def element_means(
+    owner: Any, updates: Updates, params: Params | None
+) -> tuple[Updates, int]:
+    """The means over the elements, and how many these are."""
+    size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
+    leaves, treedef = flatten_updates(updates)
+    axes = as_tuple(owner.per_elt_axis)
+    means = [None if g is None else _mean(g, axes) for g in leaves]
+    return treedef.unflatten(means), size
+
+
+@functools.partial(jax.jit, static_argnames="axes")
+def _mean(g: Inexact[Array, "..."], axes: tuple[int, ...]) -> Inexact[Array, "..."]:
+    return jnp.mean(g.astype(common_dtype(g.dtype, jnp.float32)), axes)
+
+
+_S = TypeVar("_S", bound=eqx.Module)
+
+
+def is_accumulating(owner: Any) -> bool:
+    """Whether it takes more than one call, as far as one knows before it is traced."""
+    steps = owner.accumulation_steps
+    return not (isinstance(steps, int) and steps == 1)
+
+
+def zeros_in_float32(params: Params) -> Updates:
+    """Zeros like the parameters, in at least float32."""
+    dtype = lambda p: common_dtype(p.dtype, jnp.float32)
+    return map_parameters(lambda p: full_like_leaf(p, 0, dtype(p)), params)
+
+
+def count_on(
+    owner: Any, state: _S, size: int
+) -> tuple[_S, Bool[Array, ""], Float[Array, ""]]:
+    """The state with new counters, whether it starts anew, and the new elements' share.
+
+    **Arguments:**
+
+    - `owner`: the aggregator.
+    - `state`: with the fields `micro_step`, `ready` and `sample_size`.
+    - `size`: the number of new elements.
+    """
+    old: Any = state
+    is_first = old.micro_step == 0
+    total = jnp.where(is_first, 0, old.sample_size) + size
+    ready = old.micro_step + 1 >= jnp.asarray(owner.accumulation_steps, jnp.int32)
+    new = dataclasses.replace(
+        old,
+        micro_step=jnp.where(ready, 0, old.micro_step + 1),
+        ready=ready,
+        sample_size=total,
+    )
+    return new, is_first, size / total.astype(jnp.float32)
+
+
+def _start(owner: Any, params: Params) -> AccumulateAvgUpdatesState | None:
+    if not is_accumulating(owner):
+        return None
+    return AccumulateAvgUpdatesState(
+        micro_step=jnp.zeros((), jnp.int32),
+        ready=jnp.zeros((), bool),
+        sample_size=jnp.zeros((), jnp.int32),
+        avg_grad=zeros_in_float32(params),
+    )
+
+
+def _accumulated(
+    owner: AbstractAggregator, means: Updates, size: int, state: State
+) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
+    if not is_accumulating(owner):
+        check_state(owner, state, type(None))
+        return means, {}, None
+    check_state(owner, state, AccumulateAvgUpdatesState)
+    state, is_first, part = count_on(owner, state, size)
+    shared = {"part": part, "is_first": is_first}
+    pipeline = Pipeline(means, None, {})
+    promise = pipeline.push(type(owner).__name__, Leafwise(accumulate, state, shared))
+    pipeline.flush()
+    state = promise()
+    return state.avg_grad, {}, state

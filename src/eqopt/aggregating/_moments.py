@@ -1,0 +1,172 @@
+"""Mean and variance over the elements of one or several calls."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from .._checks import check_count
+from .._equations import equation
+from .._leaves import flatten_updates
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import check_state
+from .._types import Params, State, Updates
+from ..numerics import abs_sq, common_dtype
+from ..tree._like import real_full_like
+from ._aggregator import AbstractAggregator
+from ._average import count_on, is_accumulating, zeros_in_float32
+from ._sizes import Axes, as_tuple, check_axes, hashable, size_of
+
+
+class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
+    """Mean and sum of squared differences so far.
+
+    **Attributes:**
+
+    - `micro_step`: how many calls they are of, a 0-d int32 array; 0 if that was the last.
+    - `ready`: whether the last call was the last one of them, a 0-d bool array.
+    - `sample_size`: how many elements they are of, a 0-d int32 array.
+    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it is
+        `ready`, it stays until the next call overwrites it; likewise the next one.)
+    - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the
+        parameters in at least float32, real also for complex ones.
+    """
+
+    micro_step: Int[Array, ""]
+    ready: Bool[Array, ""]
+    sample_size: Int[Array, ""]
+    mean_grads: Updates
+    sum_sq_diff_grads: Updates
+
+
+@equation
+def merge(
+    g: Inexact[Array, "*leaf"],
+    sum_sq_diff: Float[Array, "*leaf"],
+    mean_grads: Inexact[Array, "*leaf"],
+    sum_sq_diff_grads: Float[Array, "*leaf"],
+    *,
+    part: Float[Array, ""],
+    pairs: Float[Array, ""],
+    is_first: Bool[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    # Chosen, not multiplied by zero: NaNs of the last result are gone.
+    old = jnp.where(is_first, 0, mean_grads)
+    diff = g - old
+    merged = sum_sq_diff_grads + sum_sq_diff + pairs * abs_sq(diff)
+    return g, old + diff * part, jnp.where(is_first, sum_sq_diff, merged)
+
+
+class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
+    r"""Takes the mean over the elements of several calls, and tells how they differ.
+
+    Over all $n$ elements $g_i$ of $k$ calls, which need not have equally many,
+
+    $$\bar g = \frac{1}{n} \sum_{i=1}^{n} g_i, \qquad
+      M = \sum_{i=1}^{n} |g_i - \bar g|^2$$
+
+    element by element, so that $M / (n - 1)$ is the unbiased variance. The update is
+    $\bar g$ in every $k$-th call, and 0 in all others. To the transformations that come
+    after it in an [`eqopt.aggregating.Process`][] go two extra arguments:
+
+    - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
+    - `sample_size`: $n$, an integer, or a 0-d int32 array where $k > 1$.
+
+    Mean $\bar g_B$ and sum $M_B$ of the $B$ elements of a call join those of the $A$
+    elements before them without a difference of large numbers (Chan et al.):
+
+    $$\bar g = \bar g_A + \frac{B}{A + B}\, (\bar g_B - \bar g_A), \qquad
+      M = M_A + M_B + \frac{A B}{A + B}\, |\bar g_B - \bar g_A|^2.$$
+
+    **Arguments:**
+
+    - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
+        Negative ones count from the end.
+    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
+        integer 1.
+
+    **Raises:** as [`eqopt.aggregating.AverageIncrementallyUpdates`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{chan1983algorithms,
+            author = {Chan, Tony F. and Golub, Gene H. and LeVeque, Randall J.},
+            title = {Algorithms for Computing the Sample Variance: Analysis and
+                     Recommendations},
+            journal = {The American Statistician},
+            volume = {37},
+            number = {3},
+            pages = {242--247},
+            year = {1983},
+        }
+        ```
+    """
+
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
+    accumulation_steps: int | Int[Array, ""] = 1
+
+    def __check_init__(self):
+        check_axes(type(self).__name__, self.per_elt_axis)
+        check_count(self, "accumulation_steps")
+
+    def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
+        if not is_accumulating(self):
+            return None
+        mean = zeros_in_float32(params)
+        return PerElementMeanAndSumSqDiffGradsState(
+            micro_step=jnp.zeros((), jnp.int32),
+            ready=jnp.zeros((), bool),
+            sample_size=jnp.zeros((), jnp.int32),
+            mean_grads=mean,
+            sum_sq_diff_grads=real_full_like(mean, 0),
+        )
+
+    def aggregate(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
+        name, axes = type(self).__name__, self.per_elt_axis
+        size = size_of(name, updates, params, axes)
+        mean, sum_sq_diff = _moments_of(updates, as_tuple(axes))
+        if not is_accumulating(self):
+            check_state(self, state, type(None))
+            aux = {"sum_sq_diff_grads": sum_sq_diff, "sample_size": size}
+            return mean, aux, None
+        check_state(self, state, PerElementMeanAndSumSqDiffGradsState)
+        state, is_first, part = count_on(self, state, size)
+        before = (state.sample_size - size).astype(part.dtype)
+        shared = {"part": part, "pairs": before * part, "is_first": is_first}
+        reads = {"sum_sq_diff": sum_sq_diff}
+        pipeline = Pipeline(mean, None, {})
+        promise = pipeline.push(name, Leafwise(merge, state, shared, reads))
+        pipeline.flush()
+        state = promise()
+        aux = {
+            "sum_sq_diff_grads": state.sum_sq_diff_grads,
+            "sample_size": state.sample_size,
+        }
+        return state.mean_grads, aux, state
+
+
+def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updates]:
+    """Means and sums of squared differences over the elements of one call."""
+    leaves, treedef = flatten_updates(updates)
+    pairs = [(None, None) if g is None else _moments(g, axes) for g in leaves]
+    means, sums = zip(*pairs, strict=True) if pairs else ((), ())
+    return treedef.unflatten(means), treedef.unflatten(sums)
+
+
+@functools.partial(jax.jit, static_argnames="axes")
+def _moments(
+    g: Inexact[Array, "..."], axes: tuple[int, ...]
+) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
+    g = g.astype(common_dtype(g.dtype, jnp.float32))
+    mean = jnp.mean(g, axes, keepdims=True)
+    return jnp.squeeze(mean, axes), jnp.sum(abs_sq(g - mean), axes)

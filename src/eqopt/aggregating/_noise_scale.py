@@ -1,0 +1,164 @@
+"""How large a batch is worth its price."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, Float, Inexact
+
+from .._equations import equation
+from .._reductions import sum_over_leaves
+from .._types import RealScalarLike, Updates
+from ..tree import norm
+
+
+class GradientNoiseScale(eqx.Module):
+    r"""The two parts of the simple noise scale.
+
+    Average each of them over steps before you divide: both are unbiased, but a quotient
+    of noisy numbers is not, and in a single step `squared_norm` may be negative. As this
+    is a tree, [`eqopt.incremental_update`][] does so.
+
+    **Attributes:**
+
+    - `trace`: an estimate of $\operatorname{tr} \Sigma$, where $\Sigma$ is the covariance
+        of per-example gradients; a 0-d array.
+    - `squared_norm`: an estimate of $|G|^2$, where $G$ is the gradient of the loss over
+        all data; a 0-d array.
+    """
+
+    trace: Float[Array, ""]
+    squared_norm: Float[Array, ""]
+
+    @property
+    def noise_scale(self) -> Float[Array, ""]:
+        r"""$\mathcal B_{\text{simple}} = \operatorname{tr} \Sigma / |G|^2$."""
+        return self.trace / self.squared_norm
+
+
+def gradient_noise_scale(
+    mean_grads: Updates,
+    batch_size: RealScalarLike,
+    *,
+    variance_grads: Updates | None = None,
+    mean_squared_norm: RealScalarLike | None = None,
+    small_batch_size: RealScalarLike = 1,
+) -> GradientNoiseScale:
+    r"""The simple noise scale, of the gradients of one step.
+
+    $$\mathcal B_{\text{simple}} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
+
+    is about the batch size at which noise and gradient are equally large. Much smaller
+    batches make more steps with no more data, much larger ones cost more data with hardly
+    fewer steps. It grows in the course of a training.
+
+    It takes the mean $\bar g$ of the gradients of $B$ examples, and how these differ.
+    With the variance $v$ of per-example gradients, unbiased and element by element,
+
+    $$\operatorname{tr} \Sigma \approx \sum_j v_j, \qquad
+      |G|^2 \approx |\bar g|^2 - \frac{1}{B} \operatorname{tr} \Sigma.$$
+
+    Or with the mean $q$ of their squared norms $|g_i|^2$,
+
+    $$\operatorname{tr} \Sigma \approx \frac{q - |\bar g|^2}{1 - 1 / B}$$
+
+    and $|G|^2$ likewise. Both are the same in exact arithmetic; the first one keeps more
+    digits where there is little noise.
+
+    In place of examples there may be mini-batches of $b$ of them, of several devices,
+    say. Then $v$ and $q$ are those of the gradients of the mini-batches, and
+
+    $$\operatorname{tr} \Sigma \approx b \sum_j v_j \quad\text{or}\quad
+      \operatorname{tr} \Sigma \approx \frac{q - |\bar g|^2}{1 / b - 1 / B}.$$
+
+    !!! example
+
+        ```python
+        new = eqopt.aggregating.gradient_noise_scale(
+            mean, 512, mean_squared_norm=jnp.mean(squared_norms)
+        )
+        average = eqopt.incremental_update(new, average, 0.05)
+        average.noise_scale
+        ```
+
+    **Arguments:**
+
+    - `mean_grads`: $\bar g$, a tree of arrays or `None`.
+    - `batch_size`: $B$, the number of examples that $\bar g$ is the mean of.
+    - `variance_grads`: $v$, a tree like `mean_grads`, real also for complex ones.
+    - `mean_squared_norm`: $q$, one real number, if there is no $v$.
+    - `small_batch_size`: $b$, which is smaller than $B$.
+
+    **Returns:**
+
+    The two estimates, 0-d arrays of at least float32. They are unbiased.
+
+    **Raises:**
+
+    A `ValueError` unless there is exactly one of `variance_grads` and
+    `mean_squared_norm`, if the former is another tree than `mean_grads`, if a number is
+    not one real number, or if $0 < b < B$ does not hold.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @misc{mccandlish2018empirical,
+            title = {An Empirical Model of Large-Batch Training},
+            author = {McCandlish, Sam and Kaplan, Jared and Amodei, Dario and {OpenAI Dota
+                      Team}},
+            year = {2018},
+            eprint = {1812.06162},
+            archivePrefix = {arXiv},
+            primaryClass = {cs.LG},
+        }
+        ```
+    """
+    _check(variance_grads, mean_squared_norm, batch_size, small_batch_size)
+    square = norm(mean_grads, squared=True)
+    large, small = (
+        jnp.asarray(n, square.dtype) for n in (batch_size, small_batch_size)
+    )
+    if variance_grads is not None:
+        reads = {"variance_grads": variance_grads}
+        (total,) = sum_over_leaves(sum_of_variances, mean_grads, reads)
+        trace = small * total.astype(square.dtype)
+    else:
+        gap = jnp.asarray(mean_squared_norm, square.dtype) - square
+        trace = gap / (1 / small - 1 / large)
+    return GradientNoiseScale(trace, square - trace / large)
+
+
+@equation
+def sum_of_variances(
+    g: Inexact[Array, "*leaf"], variance_grads: Inexact[Array, "*leaf"]
+) -> Float[Array, ""]:
+    return jnp.sum(variance_grads.real)
+
+
+def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
+    if (variance is None) == (square is None):
+        count = "neither" if variance is None else "both"
+        raise ValueError(
+            "gradient_noise_scale needs one of `variance_grads` and `mean_squared_norm`, "
+            f"but was given {count}: how gradients differ is known from either of them."
+        )
+    numbers = {"batch_size": large, "small_batch_size": small}
+    if square is not None:
+        numbers["mean_squared_norm"] = square
+    for name, x in numbers.items():
+        is_real = not jnp.issubdtype(jnp.result_type(x), jnp.complexfloating)
+        if jnp.shape(x) != () or not is_real:
+            raise ValueError(
+                f"gradient_noise_scale: `{name}` must be one real number, but has shape "
+                f"{jnp.shape(x)} and dtype {jnp.result_type(x)}. Of several, take the "
+                "mean."
+            )
+    if isinstance(large, Tracer) or isinstance(small, Tracer):
+        return
+    if not 0 < small < large:
+        raise ValueError(
+            "gradient_noise_scale: `small_batch_size` must be larger than 0 and smaller "
+            f"than `batch_size`, but they are {small} and {large}. How gradients differ "
+            "cannot be told from one."
+        )

@@ -1,0 +1,170 @@
+"""What comes before an aggregator, what comes after it, and what it hands on."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from .._combinators.chain import Chain, checked_states
+from .._leaves import filter_cond
+from .._transformation import AbstractTransformation
+from .._transforms.scale import Identity
+from .._types import Hyperparameter, Params, State, Updates
+from ._aggregator import AbstractAggregator, is_ready, rounded
+from ._moments import PerElementMeanAndSumSqDiffGrads
+from ._sizes import Axes
+from ._tracking import TrackPerElementMeanAndVarianceWithEMA
+
+
+class Process(AbstractTransformation):
+    """Transforms per-element updates, aggregates them, and transforms what they make.
+
+    It is like an [`eqopt.Chain`][] of the three, with two differences.
+
+    - What an [`eqopt.aggregating.AbstractAggregator`][] has found out besides the updates
+        goes to the postprocessor as extra arguments.
+    - Where the aggregator needs several calls, the postprocessor runs in the last of them
+        only. In all others updates are zero, and nothing changes but the states of the
+        other two. With `step`, parameters and its own state are not even copied.
+
+    Its state is the tuple of the three states.
+
+    !!! example
+
+        ```python
+        clip = eqopt.ClipByGlobalNorm(1.0)
+        opt = eqopt.aggregating.Process(
+            eqopt.Stateless(
+                lambda grads, params: jax.vmap(lambda g: clip.update(g, None)[0])(grads)
+            ),
+            eqopt.aggregating.AverageIncrementallyUpdates(0, accumulation_steps=4),
+            eqopt.Adam(1e-3),
+        )
+        ```
+
+    **Arguments:**
+
+    - `preprocessor`: what makes per-element updates of per-element gradients. Its `init`
+        sees the parameters, so that state like the parameters does not fit it.
+    - `aggregator`: an `AbstractAggregator`, or any other transformation that makes
+        updates like the parameters.
+    - `postprocessor`: the optimizer.
+
+    **Raises:**
+
+    A `TypeError` if one of them is no transformation; in `update`, if the state is not
+    that of three.
+    """
+
+    preprocessor: AbstractTransformation
+    aggregator: AbstractTransformation
+    postprocessor: AbstractTransformation
+
+    def init(self, params: Params) -> tuple[State, ...]:
+        return tuple(part.init(params) for part in self._parts)
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, tuple[State, ...]]:
+        before, middle, after = self._states(state)
+        aggregated, extra, before, middle = self._aggregate(
+            updates, before, middle, params, extra
+        )
+        result, after = _if_ready(
+            middle,
+            lambda: self.postprocessor.update(
+                rounded(aggregated, updates), after, params, **extra
+            ),
+            lambda: (rounded(jax.tree.map(jnp.zeros_like, aggregated), updates), after),
+        )
+        return result, (before, middle, after)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, tuple[State, ...]]:
+        before, middle, after = self._states(state)
+        aggregated, extra, before, middle = self._aggregate(
+            grads, before, middle, params, extra
+        )
+        params, after = _if_ready(
+            middle,
+            lambda: self.postprocessor.step(
+                rounded(aggregated, grads), after, params, **extra
+            ),
+            lambda: (params, after),
+        )
+        return params, (before, middle, after)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        return self.postprocessor.eval_params(self._states(state)[2], params)
+
+    @property
+    def _parts(self):
+        return self.preprocessor, self.aggregator, self.postprocessor
+
+    def _states(self, state):
+        return checked_states(self, self._parts, state)
+
+    def _aggregate(self, grads, before, middle, params, extra):
+        """Updates in at least the precision of `grads`, extra arguments, two states."""
+        updates, before = self.preprocessor.update(grads, before, params, **extra)
+        if isinstance(self.aggregator, AbstractAggregator):
+            aggregated, found, middle = self.aggregator.aggregate(
+                updates, middle, params, **extra
+            )
+            extra = {**extra, **found}
+        else:
+            aggregated, middle = self.aggregator.update(
+                updates, middle, params, **extra
+            )
+        return aggregated, extra, before, middle
+
+
+def _if_ready(state, act, stay):
+    ready = is_ready(state)
+    # The idle branch is the false one: the other way round, XLA on a CPU copies.
+    return act() if ready is True else filter_cond(ready, act, stay)
+
+
+def add_mean_variance_to_opt(
+    inner: AbstractTransformation,
+    ema_decay: Hyperparameter = 0.9,
+    per_elt_axis: Axes = 0,
+    accumulation_steps: int | Int[Array, ""] = 1,
+) -> Process:
+    """An optimizer of per-element gradients that keeps track of their variance.
+
+    It does with their mean what `inner` does.
+
+    !!! example
+
+        ```python
+        opt = eqopt.aggregating.add_mean_variance_to_opt(eqopt.Adam(1e-3))
+        state = opt.init(model)
+        per_example = eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))
+        model, state = opt.step(per_example(model, batch), state, model)
+        mean, variance = eqopt.aggregating.get_unbiased_mean_and_variance_ema(state)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `ema_decay`: as in
+        [`eqopt.aggregating.TrackPerElementMeanAndVarianceWithEMA`][].
+    - `per_elt_axis`, `accumulation_steps`: as in
+        [`eqopt.aggregating.PerElementMeanAndSumSqDiffGrads`][].
+
+    **Returns:**
+
+    An [`eqopt.aggregating.Process`][] of these two parts and `inner`.
+    """
+    return Process(
+        preprocessor=Identity(),
+        aggregator=PerElementMeanAndSumSqDiffGrads(per_elt_axis, accumulation_steps),
+        postprocessor=Chain(TrackPerElementMeanAndVarianceWithEMA(ema_decay), inner),
+    )

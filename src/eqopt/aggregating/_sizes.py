@@ -1,0 +1,63 @@
+"""How many elements there are, and along which axes."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from .._transforms.per_example import batch_size
+from .._types import Params, Updates
+
+
+# Those along which the elements of per-element updates are.
+Axes: TypeAlias = int | Sequence[int]
+
+
+def get_batch_size_from_per_elt_updates(
+    per_elt_updates: Updates, per_elt_axis: Axes
+) -> int:
+    """The number of elements in per-element updates.
+
+    **Arguments:**
+
+    - `per_elt_updates`: a tree of arrays with the elements along some axes, or `None`.
+    - `per_elt_axis`: that axis, or a sequence of axes. Negative ones count from the end.
+
+    **Returns:**
+
+    The size of the axis, or the product of their sizes. It is 1 if there are no arrays.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if an array has no such axis, or another number
+    of elements than the others, or none.
+    """
+    owner = "get_batch_size_from_per_elt_updates"
+    axes = hashable(per_elt_axis)
+    check_axes(owner, axes)
+    return size_of(owner, per_elt_updates, None, axes)
+
+
+def size_of(owner: str, updates: Updates, params: Params | None, axes: Axes) -> int:
+    """The number of elements, checked as by `batch_size`."""
+    return batch_size(owner, updates, params, as_tuple(axes))
+
+
+def as_tuple(axes: Axes) -> tuple[int, ...]:
+    return (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+def hashable(axes: Axes) -> int | tuple[int, ...]:
+    """For a static field: lists become tuples."""
+    return axes if isinstance(axes, int) else tuple(axes)
+
+
+def hashable_or_none(axes: Axes | None) -> int | tuple[int, ...] | None:
+    return None if axes is None else hashable(axes)
+
+
+def check_axes(owner: str, axes: Axes | None) -> None:
+    """Raises a `ValueError` unless `axes` are one or more, all different, or `None`."""
+    if axes is not None and not 0 < len(as_tuple(axes)) == len(set(as_tuple(axes))):
+        raise ValueError(
+            f"{owner}: `per_elt_axis` must be an axis or a sequence of one or more "
+            f"different axes, but is {axes}."
+        )

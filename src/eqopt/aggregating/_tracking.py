@@ -1,0 +1,161 @@
+"""Averages over time of the mean and the variance of per-element gradients."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Int
+
+from .._checks import check_range, required
+from .._equations import equation
+from .._pipeline import Leafwise
+from .._transformation import AbstractLeafwise
+from .._types import Hyperparameter, Params, State, Updates
+from ..numerics import bias_correction, safe_increment
+from ..tree import get
+from ..tree._like import real_full_like
+from ._average import zeros_in_float32
+
+
+class PerElementMeanAndVarianceEMAState(eqx.Module):
+    """The averages so far, not debiased.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `ema_decay`: the decay in use, a 0-d float32 array.
+    - `mean_grads_ema`: the average of the means, a tree like the parameters in at least
+        float32.
+    - `variance_grads_ema`: that of the variances; real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    ema_decay: Float[Array, ""]
+    mean_grads_ema: Updates
+    variance_grads_ema: Updates
+
+
+@equation
+def track(
+    g: Inexact[Array, "*leaf"],
+    sum_sq_diff_grads: Float[Array, "*leaf"],
+    mean_grads_ema: Inexact[Array, "*leaf"],
+    variance_grads_ema: Float[Array, "*leaf"],
+    *,
+    decay: Float[Array, ""],
+    degrees: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    variance = sum_sq_diff_grads / degrees
+    mean_grads_ema = (1 - decay) * g + decay * mean_grads_ema
+    variance_grads_ema = (1 - decay) * variance + decay * variance_grads_ema
+    return g, mean_grads_ema, variance_grads_ema
+
+
+class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
+    r"""Keeps averages over time of the mean and the variance of per-element gradients.
+
+    $$m_t = (1 - \beta)\, \bar g_t + \beta m_{t-1}, \qquad
+      v_t = (1 - \beta) \frac{M_t}{n_t - 1} + \beta v_{t-1}.$$
+
+    The updates, $\bar g_t$, pass unchanged. It takes $M_t$ and $n_t$ as the extra
+    arguments `sum_sq_diff_grads` and `sample_size`, which
+    [`eqopt.aggregating.PerElementMeanAndSumSqDiffGrads`][] makes:
+    [`eqopt.aggregating.add_mean_variance_to_opt`][] puts the two together, and
+    [`eqopt.aggregating.get_unbiased_mean_and_variance_ema`][] reads the averages.
+
+    A NaN stays in the averages. Put [`eqopt.ApplyIfFinite`][] round this and the
+    optimizer where gradients may have one.
+
+    **Arguments:**
+
+    - `ema_decay`: $\beta \in [0, 1)$.
+
+    **Raises:**
+
+    A `ValueError` if `ema_decay` is out of its range; in `update`, if an extra argument
+    is missing, or if `sample_size` is an integer smaller than 2.
+    """
+
+    ema_decay: Hyperparameter = 0.9
+
+    def __check_init__(self):
+        check_range(self, "ema_decay", 0, 1)
+
+    def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
+        mean = zeros_in_float32(params)
+        return PerElementMeanAndVarianceEMAState(
+            count=jnp.zeros((), jnp.int32),
+            ema_decay=_in_float32(self.ema_decay),
+            mean_grads_ema=mean,
+            variance_grads_ema=real_full_like(mean, 0),
+        )
+
+    def leafwise(
+        self,
+        state: PerElementMeanAndVarianceEMAState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        sum_sq_diff = required(self, extra, "sum_sq_diff_grads")
+        state = PerElementMeanAndVarianceEMAState(
+            count=safe_increment(state.count),
+            ema_decay=_in_float32(self.ema_decay),
+            mean_grads_ema=state.mean_grads_ema,
+            variance_grads_ema=state.variance_grads_ema,
+        )
+        degrees = _degrees_of_freedom(required(self, extra, "sample_size"))
+        return Leafwise(
+            track,
+            state,
+            {"decay": self.ema_decay, "degrees": degrees},
+            reads={"sum_sq_diff_grads": sum_sq_diff},
+        )
+
+
+def _in_float32(decay: Any) -> Float[Array, ""]:
+    # A copy: the state must not share the buffer of a hyperparameter.
+    return jnp.array(decay, jnp.float32, copy=True)
+
+
+def _degrees_of_freedom(sample_size: Any) -> Float[Array, ""]:
+    if isinstance(sample_size, int) and sample_size < 2:
+        raise ValueError(
+            "TrackPerElementMeanAndVarianceWithEMA: there is no variance among "
+            f"`sample_size` = {sample_size} gradients. Take larger batches, or set "
+            "`accumulation_steps` to gather several."
+        )
+    # Of a single one that is known only at run time it is zero.
+    return jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
+
+
+def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
+    r"""The averages of mean and variance in a state, debiased.
+
+    $$m_t / (1 - \beta^t), \qquad v_t / (1 - \beta^t).$$
+
+    **Arguments:**
+
+    - `state`: any state that holds one of
+        [`eqopt.aggregating.TrackPerElementMeanAndVarianceWithEMA`][].
+
+    **Returns:**
+
+    Both averages, trees like the parameters in at least float32. They are zero before the
+    first step.
+
+    **Raises:**
+
+    A `ValueError` if there is no such state, and a `KeyError` if there are several.
+    """
+    name = PerElementMeanAndVarianceEMAState.__name__
+    found = get(state, name)
+    if found is None:
+        raise ValueError(
+            f"There is no {name} in this {type(state).__name__}. Is it the state of an "
+            "optimizer that `eqopt.aggregating.add_mean_variance_to_opt` made?"
+        )
+    correction = bias_correction(found.ema_decay, found.count)
+    correction = jnp.where(found.count > 0, correction, 1)
+    debiased = lambda tree: jax.tree.map(lambda x: x / correction.astype(x.dtype), tree)
+    return debiased(found.mean_grads_ema), debiased(found.variance_grads_ema)

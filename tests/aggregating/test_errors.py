@@ -1,0 +1,191 @@
+"""Bad input: each message names the place, what was found and expected, and the fix."""
+
+import re
+
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt import aggregating
+
+
+PARAMS = {"a": jnp.ones(2), "b": jnp.ones(3)}
+GRADS = {"a": jnp.ones((4, 2)), "b": jnp.ones((4, 3))}
+MEAN = aggregating.AveragePerElementUpdates()
+MEANS = aggregating.AverageIncrementallyUpdates(0, 2)
+MOMENTS = aggregating.PerElementMeanAndSumSqDiffGrads(0, 2)
+OPT = aggregating.add_mean_variance_to_opt(eqopt.Adam(0.1))
+TRACK = aggregating.TrackPerElementMeanAndVarianceWithEMA()
+
+
+def update(opt, grads=GRADS, state=None, **extra):
+    opt.update(grads, opt.init(PARAMS) if state is None else state, PARAMS, **extra)
+
+
+def scale(batch_size=4, **arguments):
+    aggregating.gradient_noise_scale(PARAMS, batch_size, **arguments)
+
+
+# What is done, and what the message has to say, in this order.
+CASES = {
+    "no axis": (
+        lambda: aggregating.AveragePerElementUpdates(()),
+        "AveragePerElementUpdates: `per_elt_axis` must be an axis or a sequence of",
+        "different axes, but is ()",
+    ),
+    "an axis twice": (
+        lambda: aggregating.PerElementMeanAndSumSqDiffGrads([1, 1]),
+        "PerElementMeanAndSumSqDiffGrads: `per_elt_axis` must be",
+        "but is (1, 1)",
+    ),
+    "an axis twice, incrementally": (
+        lambda: aggregating.AverageIncrementallyUpdates([0, 0], 1),
+        "AverageIncrementallyUpdates: `per_elt_axis` must be",
+    ),
+    "an axis twice, for a size": (
+        lambda: aggregating.get_batch_size_from_per_elt_updates(GRADS, (0, 0)),
+        "get_batch_size_from_per_elt_updates: `per_elt_axis` must be",
+    ),
+    "an axis by two names": (
+        lambda: aggregating.get_batch_size_from_per_elt_updates(GRADS, (0, -2)),
+        "examples along the axes (0, -2), but at `['a']` there is one of shape (4, 2)",
+    ),
+    "an axis that is not there": (
+        lambda: update(aggregating.AveragePerElementUpdates((0, 2))),
+        "AveragePerElementUpdates takes per-example gradients",
+        "along the axes (0, 2), but at `['a']` there is one of shape (4, 2) of "
+        "parameters of shape (2,)",
+    ),
+    "no examples": (
+        lambda: update(MEAN, PARAMS),
+        "AveragePerElementUpdates takes per-example gradients",
+        "first axis, but at `['a']` there is one of shape (2,) of parameters of",
+    ),
+    "examples elsewhere": (
+        lambda: update(MOMENTS, {**GRADS, "b": jnp.ones((3, 4))}),
+        "PerElementMeanAndSumSqDiffGrads takes per-example gradients",
+        "at `['b']` there is one of shape (3, 4) of parameters of shape (3,)",
+    ),
+    "unequal numbers of examples": (
+        lambda: update(MEANS, {**GRADS, "b": jnp.ones((5, 3))}),
+        "AverageIncrementallyUpdates takes the gradients of one or more examples, but "
+        "there are 4 at `['a']`, and 5 at `['b']`",
+    ),
+    "no calls": (
+        lambda: aggregating.AccumulateAvgUpdates(0),
+        "AccumulateAvgUpdates: `accumulation_steps` must be an integer of at least 1, "
+        "but is 0",
+    ),
+    "no calls, incrementally": (
+        lambda: aggregating.AverageIncrementallyUpdates(0, -1),
+        "AverageIncrementallyUpdates: `accumulation_steps` must be an integer",
+    ),
+    "half a call": (
+        lambda: aggregating.PerElementMeanAndSumSqDiffGrads(0, jnp.asarray(True)),
+        "accumulation_steps",
+    ),
+    "state of another aggregator": (
+        lambda: update(MOMENTS, state=MEANS.init(PARAMS)),
+        "PerElementMeanAndSumSqDiffGrads was given a state of type "
+        "AccumulateAvgUpdatesState, but its own is of type "
+        "PerElementMeanAndSumSqDiffGradsState",
+    ),
+    "state of one call": (
+        lambda: MEANS.update(GRADS, None),
+        "AverageIncrementallyUpdates was given a state None, but its own is of type "
+        "AccumulateAvgUpdatesState",
+    ),
+    "state of several calls": (
+        lambda: update(aggregating.AccumulateAvgUpdates(1), PARAMS, MEANS.init(PARAMS)),
+        "AccumulateAvgUpdates was given a state of type AccumulateAvgUpdatesState, but "
+        "its own is None",
+    ),
+    "state where there is none": (
+        lambda: update(MEAN, state=MEANS.init(PARAMS)),
+        "AveragePerElementUpdates was given a state of type",
+    ),
+    "frozen after init": (
+        lambda: update(MEANS, {**GRADS, "b": None}),
+        "`updates` has no value at `['b']`, which has optimizer state",
+        "AverageIncrementallyUpdates",
+    ),
+    "state of no process": (
+        lambda: update(OPT, state=eqopt.Adam(0.1).init(PARAMS)),
+        "The state of this Process is a tuple of 3 states",
+        "['Identity', 'PerElementMeanAndSumSqDiffGrads', 'Chain']",
+        "given a tuple of 2",
+        "of this Process returned",
+    ),
+    "Optax in a process": (
+        lambda: aggregating.Process(eqopt.Identity(), MEAN, "adam"),
+        "postprocessor",
+    ),
+    "decay out of range": (
+        lambda: aggregating.add_mean_variance_to_opt(eqopt.SGD(0.1), 1.0),
+        "TrackPerElementMeanAndVarianceWithEMA: `ema_decay` must be in [0, 1), but is 1",
+    ),
+    "no variance": (
+        lambda: update(TRACK, PARAMS),
+        "TrackPerElementMeanAndVarianceWithEMA needs the extra argument "
+        "`sum_sq_diff_grads`, the sums of their squared differences from that mean",
+    ),
+    "no number": (
+        lambda: update(TRACK, PARAMS, sum_sq_diff_grads=PARAMS),
+        "needs the extra argument `sample_size`, the number of gradients",
+    ),
+    "variance of another tree": (
+        lambda: update(TRACK, PARAMS, sum_sq_diff_grads=[1], sample_size=2),
+        "`sum_sq_diff_grads` has another tree structure than `updates`",
+    ),
+    "variance of one": (
+        lambda: update(OPT, {"a": jnp.ones((1, 2)), "b": jnp.ones((1, 3))}),
+        "there is no variance among `sample_size` = 1 gradients. Take larger batches",
+    ),
+    "nothing tracked": (
+        lambda: aggregating.get_unbiased_mean_and_variance_ema(()),
+        "There is no PerElementMeanAndVarianceEMAState in this tuple",
+        "add_mean_variance_to_opt",
+    ),
+    "two tracked": (
+        lambda: aggregating.get_unbiased_mean_and_variance_ema(
+            (OPT.init(PARAMS), OPT.init(PARAMS))
+        ),
+        "2 values go by the name 'PerElementMeanAndVarianceEMAState'",
+    ),
+    "noise of nothing": (
+        scale,
+        "gradient_noise_scale needs one of `variance_grads` and `mean_squared_norm`, "
+        "but was given neither",
+    ),
+    "noise of too much": (
+        lambda: scale(variance_grads=PARAMS, mean_squared_norm=1.0),
+        "but was given both",
+    ),
+    "several squared norms": (
+        lambda: scale(mean_squared_norm=jnp.ones(4)),
+        "`mean_squared_norm` must be one real number, but has shape (4,) and dtype",
+        "take the mean",
+    ),
+    "one example": (
+        lambda: scale(1, mean_squared_norm=1.0),
+        "`small_batch_size` must be larger than 0 and smaller than `batch_size`, but "
+        "they are 1 and 1",
+    ),
+    "variances of another tree": (
+        lambda: scale(variance_grads={"a": jnp.ones(2)}),
+        "`variance_grads` has another tree structure than `updates`",
+        "Only `updates` has a leaf at `['b']`",
+    ),
+    "variances of other shapes": (
+        lambda: scale(variance_grads={"a": jnp.ones(2), "b": jnp.ones(4)}),
+        "variance_grads",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_message(name):
+    call, *phrases = CASES[name]
+    pattern = ".*".join(re.escape(phrase) for phrase in phrases)
+    with pytest.raises((TypeError, ValueError, KeyError), match=f"(?s){pattern}"):
+        call()
