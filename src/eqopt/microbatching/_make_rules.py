@@ -17,6 +17,7 @@ def make_rules(
     accumulator: PyTree,
     output: PyTree,
     rest_output: PyTree,
+    products: PyTree,
     state: StateArgument | None,
     weights: AbstractWeights,
     executed: int | Array,
@@ -28,6 +29,7 @@ def make_rules(
     - `accumulator`: as given by the user, a prefix of `output`.
     - `output`, `rest_output`: what the function returns for a full microbatch, and for
         the smaller, last one, with a `jax.ShapeDtypeStruct` for every array.
+    - `products`: for every array of `output`, whether a product of matrices made it.
     - `state`: the `eqx.nn.State` among the arguments. Without one, a State in the
         output is like any other part of it.
     - `weights`: how much each microbatch counts.
@@ -46,20 +48,23 @@ def make_rules(
     def threads(x: Any) -> bool:
         return state is not None and is_state(x)
 
-    def leaf_rule(path: Any, kind: Any, out: Any, rest: Any) -> AbstractRule:
+    def leaf_rule(
+        path: Any, kind: Any, out: Any, rest: Any, product: Any
+    ) -> AbstractRule:
         if state is not None and is_state(out):
             return Thread(state.value)
-        return _rule(divisors, weights, path, kind, out, rest)
+        return _rule(divisors, weights, path, kind, out, rest, product)
 
-    def make(path: Any, kind: Any, out: Any, rest: Any) -> PyTree:
+    def make(path: Any, kind: Any, out: Any, rest: Any, product: Any) -> PyTree:
         if isinstance(kind, Accumulator) and not threads(out):
             if state is not None:
                 check_no_state(path, out)
             return Custom(kind)
         return jtu.tree_map_with_path(
-            lambda subpath, o, r: leaf_rule(path + subpath, kind, o, r),
+            lambda subpath, *leaves: leaf_rule(path + subpath, kind, *leaves),
             out,
             rest,
+            product,
             is_leaf=threads,
         )
 
@@ -68,6 +73,7 @@ def make_rules(
         accumulator,
         output,
         rest_output,
+        products,
         is_leaf=lambda x: is_accumulator(x) or threads(x),
     )
 
@@ -105,6 +111,7 @@ def _rule(
     kind: AccumulationType,
     output: Any,
     rest_output: Any,
+    product: Any,
 ) -> AbstractRule:
     if not isinstance(output, jax.ShapeDtypeStruct):
         return Keep(output)
@@ -127,4 +134,4 @@ def _rule(
             f"{kind.name} needs floating-point values, but `{where}` has dtype "
             f"{output.dtype}. Cast it in the function, or use SUM."
         )
-    return Total(output.dtype, divisor)
+    return Total(output.dtype, divisor, product)

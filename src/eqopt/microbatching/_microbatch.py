@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
+from ._interpret import last_products
 from ._make_rules import make_rules
 from ._rows import Split, check_size
 from ._rules import each, state_leaves
@@ -226,12 +227,14 @@ def accumulate(
     initial = None if arguments.state is None else arguments.state.value
     last = jnp.asarray(split.count, jnp.int32)
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    full, output = _trace(lambda i, s: fun(batch.full(i), s, i), scalar, initial)
+    full, output, products = _trace(
+        lambda i, s: fun(batch.full(i), s, i), scalar, initial
+    )
     rest, rest_output = full, output
     if split.rest:
-        rest, rest_output = _trace(lambda s: fun(batch.last(), s, last), initial)
+        rest, rest_output, _ = _trace(lambda s: fun(batch.last(), s, last), initial)
     rules = make_rules(
-        accumulator, output, rest_output, arguments.state, weights, executed
+        accumulator, output, rest_output, products, arguments.state, weights, executed
     )
 
     like = values = eqx.filter(output, _is_struct)
@@ -282,12 +285,15 @@ def _loop(
     return lax.scan(lambda carry, i: (body(i, carry), None), carry, indices)[0]
 
 
-def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any]:
+def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any, Any]:
     # The shapes of the output are needed before the loop is built. To trace `fun` for
     # those and again for the loop would double the time a large model takes.
     jaxpr, like, static = eqx.filter_make_jaxpr(fun)(*args)
-    replay = ft.partial(_replay, jaxpr, jtu.tree_structure(like))
-    return replay, eqx.combine(like, static)
+    treedef = jtu.tree_structure(like)
+    replay = ft.partial(_replay, jaxpr, treedef)
+    output = eqx.combine(like, static)
+    products = eqx.combine(treedef.unflatten(last_products(jaxpr)), static)
+    return replay, output, products
 
 
 def _replay(jaxpr: Any, treedef: Any, *args: Any) -> Any:

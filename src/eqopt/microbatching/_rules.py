@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from ._accumulator import Accumulator
 from ._rows import Split
-from ._weights import Part, weigh
+from ._weights import Part, weigh, weighted_sum
 
 
 class AbstractRule(eqx.Module):
@@ -94,15 +94,17 @@ class Total(AbstractRule):
 
     dtype: Any
     divisor: float | Array | None  # `None` for a sum
+    is_product: bool  # do the rows come out of a product of matrices?
 
     def aggregate(self, values: Array, part: Part) -> Array:
-        is_sum = self.divisor is None and part.row_weights is None
+        weights = part.row_weights
+        is_sum = self.divisor is None and weights is None
         if not (is_sum or self._inexact):
             values = values.astype(jnp.result_type(float))
         values = values.astype(_wide(values.dtype))
-        if part.row_weights is not None:
-            values = weigh(values, part.row_weights)
-        return jnp.sum(values, axis=0)
+        if weights is None and (self.is_product or not self._inexact):
+            return jnp.sum(values, axis=0)
+        return weighted_sum(values, weights)
 
     def init(self, like: Any) -> Array:
         return jnp.zeros_like(like, dtype=_wide(like.dtype))

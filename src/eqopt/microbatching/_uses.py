@@ -1,0 +1,132 @@
+"""Where a traced function multiplies something by its parameters."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jaxtyping import Array
+
+from ._factors import Layout, Picks, Rows
+from ._kinds import KINDS, Axes
+
+
+class Use(NamedTuple):
+    """A parameter is multiplied by what depends on the example.
+
+    **Attributes:**
+
+    - `eqn`: the equation that does it, linear in the parameter.
+    - `operand`: which of the equation's inputs the parameter is.
+    - `layout`: how the gradient factors.
+    """
+
+    eqn: JaxprEqn
+    operand: int
+    layout: Layout
+
+    def factor(self, inputs: Sequence[Any], cotangent: Array) -> Rows | Picks:
+        kind = KINDS[self.eqn.primitive.name]
+        return kind.factor(self.eqn, self.operand, self.layout, inputs, cotangent)
+
+
+class Uses(NamedTuple):
+    """All that happens to one parameter.
+
+    **Attributes:**
+
+    - `linear`: the uses whose gradient can be factored.
+    - `others`: for every other equation in which it meets what depends on the example,
+        the size of the largest output.
+    """
+
+    linear: list[Use]
+    others: list[int]
+
+    @property
+    def factors(self) -> bool:
+        """Whether all of the gradient can be."""
+        first, *rest = [use.layout for use in self.linear] or [None]
+        alike = all(layout in (first, first.swapped) for layout in rest if first)
+        return bool(self.linear) and not self.others and alike
+
+
+def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
+    """What happens to the first `count` arguments of a function without calls.
+
+    The `num_mapped` arguments after them depend on the example.
+    """
+    jaxpr = closed.jaxpr
+    found = [Uses([], []) for _ in range(count)]
+    mapped = set(jaxpr.invars[count : count + num_mapped])
+    # Of which parameters a variable is made; and those variables that are a parameter,
+    # if with other axes or in another dtype.
+    made_of: dict[Any, set[int]] = {}
+    views: dict[Any, tuple[int, Axes]] = {}
+    for i, var in enumerate(jaxpr.invars[:count]):
+        shape = var.aval.shape
+        made_of[var] = {i}
+        views[var] = i, tuple(None if n == 1 else k for k, n in enumerate(shape))
+    for eqn in jaxpr.eqns:
+        inputs = [None if isinstance(var, Literal) else var for var in eqn.invars]
+        operands = [k for k, var in enumerate(inputs) if var in made_of]
+        indices = set().union(*(made_of[inputs[k]] for k in operands))
+        if not any(var in mapped for var in inputs):
+            if indices:
+                made_of |= dict.fromkeys(eqn.outvars, indices)
+                views |= _views(eqn, views.get(inputs[0]))
+            continue
+        mapped.update(eqn.outvars)
+        use = None
+        if len(operands) == 1 and inputs[operands[0]] in views:
+            index, axes = views[inputs[operands[0]]]
+            shape = jaxpr.invars[index].aval.shape
+            use = _use(eqn, operands[0], axes, shape)
+            if use is not None:
+                found[index].linear.append(use)
+        if use is None:
+            size = max(var.aval.size for var in eqn.outvars)
+            for i in indices:
+                found[i].others.append(size)
+    return found
+
+
+def _use(
+    eqn: JaxprEqn, operand: int, axes: Axes, shape: tuple[int, ...]
+) -> Use | None:
+    kind = KINDS.get(eqn.primitive.name)
+    layout = kind and kind.layout(eqn, operand, axes, shape)
+    return None if layout is None else Use(eqn, operand, layout)
+
+
+def _views(
+    eqn: JaxprEqn, view: tuple[int, Axes] | None
+) -> dict[Any, tuple[int, Axes]]:
+    """The output of an equation, if all that this does to a parameter is to move axes."""
+    if view is None or len(eqn.invars) != 1:
+        return {}
+    index, axes = view
+    moved = _moved(eqn, axes)
+    return {} if moved is None else {eqn.outvars[0]: (index, moved)}
+
+
+def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
+    name, params = eqn.primitive.name, eqn.params
+    old, new = eqn.invars[0].aval, eqn.outvars[0].aval
+    if name == "copy" or (
+        name == "convert_element_type" and jnp.issubdtype(new.dtype, jnp.inexact)
+    ):
+        return axes
+    if name == "transpose":
+        return tuple(axes[i] for i in params["permutation"])
+    if name in ("reshape", "squeeze", "broadcast_in_dim"):
+        # Only axes of size 1 may come and go.
+        if _not_one(old.shape) != _not_one(new.shape):
+            return None
+        rest = iter(axis for axis in axes if axis is not None)
+        return tuple(None if n == 1 else next(rest) for n in new.shape)
+    return None
+
+
+def _not_one(shape: Sequence[int]) -> list[int]:
+    return [n for n in shape if n != 1]
