@@ -2,6 +2,11 @@ from ._accumulator import (
     AccumulationType as AccumulationType,
     Accumulator as Accumulator,
 )
+from ._clipped import (
+    clipped_grad as clipped_grad,
+    gradient_paths as gradient_paths,
+    per_example_grad_norms as per_example_grad_norms,
+)
 from ._grad import micro_grad as micro_grad
 from ._microbatch import microbatch as microbatch
 from ._rows import reshape_batch_axis as reshape_batch_axis

@@ -1,16 +1,13 @@
 """Per-example gradients, one microbatch at a time."""
 
-import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import resolve_argnums
+from ._loss import Loss, make_loss
 from ._rows import check_size
 from ._vmap import micro_vmap
 
@@ -120,16 +117,8 @@ def micro_grad(
     """
     check_size(microbatch_size)
     check_accumulator(accumulator)
-    if not isinstance(batch_argnums, int) and len(batch_argnums) == 0:
-        raise ValueError(
-            "`batch_argnums` is empty: name at least one argument that is a batch."
-        )
     out = _MicroGrad(
-        fun,
-        has_aux,
-        argnums if isinstance(argnums, int) else tuple(argnums),
-        (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums),
-        keep_batch_dim,
+        make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim),
         microbatch_size,
         accumulator,
         transform_fn,
@@ -141,11 +130,7 @@ def micro_grad(
 
 
 class _MicroGrad(eqx.Module):
-    fun: Callable[..., Any]
-    has_aux: bool
-    argnums: int | tuple[int, ...]
-    batch_argnums: tuple[int, ...]
-    keep_batch_dim: bool
+    loss: Loss
     microbatch_size: int | None
     accumulator: PyTree
     transform_fn: Callable[[PyTree], Any]
@@ -155,55 +140,24 @@ class _MicroGrad(eqx.Module):
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        return self.fun
+        return self.loss.fun
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        single = isinstance(self.argnums, int)
-        argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
-        argnums = resolve_argnums("argnums", argnums, len(args))
-        batch_argnums = resolve_argnums("batch_argnums", self.batch_argnums, len(args))
+        loss = self.loss.at(args)
+
+        def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
+            args = loss.expand(args)
+            grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
+            (value, aux), grads = grad_fn(loss.wrt(args), args, kwargs)
+            metrics = self.metrics_fn(grads)
+            return self.transform_fn(grads), PerExample(value, metrics, aux)
+
         micro_fun = micro_vmap(
-            ft.partial(self._one_example, single, argnums, batch_argnums),
-            [0 if i in batch_argnums else None for i in range(len(args))],
+            one_example,
+            loss.axes(args),
             microbatch_size=self.microbatch_size,
             accumulator=(self.accumulator, AccumulationType.CONCAT),
             weights=self.weights,
             num_real_microbatches=self.num_real_microbatches,
         )
         return micro_fun(*args, **kwargs)
-
-    def _one_example(
-        self,
-        single: bool,
-        argnums: tuple[int, ...],
-        batch_argnums: tuple[int, ...],
-        /,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[Any, PerExample]:
-        if self.keep_batch_dim:
-            args = tuple(
-                _expand(x) if i in batch_argnums else x for i, x in enumerate(args)
-            )
-        grad_fn = eqx.filter_value_and_grad(self._value_and_aux, has_aux=True)
-        wrt = tuple(args[i] for i in argnums)
-        (value, aux), grads = grad_fn(wrt, argnums, args, kwargs)
-        grads = grads[0] if single else grads
-        return self.transform_fn(grads), PerExample(value, self.metrics_fn(grads), aux)
-
-    def _value_and_aux(
-        self,
-        wrt: tuple[Any, ...],
-        argnums: tuple[int, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, Any]:
-        replaced = dict(zip(argnums, wrt, strict=True))
-        out = self.fun(*(replaced.get(i, x) for i, x in enumerate(args)), **kwargs)
-        return out if self.has_aux else (out, None)
-
-
-def _expand(example: PyTree) -> PyTree:
-    return jtu.tree_map(
-        lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x, example
-    )

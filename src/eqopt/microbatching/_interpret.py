@@ -26,6 +26,11 @@ def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *xs: evaluate(closed, xs, lambda *_: None))(*args)
 
 
+def shape_of(var: Any) -> tuple[int, ...]:
+    """That of an input or output of an equation."""
+    return var.aval.shape
+
+
 def bind(eqn: JaxprEqn, inputs: Sequence[Any]) -> Sequence[Any]:
     """The outputs of an equation."""
     params = eqn.primitive.get_bind_params(eqn.params)

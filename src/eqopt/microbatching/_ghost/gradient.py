@@ -6,18 +6,23 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from ._factors import AbstractFactor, Whole, combine
-from ._interpret import bind, evaluate, inlined
-from ._uses import Uses, find_uses
+from .._interpret import bind, evaluate, inlined
+from .._state import is_state
+from .factors import AbstractFactor, Whole, combine
+from .uses import Uses, find_uses
 
 
 # How a parameter gets its part of the norm of an example's gradient: from factors of it;
 # from the gradient itself, which is no larger than the values that the parameter meets;
 # or from the gradient itself, although it is.
 Path: TypeAlias = Literal["ghost", "direct", "per_example", "unused"]
+
+# What the user says of it.
+Method: TypeAlias = Literal["auto", "ghost", "per_example"]
 
 
 def path_of(uses: Uses, size: int, ghost: bool) -> Path:
@@ -31,7 +36,7 @@ def path_of(uses: Uses, size: int, ghost: bool) -> Path:
 
 
 class Traced(NamedTuple):
-    """A function `(params, mapped) -> (value, aux)` of two lists of arrays, without calls.
+    """A function `(params, mapped) -> (value, aux)` of lists of arrays, without calls.
 
     **Attributes:**
 
@@ -52,14 +57,34 @@ def trace(
     closed, like, static = eqx.filter_make_jaxpr(fun)(params, mapped)
     closed = inlined(closed, [*params, *mapped])
     uses = find_uses(closed, len(params), len(mapped))
-    paths = [path_of(u, p.size, ghost) for u, p in zip(uses, params, strict=True)]
-    return Traced(closed, eqx.combine(like, static), uses, paths)
+    pairs = zip(uses, params, strict=True)
+    paths: list[Path] = [path_of(x, p.size, ghost) for x, p in pairs]
+    output = eqx.combine(like, static)
+    _check_output(output)
+    return Traced(closed, output, uses, paths)
+
+
+def _check_output(output: tuple[Any, Any]) -> None:
+    value, aux = output
+    if getattr(value, "shape", None) != () or not jnp.issubdtype(
+        value.dtype, jnp.floating
+    ):
+        raise ValueError(
+            f"The function must return a floating-point scalar, got {value}. With "
+            "`has_aux=True`, it returns a pair of this and anything else."
+        )
+    if any(is_state(x) for x in jtu.tree_leaves(aux, is_leaf=is_state)):
+        raise ValueError(
+            "The function returns an `eqx.nn.State`, but what an example does to it "
+            "would tell the others about this example. Use a layer without one, such as "
+            "`eqx.nn.GroupNorm` in place of `eqx.nn.BatchNorm`."
+        )
 
 
 def gradient(
     traced: Traced, params: list[Array], mapped: list[Array]
-) -> tuple[Array, list[Array], list[list[AbstractFactor]]]:
-    """The value, the arrays of `aux`, and the gradient with respect to each parameter.
+) -> tuple[Array, Any, list[list[AbstractFactor]]]:
+    """The value, `aux`, and the gradient with respect to each parameter.
 
     A parameter whose gradient factors is a constant here. Instead, where it is used, a
     zero is added to the result: the gradient with respect to that is the cotangent.
@@ -68,7 +93,8 @@ def gradient(
     pairs = zip(traced.uses, paths, strict=True)
     tapped = [use for uses, path in pairs if path == "ghost" for use in uses.linear]
     number = {id(use.eqn): i for i, use in enumerate(tapped)}
-    taps = [jnp.zeros(v.shape, v.dtype) for v in (u.eqn.outvars[0].aval for u in tapped)]
+    outputs: list[Any] = [use.eqn.outvars[0].aval for use in tapped]
+    taps = [jnp.zeros(x.shape, x.dtype) for x in outputs]
     is_direct = [path in ("direct", "per_example") for path in paths]
     direct = [p for p, flag in zip(params, is_direct, strict=True) if flag]
 
@@ -97,8 +123,15 @@ def gradient(
     factors = []
     for uses, path in zip(traced.uses, paths, strict=True):
         if path == "ghost":
-            i = [number[id(use.eqn)] for use in uses.linear]
-            factors.append(combine([tapped[j].factor(inputs[j], cotangents[j]) for j in i]))
+            places = [number[id(use.eqn)] for use in uses.linear]
+            parts = [tapped[i].factor(inputs[i], cotangents[i]) for i in places]
+            factors.append(combine(parts))
         else:
             factors.append([] if path == "unused" else [Whole(next(rest))])
-    return value, aux, factors
+    arrays, static = eqx.partition(traced.output, _is_struct)
+    arrays = jtu.tree_unflatten(jtu.tree_structure(arrays), [value, *aux])
+    return value, eqx.combine(arrays, static)[1], factors
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)

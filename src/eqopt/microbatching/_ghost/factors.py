@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ..numerics import abs_sq, common_dtype
+from ...numerics import abs_sq, common_dtype
 
 
 class Layout(eqx.Module):
@@ -150,7 +150,7 @@ class Picks(AbstractFactor):
 
 
 def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
-    """The gradient of a parameter with several uses, in as few factors as there can be."""
+    """The gradient of a parameter with several uses, in as few factors as can be."""
     rows = [f for f in factors if isinstance(f, Rows)]
     picks = [f for f in factors if isinstance(f, Picks)]
     layout = (picks or rows)[0].layout
@@ -170,8 +170,8 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
 def squared_norm(factors: Sequence[AbstractFactor]) -> Float[Array, ""]:
     """That of the sum of the factors, which `combine` returned."""
     norms = [f.squared_norm() for f in factors]
-    if len(factors) == 1:
-        return norms[0]
+    if len(norms) < 2:
+        return norms[0] if norms else jnp.zeros(())
     rows, picks = factors
     assert isinstance(rows, Rows) and isinstance(picks, Picks)
     return norms[0] + norms[1] + 2 * picks.times(rows)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jaxtyping import Array
 
-from ._factors import Layout, Picks, Rows
-from ._kinds import KINDS, Axes
+from .._interpret import shape_of
+from .factors import Layout, Picks, Rows
+from .kinds import KINDS, Axes
 
 
 class Use(NamedTuple):
@@ -64,7 +65,7 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
     made_of: dict[Any, set[int]] = {}
     views: dict[Any, tuple[int, Axes]] = {}
     for i, var in enumerate(jaxpr.invars[:count]):
-        shape = var.aval.shape
+        shape = shape_of(var)
         made_of[var] = {i}
         views[var] = i, tuple(None if n == 1 else k for k, n in enumerate(shape))
     for eqn in jaxpr.eqns:
@@ -80,8 +81,7 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
         use = None
         if len(operands) == 1 and inputs[operands[0]] in views:
             index, axes = views[inputs[operands[0]]]
-            shape = jaxpr.invars[index].aval.shape
-            use = _use(eqn, operands[0], axes, shape)
+            use = _use(eqn, operands[0], axes, shape_of(jaxpr.invars[index]))
             if use is not None:
                 found[index].linear.append(use)
         if use is None:
@@ -91,17 +91,13 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
     return found
 
 
-def _use(
-    eqn: JaxprEqn, operand: int, axes: Axes, shape: tuple[int, ...]
-) -> Use | None:
+def _use(eqn: JaxprEqn, operand: int, axes: Axes, shape: tuple[int, ...]) -> Use | None:
     kind = KINDS.get(eqn.primitive.name)
     layout = kind and kind.layout(eqn, operand, axes, shape)
     return None if layout is None else Use(eqn, operand, layout)
 
 
-def _views(
-    eqn: JaxprEqn, view: tuple[int, Axes] | None
-) -> dict[Any, tuple[int, Axes]]:
+def _views(eqn: JaxprEqn, view: tuple[int, Axes] | None) -> dict[Any, tuple[int, Axes]]:
     """The output of an equation, if all that this does to a parameter is to move axes."""
     if view is None or len(eqn.invars) != 1:
         return {}
@@ -112,19 +108,19 @@ def _views(
 
 def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     name, params = eqn.primitive.name, eqn.params
-    old, new = eqn.invars[0].aval, eqn.outvars[0].aval
-    if name == "copy" or (
-        name == "convert_element_type" and jnp.issubdtype(new.dtype, jnp.inexact)
-    ):
+    if name == "copy":
         return axes
+    if name == "convert_element_type":
+        return axes if jnp.issubdtype(params["new_dtype"], jnp.inexact) else None
     if name == "transpose":
         return tuple(axes[i] for i in params["permutation"])
     if name in ("reshape", "squeeze", "broadcast_in_dim"):
         # Only axes of size 1 may come and go.
-        if _not_one(old.shape) != _not_one(new.shape):
+        old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
+        if _not_one(old) != _not_one(new):
             return None
         rest = iter(axis for axis in axes if axis is not None)
-        return tuple(None if n == 1 else next(rest) for n in new.shape)
+        return tuple(None if n == 1 else next(rest) for n in new)
     return None
 
 

@@ -10,7 +10,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jaxtyping import Array, Inexact, Int
 
-from ._factors import Layout, Picks, Rows
+from .._interpret import shape_of
+from .factors import Layout, Picks, Rows
 
 
 # For each axis of an input of an equation, the axis of the parameter that it is; `None`
@@ -47,8 +48,10 @@ def _dot_factor(
     batch, _, free = _dot_axes(eqn, operand)
     other_batch, other_summed, other_free = _dot_axes(eqn, 1 - operand)
     other = inputs[1 - operand]
-    left = _cut(jnp.transpose(other, (*other_batch, *other_free, *other_summed)), (
-        len(other_batch), len(other_free)))
+    left = _cut(
+        jnp.transpose(other, (*other_batch, *other_free, *other_summed)),
+        (len(other_batch), len(other_free)),
+    )
     # The output has the batch axes, those of its first input, and those of the second.
     if operand == 0:
         count = len(batch)
@@ -61,7 +64,7 @@ def _dot_factor(
 
 def _dot_axes(eqn: JaxprEqn, operand: int) -> tuple[list[int], list[int], list[int]]:
     summed, batch = (list(x[operand]) for x in eqn.params["dimension_numbers"])
-    ndim = len(eqn.invars[operand].aval.shape)
+    ndim = len(shape_of(eqn.invars[operand]))
     return batch, summed, [i for i in range(ndim) if i not in (*batch, *summed)]
 
 
@@ -120,7 +123,7 @@ def _patches(
         )
     ]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *padding])
-    kernel = eqn.invars[1].aval.shape
+    kernel = shape_of(eqn.invars[1])
     window = tuple(kernel[i] for i in spec.rhs_spec[2:])
     strides = params["window_strides"]
     slices = []
@@ -130,22 +133,24 @@ def _patches(
             i + (n - 1) * stride + 1
             for i, n, stride in zip(start, out_shape, strides, strict=True)
         ]
-        slices.append(lax.slice(x, (0, 0, *start), (*x.shape[:2], *stop), (1, 1, *strides)))
+        slices.append(
+            lax.slice(x, (0, 0, *start), (*x.shape[:2], *stop), (1, 1, *strides))
+        )
     return jnp.stack(slices, 2)
 
 
 def _table_layout(
     eqn: JaxprEqn, operand: int, axes: Axes, shape: tuple[int, ...]
 ) -> Layout | None:
-    table = eqn.invars[0].aval.shape
+    table = shape_of(eqn.invars[0])
     cut = [i for i, n in enumerate(eqn.params["slice_sizes"]) if n != table[i]]
     if operand != 0 or len(cut) != 1 or eqn.params["slice_sizes"][cut[0]] != 1:
         return None
     numbers = eqn.params.get("dimension_numbers")
     if numbers is not None and numbers.operand_batching_dims:
         return None
-    right = tuple(axis for i, axis in enumerate(axes) if i != cut[0])
-    return Layout(shape, shape, (), (axes[cut[0]],), _some(right))
+    right = [axis for i, axis in enumerate(axes) if i != cut[0]]
+    return Layout(shape, shape, (), _some([axes[cut[0]]]), _some(right))
 
 
 def _gather_factor(
@@ -176,7 +181,7 @@ def _dynamic_slice_factor(
 
 def _positions(eqn: JaxprEqn) -> Int[Array, "..."]:
     """Of the rows of a table: to look one up tells which one that is."""
-    pairs = zip(eqn.invars[0].aval.shape, eqn.params["slice_sizes"], strict=True)
+    pairs = zip(shape_of(eqn.invars[0]), eqn.params["slice_sizes"], strict=True)
     shape = [1 if size == part else size for size, part in pairs]
     return jnp.arange(math.prod(shape)).reshape(shape)
 

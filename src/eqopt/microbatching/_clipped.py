@@ -1,0 +1,220 @@
+"""Norms of the gradients of examples, and sums of clipped ones."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import ArrayLike, PyTree
+
+from ._accumulator import AccumulationType
+from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms, check_clip
+from ._ghost.gradient import Method, Path
+from ._loss import make_loss
+from ._rows import check_size
+
+
+def clipped_grad(
+    fun: Callable[..., Any],
+    l2_norm_clip: ArrayLike | Mapping[str, ArrayLike],
+    has_aux: bool = False,
+    argnums: int | Sequence[int] = 0,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    keep_batch_dim: bool = True,
+    microbatch_size: int | None = None,
+    accumulator: AccumulationType = AccumulationType.SUM,
+    groups: Groups | None = None,
+    weights: ArrayLike | None = None,
+    method: Method = "auto",
+    num_real_microbatches: ArrayLike | None = None,
+) -> Callable[..., tuple[PyTree, PerExampleNorms]]:
+    r"""Adds up the gradients of all examples, each of them clipped.
+
+    $$\sum_i w_i\, g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)$$
+
+    It costs little more than the gradient of the sum, and most $g_i$ never exist: where a
+    matrix $W$ multiplies rows $x_t$ of an example, and $y_t$ are the gradients with
+    respect to the products, the norm of $\sum_t x_t y_t^T$ and the sum over examples
+    follow from $x_t$ and $y_t$. For this, the function is traced, and the products,
+    convolutions and look-ups of its parameters found, whatever the layers are called
+    that make them: see [`eqopt.microbatching.gradient_paths`][].
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import clipped_grad
+
+        def loss_fn(model, x, y):
+            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+        grad_fn = eqx.filter_jit(clipped_grad(loss_fn, 1.0, batch_argnums=(1, 2)))
+        grads, examples = grad_fn(model, x, y)
+        examples.norms  # of each gradient, before it was clipped
+        ```
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @misc{goodfellow2015efficient,
+            title={Efficient Per-Example Gradient Computations},
+            author={Ian Goodfellow},
+            year={2015},
+            eprint={1510.01799},
+            archivePrefix={arXiv},
+        }
+
+        @inproceedings{li2022large,
+            title={Large Language Models Can Be Strong Differentially Private Learners},
+            author={Xuechen Li and Florian Tram{\`e}r and Percy Liang and Tatsunori
+                    Hashimoto},
+            booktitle={International Conference on Learning Representations},
+            year={2022},
+        }
+
+        @inproceedings{bu2023differentially,
+            title={Differentially Private Optimization on Large Model at Small Cost},
+            author={Zhiqi Bu and Yu-Xiang Wang and Sheng Zha and George Karypis},
+            booktitle={International Conference on Machine Learning},
+            year={2023},
+        }
+        ```
+
+    **Arguments:**
+
+    - `fun`, `has_aux`, `argnums`, `batch_argnums`, `keep_batch_dim`: as in
+        [`eqopt.microbatching.micro_grad`][]. An argument cannot be both differentiated
+        and a batch.
+    - `l2_norm_clip`: $C \ge 0$. With `groups`, one for each label, or one for all.
+    - `microbatch_size`: the number of examples per microbatch. Need not divide the
+        number of examples. Defaults to `None`: all at once.
+    - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$, or `RUNNING_MEAN`,
+        which leaves out of this what `num_real_microbatches` leaves out. Defaults to the
+        sum.
+    - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, norms are
+        those of the part of the gradient with the same label, and each part is clipped
+        by its own norm.
+    - `weights`: $w_i$, an array with one number per example. Zero is for padding: such an
+        example contributes nothing, whatever it holds. Defaults to 1.
+    - `method`: `"auto"`, or `"ghost"`, which raises an error where `"auto"` has to
+        compute large gradients of examples; or `"per_example"`, which computes all of
+        them. They agree to rounding.
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun` that returns `(gradient, examples)`. The former
+    is as that of `eqx.filter_grad`; the latter is a named tuple with the fields `values`,
+    `norms` and `aux`. A gradient that is not finite is not clipped.
+
+    **Raises:**
+
+    `ValueError` as [`eqopt.microbatching.micro_grad`][] does; if `l2_norm_clip` is
+    negative or does not fit `groups`; if `fun` returns an `eqx.nn.State`, which mixes the
+    examples; and, with `method="ghost"`, a list of the parameters for which that fails.
+    """
+    if accumulator is AccumulationType.CONCAT:
+        raise ValueError(
+            "`accumulator` is CONCAT, but `clipped_grad` has no gradients of examples to "
+            "concatenate. Use SUM or MEAN, or `micro_grad`."
+        )
+    check_clip(l2_norm_clip, groups)
+    check_size(microbatch_size)
+    loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
+    out = ClippedSum(
+        Norms(loss, microbatch_size, groups, method),
+        l2_norm_clip,
+        accumulator,
+        weights,
+        num_real_microbatches,
+    )
+    return eqx.module_update_wrapper(out)
+
+
+def per_example_grad_norms(
+    fun: Callable[..., Any],
+    has_aux: bool = False,
+    argnums: int | Sequence[int] = 0,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    keep_batch_dim: bool = True,
+    microbatch_size: int | None = None,
+    groups: Groups | None = None,
+    method: Method = "auto",
+) -> Callable[..., PerExampleNorms]:
+    """The norm of the gradient of each example, without computing the gradients.
+
+    To tell outliers and wrong labels, to select data, or for the noise scale of
+    gradients: see [`eqopt.aggregating.gradient_noise_scale`][].
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import per_example_grad_norms
+
+        norms = eqx.filter_jit(per_example_grad_norms(loss_fn))(model, batch).norms
+        ```
+
+    **Arguments:**
+
+    As in [`eqopt.microbatching.clipped_grad`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun` that returns a named tuple with the fields
+    `values`, `norms` and `aux`, all with one entry per example along axis 0.
+
+    **Raises:**
+
+    `ValueError` as [`eqopt.microbatching.clipped_grad`][] does.
+    """
+    check_size(microbatch_size)
+    loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
+    return eqx.module_update_wrapper(Norms(loss, microbatch_size, groups, method))
+
+
+def gradient_paths(
+    fun: Callable[..., Any],
+    has_aux: bool = False,
+    argnums: int | Sequence[int] = 0,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    keep_batch_dim: bool = True,
+) -> Callable[..., PyTree[Path]]:
+    """Which way `clipped_grad` takes for each parameter.
+
+    - `"ghost"`: each use is the factor of a product of matrices, the kernel of a
+        convolution, or a table to look something up. The norm follows from the other
+        factor, without the gradient of any example, or from that if it is smaller.
+    - `"direct"`: gradients of examples are computed. They are no larger than the values
+        that the parameter is combined with: that is so of biases and of the scales of
+        normalisation layers.
+    - `"per_example"`: gradients of examples are computed, and are larger. Choose the
+        microbatch size so that there is memory for those of one microbatch. Reasons are
+        loops over a parameter, such as `scan`, derivatives of the user's own, penalties,
+        and anything else that is done to a parameter before it is used.
+    - `"unused"`: the function does not depend on it.
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import gradient_paths
+
+        paths = gradient_paths(loss_fn)(model, batch)
+        print(eqopt.groups.table(paths, model))
+        ```
+
+    **Arguments:**
+
+    As in [`eqopt.microbatching.clipped_grad`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun`, of which nothing is computed, that returns a
+    tree like the gradient with one of these words for each parameter.
+
+    **Raises:**
+
+    `ValueError` as [`eqopt.microbatching.clipped_grad`][] does.
+    """
+    loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
+    return eqx.module_update_wrapper(Paths(loss))

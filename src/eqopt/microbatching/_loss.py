@@ -1,0 +1,91 @@
+"""The loss of one example, and what it is differentiated with respect to."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from ._arguments import resolve_argnums
+
+
+class Loss(eqx.Module):
+    """A function of one example, with the arguments that `micro_grad` takes for it."""
+
+    fun: Callable[..., Any]
+    has_aux: bool
+    argnums: int | tuple[int, ...]
+    batch_argnums: tuple[int, ...]
+    keep_batch_dim: bool
+
+    def __check_init__(self):
+        if len(self.batch_argnums) == 0:
+            raise ValueError(
+                "`batch_argnums` is empty: name at least one argument that is a batch."
+            )
+
+    def at(self, args: tuple[Any, ...]) -> "_LossAt":
+        """The same for a call with so many positional arguments."""
+        argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+        return _LossAt(
+            self,
+            resolve_argnums("argnums", argnums, len(args)),
+            resolve_argnums("batch_argnums", self.batch_argnums, len(args)),
+        )
+
+
+class _LossAt(eqx.Module):
+    loss: Loss
+    argnums: tuple[int, ...]
+    batch_argnums: tuple[int, ...]
+
+    def axes(self, args: tuple[Any, ...]) -> list[int | None]:
+        """The batch axis of every argument."""
+        return [0 if i in self.batch_argnums else None for i in range(len(args))]
+
+    def wrt(self, args: tuple[Any, ...]) -> PyTree:
+        """What to differentiate with respect to."""
+        chosen = tuple(args[i] for i in self.argnums)
+        return chosen[0] if isinstance(self.loss.argnums, int) else chosen
+
+    def expand(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Examples as batches of one, if the function is to get them so."""
+        if not self.loss.keep_batch_dim:
+            return args
+        return tuple(
+            _expand(x) if i in self.batch_argnums else x for i, x in enumerate(args)
+        )
+
+    def value_and_aux(
+        self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """That of the function for expanded arguments, those in `wrt` replaced."""
+        chosen = (wrt,) if isinstance(self.loss.argnums, int) else wrt
+        replaced = dict(zip(self.argnums, chosen, strict=True))
+        args = tuple(replaced.get(i, x) for i, x in enumerate(args))
+        out = self.loss.fun(*args, **kwargs)
+        return out if self.loss.has_aux else (out, None)
+
+
+def make_loss(
+    fun: Callable[..., Any],
+    has_aux: bool,
+    argnums: Any,
+    batch_argnums: Any,
+    keep_batch_dim: bool,
+) -> Loss:
+    return Loss(
+        fun,
+        has_aux,
+        argnums if isinstance(argnums, int) else tuple(argnums),
+        (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums),
+        keep_batch_dim,
+    )
+
+
+def _expand(example: PyTree) -> PyTree:
+    return jtu.tree_map(
+        lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x, example
+    )
