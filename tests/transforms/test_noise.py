@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import eqopt
+from eqopt.microbatching import clipped_grad
 
 
 SIZE = 20000
@@ -255,3 +256,57 @@ def test_no_copy_of_the_batch():
     memory = step.lower(params, state, batch).compile().memory_analysis()
     total = sum(x.nbytes for x in params)
     assert memory.temp_size_in_bytes < 4 * total
+
+
+# Sums of clipped gradients
+
+
+def test_clipped_sums_are_as_gradients_of_examples():
+    model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
+    x = jr.normal(jr.key(1), (6, 2))
+    loss = lambda model, x: jnp.sum(model(x)) ** 2
+    of_examples = eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))(model, x)
+    total, _ = clipped_grad(loss, 0.1, keep_batch_dim=False)(model, x)
+    arguments = {"batch_size": 8, "momentum": 0.9}
+    one = eqopt.DPSGD(0.1, 0.1, 1.5, key=3, **arguments)
+    other = eqopt.DPSGD(0.1, 0.1, 1.5, key=3, clipped=True, **arguments)
+    first, _ = one.step(of_examples, one.init(model), model)
+    second, _ = eqx.filter_jit(other.step)(total, other.init(model), model)
+    leaves = (jax.tree.leaves(eqx.filter(m, eqx.is_array)) for m in (first, second))
+    for a, b in zip(*leaves, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_noise_is_for_the_expected_batch_size(clipped):
+    """Not for the random number of examples that there happen to be."""
+    opt = eqopt.DifferentiallyPrivateAggregate(0.5, 1.2, 0, 8, clipped)
+    params = jnp.zeros(SIZE)
+    grads = jnp.zeros(SIZE) if clipped else jnp.zeros((3, SIZE))
+    mean, _ = opt.update(grads, opt.init(params), params)
+    check_normal(np.asarray(mean), (1.2 * 0.5 / 8) ** 2)
+
+
+def test_clipped_without_batch_size():
+    with pytest.raises(ValueError, match=r"DPSGD: with `clipped=True`.*`batch_size`"):
+        eqopt.DPSGD(0.1, 1.0, 1.0, key=0, clipped=True)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1.0])
+def test_wrong_batch_size(batch_size):
+    with pytest.raises(ValueError, match=r"DPSGD: `batch_size` must be in \(0, inf\)"):
+        eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=batch_size)
+
+
+def test_gradients_of_examples_for_clipped():
+    opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2, clipped=True)
+    with pytest.raises(
+        ValueError, match=r"at `\['b'\]` .* \(3,\) of .*leave out `clip"
+    ):
+        opt.update(BATCH, opt.init(PARAMS), PARAMS)
+
+
+def test_a_sum_for_gradients_of_examples():
+    opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2)
+    with pytest.raises(ValueError, match="pass `clipped=True`"):
+        opt.update(PARAMS, opt.init(PARAMS), PARAMS)

@@ -19,8 +19,17 @@ class DPSGD(AbstractOptimizer):
     [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
     or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
 
-    It takes per-example gradients: those of each parameter have one more axis, the first
-    one.
+    It takes the sum of clipped gradients that [`eqopt.microbatching.clipped_grad`][]
+    computes, with `clipped=True`; or else per-example gradients: those of each parameter
+    have one more axis, the first one.
+
+    !!! example
+
+        ```python
+        opt = eqopt.DPSGD(0.1, 1.0, 1.1, key=0, batch_size=256, clipped=True)
+        grads, _ = clipped_grad(loss, 1.0, weights=is_real)(model, batch)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
@@ -28,6 +37,7 @@ class DPSGD(AbstractOptimizer):
     - `l2_norm_clip`, `noise_multiplier`, `key`: those of
         [`eqopt.DifferentiallyPrivateAggregate`][].
     - `momentum`, `nesterov`, `accumulator_dtype`: those of [`eqopt.SGD`][].
+    - `batch_size`, `clipped`: those of [`eqopt.DifferentiallyPrivateAggregate`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -37,6 +47,8 @@ class DPSGD(AbstractOptimizer):
     momentum: Hyperparameter | None = None
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    batch_size: Hyperparameter | None = None
+    clipped: bool = eqx.field(static=True, default=False)
 
     @property
     def chain(self) -> Chain:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from .._leaves import align, flatten_updates, keystr
 from .._types import Params, RealScalarLike, Updates
+from ..microbatching._clipping import clip_factors
 from ..numerics import abs_sq, common_dtype, safe_sqrt
 
 
@@ -50,7 +51,7 @@ def per_example_global_norm_clip(
     """
     leaves, treedef = flatten_updates(grads)
     batch = batch_size("per_example_global_norm_clip", grads)
-    factors = clip_factors(leaves, l2_norm_clip, batch)
+    factors = factors_of(leaves, l2_norm_clip, batch)
     total = treedef.unflatten(
         None if g is None else weighted_sum(factors, g).astype(g.dtype) for g in leaves
     )
@@ -107,7 +108,7 @@ def per_example_layer_norm_clip(
             numbers.append(None)
             continue
         share = math.sqrt(size / max(1, sum(sizes)))
-        factors = clip_factors([g], global_l2_norm_clip, batch, share)
+        factors = factors_of([g], global_l2_norm_clip, batch, share)
         sums.append(weighted_sum(factors, g).astype(g.dtype))
         numbers.append(_number_clipped(factors))
     return treedef.unflatten(sums), treedef.unflatten(numbers)
@@ -118,11 +119,12 @@ def batch_size(
     grads: Updates,
     params: Params | None = None,
     axes: tuple[int, ...] = (0,),
+    hint: str = "",
 ) -> int:
     """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
 
     They are along `axes`, together; all other axes are those of the parameters. It is 1
-    if there are no leaves.
+    if there are no leaves. `hint`: what else there is to say of a wrong shape.
     """
     leaves, treedef = flatten_updates(grads)
     ps = leaves if params is None else align(treedef, params, "params", grads)
@@ -138,7 +140,7 @@ def batch_size(
             raise ValueError(
                 f"{owner} takes per-example gradients, which have the examples along "
                 f"{where}, but at `{keystr(grads, i)}` there is one of shape "
-                f"{g.shape}{of_parameters}. {_HOW_TO}"
+                f"{g.shape}{of_parameters}. {_HOW_TO}{hint}"
             )
         first = first or (i, size)
         if size != first[1] or size == 0:
@@ -167,21 +169,16 @@ _HOW_TO = (
 )
 
 
-def clip_factors(
+def factors_of(
     leaves: list[Any], clip: Any, batch: int, share: float = 1.0
 ) -> Float[Array, "batch"]:
-    """By how much to multiply each example, for a norm of at most `share * clip`.
-
-    A zero gradient and one that is NaN count as not clipped.
-    """
+    """By how much to multiply each example, for a norm of at most `share * clip`."""
     parts = [_squared_norms(g) for g in leaves if g is not None] or [jnp.zeros(batch)]
     dtype = common_dtype(*(part.dtype for part in parts))
     stacked = jnp.stack([part.astype(dtype) for part in parts])
     # The barrier: as in `tree.norm`, or XLA may sum up again wherever it is used.
     norms = safe_sqrt(jnp.sum(lax.optimization_barrier(stacked), 0))
-    limit = jnp.asarray(clip, dtype) * jnp.asarray(share, dtype)
-    exceeds = norms > limit
-    return jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
+    return clip_factors(norms, jnp.asarray(clip, dtype) * jnp.asarray(share, dtype))
 
 
 @jax.jit

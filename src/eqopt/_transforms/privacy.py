@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PRNGKeyArray, UInt32
 
 from .._checks import check_range
-from .._leaves import flatten_updates
+from .._leaves import align, flatten_updates, keystr
 from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Key, Params, State, Updates
-from .per_example import batch_size, clip_factors, weighted_sum
+from ..numerics import common_dtype
+from .per_example import batch_size, factors_of, weighted_sum
 
 
 class DifferentiallyPrivateAggregateState(eqx.Module):
@@ -23,18 +24,24 @@ class DifferentiallyPrivateAggregateState(eqx.Module):
 
 
 class DifferentiallyPrivateAggregate(AbstractTransformation):
-    r"""Clips per-example gradients, adds noise, and takes their mean.
+    r"""Clips the gradients of examples, adds noise, and takes their mean.
 
     $$u = \frac{1}{B} \left(
-        \sum_{i=1}^{B} g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)
+        \sum_i g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)
         + \sigma C\, \xi \right), \qquad \xi \sim \mathcal N(0, I).$$
 
-    Unlike all else in a chain, it takes updates with one more axis than the parameters,
-    the first one, along which are the examples. It gives back updates like the
-    parameters, so it stands first in a chain. Do not put it inside of
+    With `clipped=True`, it takes the sum, which
+    [`eqopt.microbatching.clipped_grad`][] computes with little more time and memory than
+    a gradient. Otherwise it takes the $g_i$: updates with one more axis than the
+    parameters, the first one, along which are the examples. It gives back updates like
+    the parameters, so it stands first in a chain. Do not put it inside of
     [`eqopt.MultiSteps`][] or another wrapper that adds up gradients, which would add up
-    those of different examples. For large batches there is
-    [`eqopt.microbatching.micro_grad`][].
+    those of different examples.
+
+    Batches are best drawn anew for each step, each example with the same probability
+    $q$ (*Poisson sampling*), as accountants assume. Then their size is random, and tells
+    something of the data: $B$ is to be the expected one, $q$ times the number of all
+    examples, which is `batch_size`. Pad batches to one size, with zero `weights`.
 
     Real and imaginary parts of complex updates have noise of variance $\sigma^2 C^2$
     each.
@@ -42,11 +49,14 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     !!! example
 
         ```python
-        per_example = eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))
         opt = eqopt.Chain(
-            eqopt.DifferentiallyPrivateAggregate(1.0, 1.1, key=0), eqopt.Adam(1e-3)
+            eqopt.DifferentiallyPrivateAggregate(
+                1.0, 1.1, key=0, batch_size=256, clipped=True
+            ),
+            eqopt.Adam(1e-3),
         )
-        model, state = opt.step(per_example(model, batch), state, model)
+        grads, _ = clipped_grad(loss, 1.0, weights=is_real)(model, batch)
+        model, state = opt.step(grads, state, model)
         ```
 
     **Arguments:**
@@ -55,11 +65,17 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     - `noise_multiplier`: $\sigma \ge 0$, the ratio of the noise to $C$. What privacy it
         gives is for an accountant to say, who also knows how batches are drawn.
     - `key`: a random key, or a seed. Who knows it can subtract the noise.
+    - `batch_size`: $B > 0$, the expected number of examples. Defaults to the number of
+        gradients.
+    - `clipped`: whether updates are the sum of clipped gradients, with norms of at most
+        `l2_norm_clip`. This cannot be checked, and all protection depends on it. Needs
+        `batch_size`. Defaults to `False`.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `update`, one that names
-    the key path, if updates have no axis for the examples.
+    A `ValueError` if a hyperparameter is out of its range, or `clipped` without
+    `batch_size`; in `update`, one that names the key path, if updates have no axis for
+    the examples, or if they do with `clipped`.
 
     ??? cite "Reference"
 
@@ -77,10 +93,20 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     l2_norm_clip: Hyperparameter
     noise_multiplier: Hyperparameter
     key: Key
+    batch_size: Hyperparameter | None = None
+    clipped: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         for name in ("l2_norm_clip", "noise_multiplier"):
             check_range(self, name, 0)
+        if self.batch_size is not None:
+            check_range(self, "batch_size", 0, includes_low=False)
+        elif self.clipped:
+            raise ValueError(
+                f"{type(self).__name__}: with `clipped=True`, updates are the sum of the "
+                "gradients of an unknown number of examples. Pass the expected number as "
+                "`batch_size`."
+            )
 
     def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
         return DifferentiallyPrivateAggregateState(key_data(self.key))
@@ -93,18 +119,37 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
         check_state(self, state)
-        batch = batch_size(type(self).__name__, updates, params)
+        sums, divisor = self._sums(updates, params)
         now, later = next_key(state.rng_key, self.key)
         leaves, treedef = flatten_updates(updates)
         keys = treedef.flatten_up_to(split_like(now, updates))
-        factors = clip_factors(leaves, self.l2_norm_clip, batch)
         stddev = self._stddev()
+        divisor = jnp.asarray(divisor, stddev.dtype)
         means = [
-            None if g is None else _noisy_mean(factors, g, key, stddev)
-            for g, key in zip(leaves, keys, strict=True)
+            None if g is None else _noisy_mean(x, key, stddev, divisor).astype(g.dtype)
+            for g, x, key in zip(leaves, sums, keys, strict=True)
         ]
         state = DifferentiallyPrivateAggregateState(later)
         return treedef.unflatten(means), state
+
+    def _sums(self, updates: Updates, params: Params | None) -> tuple[list, Any]:
+        """The sums over clipped gradients, and by what to divide them."""
+        leaves, treedef = flatten_updates(updates)
+        if self.clipped:
+            ps = leaves if params is None else align(treedef, params, "params", updates)
+            for i, (g, p) in enumerate(zip(leaves, ps, strict=True)):
+                if g is not None and g.shape != getattr(p, "shape", g.shape):
+                    raise ValueError(
+                        f"{type(self).__name__} takes the sum of clipped gradients, with "
+                        f"`clipped=True`, but at `{keystr(updates, i)}` there is one of "
+                        f"shape {g.shape} of parameters of shape {p.shape}. For gradients "
+                        "of single examples, leave out `clipped`."
+                    )
+            return leaves, self.batch_size
+        batch = batch_size(type(self).__name__, updates, params, hint=_HINT)
+        factors = factors_of(leaves, self.l2_norm_clip, batch)
+        sums = [None if g is None else weighted_sum(factors, g) for g in leaves]
+        return sums, batch if self.batch_size is None else self.batch_size
 
     def _stddev(self) -> Any:
         with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
@@ -114,18 +159,21 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return jnp.where(jnp.asarray(self.noise_multiplier) == 0, 0, stddev)
 
 
+_HINT = " For the sum that `clipped_grad` returns, pass `clipped=True`."
+
+
 @jax.jit
 def _noisy_mean(
-    factors: Float[Array, "batch"],
-    g: Inexact[Array, "batch *leaf"],
+    total: Inexact[Array, "*leaf"],
     key: PRNGKeyArray,
     stddev: Float[Array, ""],
+    divisor: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
     # Noise comes before rounding: that of the sum could tell more than the sum does.
-    total = weighted_sum(factors, g)
+    total = total.astype(common_dtype(total.dtype, jnp.float32))
     noise = normal(key, total.shape, total.dtype)
     if jnp.iscomplexobj(total):
         # Differs from Optax in: a complex normal number has a variance of 1/2 in each
         # part, which would be half of the noise that the bound asks for.
         noise = noise * jnp.sqrt(jnp.asarray(2, noise.real.dtype)).astype(noise.dtype)
-    return ((total + stddev.astype(total.dtype) * noise) / g.shape[0]).astype(g.dtype)
+    return (total + stddev.astype(total.dtype) * noise) / divisor.astype(total.dtype)

@@ -44,6 +44,16 @@ ROWS = [
         momentum=0.5,
     ),
     row(
+        lambda learning_rate=0.1, l2_norm_clip=0.5, batch_size=10.0: eqopt.DPSGD(
+            learning_rate, l2_norm_clip, 1.0, 0, batch_size=batch_size, clipped=True
+        ),
+        name="DPSGD(clipped)",
+        exempt=OTHER_NOISE,
+        learning_rate=0.2,
+        l2_norm_clip=0.3,
+        batch_size=3.0,
+    ),
+    row(
         lambda: PerExample(eqopt.DPSGD(LINEAR, 0.5, 1.0, key=0)),
         name="DPSGD(schedule)",
         exempt=OTHER_NOISE,
