@@ -9,7 +9,7 @@ from typing import NoReturn
 import jax
 
 from . import machine
-from .cases import CASES, EVERY_OPTIMIZER, TABLE
+from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, TABLE
 from .measures import LEAF, Settings
 from .report import compact, rows, table
 
@@ -44,6 +44,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--only", action="append", metavar="NAME", choices=names, help="repeatable")
     add("--optimizers", action="store_true", help="a step of every optimizer instead")
+    add("--gradients", action="store_true", help="gradients of examples instead")
     add("--size", type=_at_least(10 * LEAF), default=50_000_000, help="parameters")
     add(
         "--leaves", type=_at_least(1), default=1000, help="to trace; a tenth to compile"
@@ -70,6 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
     results = []
     if options.only:
         cases = [case for case in CASES if case.name in options.only]
+    elif options.gradients:
+        cases = GRADIENTS
     else:
         cases = EVERY_OPTIMIZER if options.optimizers else TABLE
     for case in cases:

@@ -2,6 +2,7 @@
 
 from typing import Literal, NamedTuple
 
+from . import gradients
 from .contestants import (
     APPLY_IF_FINITE,
     CLIP_ADAMW,
@@ -188,4 +189,54 @@ def _step(name: str, contestant: Contestant) -> Case:
 # A step of every optimizer, in a table of its own.
 EVERY_OPTIMIZER = tuple(_step(*item) for item in OPTIMIZERS.items())
 
-CASES = TABLE + EVERY_OPTIMIZER
+# Gradients, in a table of their own.
+GRADIENTS = (
+    *(
+        Case(
+            f"clipped-grad-{problem.__name__}",
+            f"`clipped_grad`, {what}",
+            gradients.differentiating(
+                problem, Pair(gradients.clipped, gradients.plain), compares=False
+            ),
+            ratio=2.5,
+            against="the plain gradient",
+        )
+        for problem, what in (
+            (gradients.mlp, "MLP of 1.3M parameters, 128 examples: a call"),
+            (gradients.cnn, "3 convolutions, 64 images of 32 x 32: a call"),
+            (gradients.transformer, "2 blocks of width 128, 16 x 64 tokens: a call"),
+        )
+    ),
+    Case(
+        "clipped-grad",
+        "clipped gradients of 128 examples, MLP of 1.3M parameters: a call",
+        gradients.differentiating(
+            gradients.mlp,
+            Pair(gradients.clipped, gradients.clipped_by_optax),
+            calls=1,
+        ),
+        ratio=0.02,
+    ),
+    Case(
+        "micro-grad",
+        "`micro_grad`, gradients and squares, the same MLP, 16 at a time: a call",
+        gradients.differentiating(
+            gradients.mlp,
+            Pair(gradients.squares, gradients.squares_by_optax),
+            calls=1,
+        ),
+        ratio=0.2,
+    ),
+    Case(
+        "micro-value-and-grad",
+        "`micro_value_and_grad`, the same MLP, 1024 examples, 64 at a time: a call",
+        gradients.differentiating(
+            lambda settings: gradients.mlp(settings, 1024),
+            Pair(gradients.microbatched, gradients.plain),
+        ),
+        ratio=1.15,
+        against="the plain gradient",
+    ),
+)
+
+CASES = TABLE + EVERY_OPTIMIZER + GRADIENTS

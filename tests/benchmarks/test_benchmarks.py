@@ -20,6 +20,7 @@ from benchmarks.contestants import Optimizer, Pair
 from benchmarks.measures import Settings, stepping
 
 import eqopt
+from benchmarks import gradients
 
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -135,6 +136,30 @@ def test_table_of_optimizers(tmp_path, capsys):
     assert lines[0].startswith("| Optimizer | eqopt | Optax | ratio | target | memory")
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| Adam", "| PolyakSGD"]
     assert all(line.count("|") == 10 for line in lines)
+
+
+@pytest.mark.slow
+def test_table_of_gradients(tmp_path):
+    output = tmp_path / "benchmarks.json"
+    with jax.numpy_dtype_promotion("standard"):
+        main(["--gradients", "--size=20000", "--rounds=1", f"--output={output}"])
+    rows = json.loads(output.read_text())["rows"]
+    assert {row["name"]: row["target"] for row in rows if row["target"]} == {
+        "clipped-grad-mlp": "<= 2.5",
+        "clipped-grad-cnn": "<= 2.5",
+        "clipped-grad-transformer": "<= 2.5",
+        "clipped-grad": "<= 0.02",
+        "micro-grad": "<= 0.2",
+        "micro-value-and-grad": "<= 1.15",
+    }
+    assert all(row["eqopt"] > 0 and row["other"] > 0 for row in rows)
+
+
+def test_different_gradients_are_refused():
+    functions = Pair(gradients.plain, lambda *args: gradients.clipped(*args))
+    measure = gradients.differentiating(gradients.mlp, functions)
+    with pytest.raises(RuntimeError, match="not the same work"):
+        measure(Settings(size=10_000, leaves=1, rounds=1))
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,10 @@ def test_table_of_names_is_true():
         "eqopt.aggregating.GradientNoiseScale",
         "eqopt.aggregating.gradient_noise_scale",
         "eqopt.equation",
+        "eqopt.microbatching.clipped_grad",
+        "eqopt.microbatching.gradient_paths",
         "eqopt.microbatching.micro_value_and_grad",
+        "eqopt.microbatching.per_example_grad_norms",
     }
     missing = PUBLIC - translated - without_counterpart
     assert not missing
