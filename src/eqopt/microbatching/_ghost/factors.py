@@ -118,7 +118,7 @@ class Picks(AbstractFactor):
 
     def squared_norm(self) -> Float[Array, ""]:
         # Rows with the same index add up first: in that one of them that comes first.
-        first = jnp.argmax(self.index[:, None] == self.index, axis=1)
+        first = jnp.argmax(self.index[:, None] == self.index[None], axis=1)
         sums = jnp.zeros_like(_wide(self.right)).at[first].add(self._right)
         return jnp.sum(abs_sq(sums))
 
