@@ -1,8 +1,11 @@
 from . import (
     aggregating as aggregating,
+    assignment as assignment,
     groups as groups,
+    linear_algebra as linear_algebra,
     microbatching as microbatching,
     numerics as numerics,
+    projections as projections,
     schedules as schedules,
     tree as tree,
 )

@@ -26,6 +26,7 @@ FLOORS = [
     {"_random", "_threefry"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "microbatching", "groups"},
+    {"projections", "linear_algebra", "assignment"},
     {"_combinators"},
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},

@@ -1,0 +1,6 @@
+"""Which row goes with which column, at the least cost."""
+
+from .._lazy import attach_stub
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,102 @@
+"""Assigning rows, each along a shortest augmenting path.
+
+Columns have prices $v$: 0 at first, and never raised. A row that has a column has one at
+which its reduced cost $C_{ij} - v_j$ is least. A new row may take a column from another
+row, that takes one from the next, and so on until a column is free: on the path along
+which costs rise by the least. Prices, changed by what is known of distances, then have
+that property again.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int32
+
+
+class Assignment(NamedTuple):
+    """The prices of columns, and everybody's partner, -1 for none."""
+
+    prices: Float[Array, " columns"]
+    row_of: Int32[Array, " columns"]
+    column_of: Int32[Array, " rows"]
+
+
+class Search(NamedTuple):
+    """Dijkstra's algorithm over the columns.
+
+    To those that are `known` the `distance` is final, to others it is the least so far.
+    `before` is the row from which that comes. The nearest column not yet known is
+    `column`, at `reached`.
+    """
+
+    distance: Float[Array, " columns"]
+    known: Bool[Array, " columns"]
+    before: Int32[Array, " columns"]
+    column: Int32[Array, ""]
+    is_free: Bool[Array, ""]
+    reached: Float[Array, ""]
+
+
+def assign_rest(costs: Float[Array, "rows columns"], state: Assignment) -> Assignment:
+    """Assigns all rows that have no column yet, as far as that has a finite cost."""
+    rows = jnp.argsort(state.column_of >= 0).astype(jnp.int32)
+    count = jnp.sum(state.column_of < 0)
+    return lax.fori_loop(0, count, lambda i, s: _augment(costs, s, rows[i]), state)
+
+
+def _augment(costs, state, row):
+    found = _search(costs, state, row)
+    is_possible = found.reached < jnp.inf
+    # What is free of choice stays: prices of columns that are not known.
+    gain = jnp.where(found.known & is_possible, found.reached - found.distance, 0)
+    end = jnp.where(is_possible, found.column, -1)
+    return _flip(found.before, state._replace(prices=state.prices - gain), row, end)
+
+
+def _search(costs, state, row):
+    columns = costs.shape[1]
+    numbers = lax.iota(jnp.int32, columns)
+    # A free column comes before others that are equally near: or costs that are all
+    # equal would take a path through all columns for each row. Two minima are faster
+    # than one `argmin` on a CPU.
+    ranks = jnp.where(state.row_of < 0, numbers, numbers + columns)
+
+    def nearest(distance):
+        least = jnp.min(distance)
+        rank = jnp.min(jnp.where(distance == least, ranks, 2 * columns))
+        return rank % columns, rank < columns, least
+
+    def is_going_on(search):
+        return ~search.is_free & (search.reached < jnp.inf)
+
+    def step(search):
+        i = state.row_of[search.column]
+        known = search.known | (numbers == search.column)
+        reduced = costs[i] - state.prices
+        through = search.reached + (reduced - reduced[search.column])
+        is_shorter = ~known & (through < search.distance)
+        distance = jnp.where(is_shorter, through, search.distance)
+        before = jnp.where(is_shorter, i, search.before)
+        chosen = nearest(jnp.where(known, jnp.inf, distance))
+        return Search(distance, known, before, *chosen)
+
+    distance = costs[row] - state.prices
+    known = jnp.zeros(columns, bool)
+    before = jnp.full(columns, row)
+    start = Search(distance, known, before, *nearest(distance))
+    return lax.while_loop(is_going_on, step, start)
+
+
+def _flip(before, state, row, end):
+    """Gives each row on the path to the column `end` the column that comes after it."""
+
+    def step(carry):
+        column, row_of, column_of, _ = carry
+        i = before[column]
+        after = column_of[i]
+        return after, row_of.at[column].set(i), column_of.at[i].set(column), i == row
+
+    start = end, state.row_of, state.column_of, end < 0
+    _, row_of, column_of, _ = lax.while_loop(lambda carry: ~carry[3], step, start)
+    return Assignment(state.prices, row_of, column_of)

@@ -1,0 +1,75 @@
+"""Checks of what users pass; the values of traced arrays are let through."""
+
+import math
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+
+def check_array(owner: str, name: str, value: Any, ndims: tuple[int, ...]) -> None:
+    """Raises unless `value` is an array of inexact dtype with a right number of axes."""
+    wanted = " or ".join(map(str, ndims))
+    if not hasattr(value, "dtype"):
+        raise TypeError(
+            f"{owner}: `{name}` must be an array with {wanted} axes, but is of type "
+            f"{type(value).__name__}. Convert it with `jnp.asarray`."
+        )
+    if not jnp.issubdtype(value.dtype, np.inexact):
+        raise TypeError(
+            f"{owner}: `{name}` must be of floating dtype, but is {value.dtype}. "
+            "Convert it with `.astype(jnp.float32)`."
+        )
+    if np.ndim(value) not in ndims:
+        raise ValueError(
+            f"{owner}: `{name}` must have {wanted} axes, but has shape "
+            f"{np.shape(value)}. For a stack of them use `jax.vmap`."
+        )
+
+
+def check_real(owner: str, name: str, value: Any) -> None:
+    """Raises a `TypeError` if the array `value` is complex."""
+    if jnp.iscomplexobj(value):
+        raise TypeError(f"{owner}: `{name}` must be real, but is {value.dtype}.")
+
+
+def check_square(owner: str, name: str, matrix: Any) -> None:
+    """Raises unless `matrix` is an array of inexact dtype, square and not empty."""
+    check_array(owner, name, matrix, (2,))
+    rows, columns = np.shape(matrix)
+    if rows != columns or rows == 0:
+        raise ValueError(
+            f"{owner}: `{name}` must be a square matrix, but has shape "
+            f"{np.shape(matrix)}."
+        )
+
+
+def check_integer(owner: str, name: str, value: Any, low: int) -> int:
+    """`value` as a Python integer; raises unless it is one, of at least `low`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < low:
+        raise ValueError(
+            f"{owner}: `{name}` must be a Python integer of at least {low}, but is "
+            f"{value!r}. It decides what is compiled: under `jax.jit` it is static."
+        )
+    return number
+
+
+def check_scalar(owner: str, name: str, value: Any, includes_zero: bool = True) -> None:
+    """Raises unless `value` is a finite real number or 0-d array, not negative."""
+    if np.ndim(value) != 0:
+        raise ValueError(
+            f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
+            f"{np.shape(value)}."
+        )
+    if isinstance(value, Tracer):
+        return
+    is_high_enough = value >= 0 if includes_zero else value > 0
+    if not (is_high_enough and math.isfinite(value)):
+        low = "[0" if includes_zero else "(0"
+        raise ValueError(f"{owner}: `{name}` must be in {low}, inf), but is {value}.")

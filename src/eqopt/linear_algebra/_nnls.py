@@ -1,0 +1,109 @@
+"""Least squares with non-negative unknowns."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from .._types import RealScalarLike
+from ..numerics import common_dtype
+from ._arguments import check_array, check_integer, check_real, check_scalar
+
+
+def nnls(
+    A: Any,
+    b: Any,
+    iters: int,
+    unroll: int | bool = 1,
+    L: RealScalarLike | None = None,
+) -> Float[Array, "n ..."]:
+    r"""Minimizes $\|A x - b\|_2$ over $x \ge 0$ by the fast projected gradient method.
+
+    With $Q = A^\top A$, $q = A^\top b$, from $x = y = 0$ and $t = 1$ it repeats
+
+    $$x' = \max\bigl(y - (Q y - q) / L, 0\bigr), \quad
+        t' = \tfrac{1}{2} \bigl(1 + \sqrt{1 + 4 t^2}\bigr), \quad
+        y = x' + \frac{t - 1}{t'} (x' - x).$$
+
+    **Arguments:**
+
+    - `A`: a real matrix of floating dtype.
+    - `b`: a vector of as many numbers as `A` has rows, or a matrix with such columns,
+        each of which is a problem by itself.
+    - `iters`: how many repetitions there are, a Python integer of at least 0.
+    - `unroll`: how many of them to a step of the compiled loop, as of `jax.lax.scan`.
+        Defaults to 1.
+    - `L`: an upper bound on the largest eigenvalue of $Q$, a positive number or a 0-d
+        array. Defaults to the smaller one of $\|Q\|_F$ and $\|Q\|_1$. The closer, the
+        faster.
+
+    **Returns:**
+
+    $x$, in the dtype of `b`, computed in at least float32.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if shapes do not fit, if something is not real and
+    floating, if `iters` is no Python integer, or if `L` is not positive.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @incollection{polyak2015projected,
+            author = {Polyak, Roman A.},
+            title = {Projected Gradient Method for Non-Negative Least Square},
+            booktitle = {Infinite Products of Operators and Their Applications},
+            series = {Contemporary Mathematics},
+            volume = {636},
+            publisher = {American Mathematical Society},
+            year = {2015},
+        }
+        ```
+    """
+    check_array("nnls", "A", A, (2,))
+    check_array("nnls", "b", b, (1, 2))
+    check_real("nnls", "A", A)
+    check_real("nnls", "b", b)
+    iters = check_integer("nnls", "iters", iters, 0)
+    if b.shape[0] != A.shape[0]:
+        raise ValueError(
+            f"nnls: `b` must have as many rows as `A`, which has shape {A.shape}, but "
+            f"has shape {b.shape}."
+        )
+    dtype = common_dtype(A.dtype, b.dtype, jnp.float32)
+    if L is not None:
+        check_scalar("nnls", "L", L, includes_zero=False)
+        L = jnp.asarray(L, dtype)
+    x = _nnls(jnp.asarray(A, dtype), jnp.asarray(b, dtype), L, iters, unroll)
+    return x.astype(b.dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("iters", "unroll"))
+def _nnls(a, b, bound, iters, unroll):
+    gram, q = a.T @ a, a.T @ b
+    if bound is None:
+        # Where the iteration ends does not depend on it, and neither does the derivative.
+        bound = lax.stop_gradient(_spectral_bound(gram))
+    bound = jnp.where(bound == 0, 1, bound)
+
+    def step(state, _):
+        x, y, t = state
+        stepped = y - (gram @ y - q) / bound
+        # A NaN stays, and on the bound the derivative is zero.
+        new_x = jnp.where(stepped <= 0, 0, stepped)
+        new_t = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
+        return (new_x, new_x + (t - 1) / new_t * (new_x - x), new_t), None
+
+    zeros = jnp.zeros_like(q)
+    one = jnp.ones((), q.dtype)
+    (x, _, _), _ = lax.scan(step, (zeros, zeros, one), length=iters, unroll=unroll)
+    return x
+
+
+def _spectral_bound(gram: Float[Array, "n n"]) -> Float[Array, ""]:
+    """An upper bound on the largest eigenvalue of a symmetric matrix."""
+    sums = jnp.max(jnp.sum(jnp.abs(gram), 0), initial=0)
+    return jnp.minimum(jnp.sqrt(jnp.sum(gram * gram)), sums)

@@ -1,0 +1,186 @@
+"""The eigenvalue of largest modulus."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Inexact, Int, PyTree
+
+from .._leaves import disagreement, parameters
+from .._types import Key, RealScalarLike
+from ..numerics import common_dtype
+from ..tree import norm
+from ._arguments import check_array, check_scalar, check_square
+
+
+def power_iteration(
+    matrix: Any,
+    *,
+    v0: PyTree = None,
+    num_iters: int | Int[Array, ""] = 100,
+    error_tolerance: RealScalarLike = 1e-6,
+    precision: lax.Precision = lax.Precision.HIGHEST,
+    key: Key | None = None,
+) -> tuple[Inexact[Array, ""], PyTree]:
+    r"""The eigenvalue of largest modulus of a matrix, and its eigenvector.
+
+    Repeats $v \leftarrow A v / \|A v\|_2$ until
+    $\|A v - \lambda v\|_2 < \epsilon\, |\lambda|$ for $\lambda = \langle v, A v \rangle$,
+    or until there have been enough repetitions. They converge if $A$ can be diagonalized
+    and one eigenvalue has a larger modulus than all others.
+
+    !!! example
+
+        ```python
+        # The sharpness of a loss: the largest eigenvalue of its Hessian.
+        params, static = eqx.partition(model, eqx.is_inexact_array)
+        grad = jax.grad(lambda params: loss_fn(eqx.combine(params, static)))
+        hvp = lambda v: jax.jvp(grad, (params,), (v,))[1]
+        sharpness, _ = eqopt.linear_algebra.power_iteration(hvp, v0=params)
+        ```
+
+    **Arguments:**
+
+    - `matrix`: $A$, a square matrix of floating or complex dtype, or the function
+        $v \mapsto A v$ of trees.
+    - `v0`: where to start: a vector, or a tree of the arguments and values of `matrix`;
+        leaves other than inexact arrays become `None`. It is required if `matrix` is a
+        function. Defaults to numbers drawn uniformly from $[-1, 1)$.
+    - `num_iters`: how many repetitions there are at most, an integer or a 0-d integer
+        array. Defaults to 100.
+    - `error_tolerance`: $\epsilon \ge 0$. Defaults to 1e-6.
+    - `precision`: of the products with a matrix on accelerators. Defaults to the highest.
+    - `key`: a seed or a key for `v0`. Defaults to 0.
+
+    **Returns:**
+
+    $\lambda$, in at least float32, and the eigenvector, of length 1, in the dtypes of
+    `v0` (else of `matrix`). If $A v = 0$, as for a zero matrix, these are 0 and $v$. The
+    iteration has a forward-mode derivative only.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `matrix` is not square or of integers, if `v0` does
+    not fit to it or is missing, or if `error_tolerance` is negative.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{mises1929praktische,
+            author = {von Mises, Richard and Pollaczek-Geiringer, Hilda},
+            title = {Praktische Verfahren der Gleichungsaufl{\"o}sung},
+            journal = {Zeitschrift f{\"u}r Angewandte Mathematik und Mechanik},
+            volume = {9},
+            pages = {152--164},
+            year = {1929},
+        }
+        ```
+    """
+    check_scalar("power_iteration", "error_tolerance", error_tolerance)
+    tolerance = jnp.asarray(error_tolerance, jnp.float32)
+    if callable(matrix):
+        if not jtu.tree_leaves(parameters(v0)):
+            raise ValueError(
+                "power_iteration: `v0` must have inexact arrays if `matrix` is a "
+                f"function, but is {v0!r}. Pass a tree such as the function takes, "
+                "with which to start: random numbers, or the parameters."
+            )
+        start = parameters(v0)
+        return _iterate(_checked(matrix, start), start, num_iters, tolerance)
+    check_square("power_iteration", "matrix", matrix)
+    if v0 is None:
+        v0 = _random(matrix, 0 if key is None else key)
+    check_array("power_iteration", "v0", v0, (1,))
+    if v0.shape != matrix.shape[:1]:
+        raise ValueError(
+            f"power_iteration: `v0` must have shape {matrix.shape[:1]}, because "
+            f"`matrix` has shape {matrix.shape}, but has shape {v0.shape}."
+        )
+    return _of_matrix(matrix, v0, num_iters, tolerance, precision)
+
+
+@functools.partial(jax.jit, static_argnames="precision")
+def _of_matrix(matrix, start, num_iters, tolerance, precision):
+    dtype = common_dtype(matrix.dtype, start.dtype, jnp.float32)
+    wide = matrix.astype(dtype)
+    product = lambda v: jnp.matmul(wide, v, precision=precision)
+    value, vector = _iterate(product, start.astype(dtype), num_iters, tolerance)
+    return value, vector.astype(start.dtype)
+
+
+def _random(matrix, key):
+    key = jr.key(key) if isinstance(key, int) else key
+    real = jnp.finfo(common_dtype(matrix.dtype, jnp.float32)).dtype
+    draw = lambda key: jr.uniform(key, matrix.shape[:1], real, -1, 1)
+    if not jnp.iscomplexobj(matrix):
+        return draw(key).astype(matrix.dtype)
+    return lax.complex(*map(draw, jr.split(key))).astype(matrix.dtype)
+
+
+def _checked(product: Callable, start: PyTree) -> Callable:
+    """`product` of a tree in the wide dtypes, with the error if it gives another one."""
+
+    def checked(v):
+        out = parameters(
+            product(jtu.tree_map(lambda x, y: x.astype(y.dtype), v, start))
+        )
+        of_values, of_arguments = (
+            [(path, jnp.shape(x)) for path, x in jtu.tree_leaves_with_path(t)]
+            for t in (out, v)
+        )
+        if of_values != of_arguments:
+            raise ValueError(
+                "power_iteration: `matrix` must give trees like `v0`. "
+                + disagreement("matrix(v0)", out, "v0", v)
+            )
+        return jtu.tree_map(lambda x, y: x.astype(y.dtype), out, v)
+
+    return checked
+
+
+def _iterate(product, start, num_iters, tolerance):
+    wide = lambda x: jnp.asarray(x, common_dtype(x.dtype, jnp.float32))
+    v = _normalized(jtu.tree_map(wide, start))
+    state = v, product(v), 0
+
+    def is_going_on(state):
+        v, image, count = state
+        value = _dot(v, image)
+        rest = norm(jtu.tree_map(lambda x, y: y - value.astype(x.dtype) * x, v, image))
+        bound = tolerance.astype(rest.dtype) * jnp.abs(value).astype(rest.dtype)
+        # Zero is an eigenvalue for which no relative error is small.
+        is_done = (rest < bound) | (norm(image) == 0)
+        return (count == 0) | (~is_done & (count < num_iters))
+
+    def step(state):
+        v, image, count = state
+        v = _normalized(image, otherwise=v)
+        return v, product(v), count + 1
+
+    v, image, _ = lax.while_loop(is_going_on, step, state)
+    vector = _normalized(image, otherwise=v)
+    narrow = jtu.tree_map(lambda x, y: x.astype(y.dtype), vector, start)
+    return _dot(v, image), narrow
+
+
+def _normalized(tree, otherwise=None):
+    length = norm(tree)
+    divisor = jnp.where(length == 0, 1, length)
+    unit = jtu.tree_map(lambda x: x / divisor.astype(x.dtype), tree)
+    if otherwise is None:
+        return unit
+    return jtu.tree_map(lambda x, y: jnp.where(length == 0, y, x), unit, otherwise)
+
+
+def _dot(x, y):
+    parts = [
+        jnp.sum(jnp.conj(a) * b)
+        for a, b in zip(jtu.tree_leaves(x), jtu.tree_leaves(y), strict=True)
+    ]
+    dtype = common_dtype(*(part.dtype for part in parts))
+    return jnp.sum(jnp.stack([part.astype(dtype) for part in parts]))

@@ -1,0 +1,128 @@
+"""What a normal vector defines: a line, a hyperplane, a halfspace."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Real
+
+from .._types import RealScalarLike
+from ._trees import aligned, largest, narrowed, scalar, take, widened
+
+
+def vector(x: PyTree, a: PyTree) -> PyTree:
+    r"""The nearest multiple of a vector: $\frac{\langle a, x \rangle}{\|a\|^2}\, a$.
+
+    **Arguments:**
+
+    - `x`: any pytree, such as a whole Equinox model. All leaves but its floating-point
+        arrays, which together are one vector, stay as they are.
+    - `a`: a tree of the same structure, with numbers or arrays of the same shapes in the
+        places of these arrays, or `None` for zeros.
+
+    **Returns:**
+
+    A tree like `x`, of the same shapes and dtypes. It is zero if $a = 0$.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ or if there are
+    no floating-point arrays, and a `TypeError` for complex ones.
+    """
+    parts = take("vector", "x", x)
+    return parts.put(_vector(parts.arrays, aligned("vector", "a", a, x, parts)))
+
+
+def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
+    r"""The nearest point with $\langle a, x \rangle = b$: $x - t\, a$ with
+    $t = (\langle a, x \rangle - b) / \|a\|^2$.
+
+    **Arguments:**
+
+    - `x`, `a`: as of [`eqopt.projections.vector`][].
+    - `b`: a number or a 0-d array.
+
+    **Returns:**
+
+    A tree like `x`, of the same shapes and dtypes. If $a = 0$, which defines no
+    hyperplane, it is `x`.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` as [`eqopt.projections.vector`][], and if `b` is not
+    finite, has axes or is no real number (the value of a traced one is not looked at).
+    """
+    parts = take("hyperplane", "x", x)
+    a = aligned("hyperplane", "a", a, x, parts)
+    return parts.put(_hyperplane(parts.arrays, a, scalar("hyperplane", "b", b)))
+
+
+def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
+    r"""The nearest point with $\langle a, x \rangle \le b$: $x - \max(t, 0)\, a$ with
+    $t = (\langle a, x \rangle - b) / \|a\|^2$.
+
+    **Arguments:**
+
+    - `x`, `a`, `b`: as of [`eqopt.projections.hyperplane`][].
+
+    **Returns:**
+
+    A tree like `x`, of the same shapes and dtypes. A point of the halfspace does not
+    change, and none does if $a = 0$.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` as [`eqopt.projections.hyperplane`][].
+    """
+    parts = take("halfspace", "x", x)
+    a = aligned("halfspace", "a", a, x, parts)
+    return parts.put(_halfspace(parts.arrays, a, scalar("halfspace", "b", b)))
+
+
+_Arrays = list[Float[Array, "..."]]
+_Normal = list[Real[Array, "..."] | None]
+
+
+@jax.jit
+def _vector(arrays: _Arrays, normal: _Normal) -> _Arrays:
+    xs = widened(arrays)
+    a, t = _foot(xs, normal, jnp.zeros((), xs[0].dtype))
+    new = [
+        jnp.zeros_like(x) if n is None else t * n for x, n in zip(xs, a, strict=True)
+    ]
+    return narrowed(new, arrays)
+
+
+@jax.jit
+def _hyperplane(arrays: _Arrays, normal: _Normal, b: Real[Array, ""]) -> _Arrays:
+    xs = widened(arrays)
+    return narrowed(_minus(xs, *_foot(xs, normal, b.astype(xs[0].dtype))), arrays)
+
+
+@jax.jit
+def _halfspace(arrays: _Arrays, normal: _Normal, b: Real[Array, ""]) -> _Arrays:
+    xs = widened(arrays)
+    a, t = _foot(xs, normal, b.astype(xs[0].dtype))
+    t = jnp.where(t <= 0, 0, t)  # a NaN stays
+    return narrowed(_minus(xs, a, t), arrays)
+
+
+def _minus(xs: _Arrays, a: _Normal, t: Float[Array, ""]) -> _Arrays:
+    return [x if n is None else x - t * n for x, n in zip(xs, a, strict=True)]
+
+
+def _foot(
+    xs: _Arrays, normal: _Normal, b: Float[Array, ""]
+) -> tuple[_Normal, Float[Array, ""]]:
+    r"""The normal $a$, in some length, and the $t$ that goes with that; 0 if $a = 0$."""
+    a = [n if n is None else n.astype(b.dtype) for n in normal]
+    given = [n for n in a if n is not None]
+    if not given:
+        return a, jnp.zeros_like(b)
+    # Squares neither overflow nor underflow. The set is the same for all lengths of
+    # (a, b), so that derivatives by these are right with a constant unit.
+    unit = largest(given)
+    a = [n if n is None else n / unit for n in a]
+    pairs = [(x, n) for x, n in zip(xs, a, strict=True) if n is not None]
+    product = sum(jnp.sum(x * n) for x, n in pairs)
+    square = sum(jnp.sum(n * n) for _, n in pairs)
+    t = (product - b / unit) / jnp.where(square == 0, 1, square)
+    return a, jnp.where(square == 0, 0, t)

@@ -1,0 +1,190 @@
+"""The simplex, and what is made of such: spheres and balls of the sum of moduli."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PyTree, Real
+
+from .._types import RealScalarLike
+from ._trees import narrowed, scalar, take, widened
+
+
+def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
+    r"""The nearest point with $x_i \ge 0$ and $\sum_i x_i = s$: $\max(x - \tau, 0)$.
+
+    $\tau$ is such that the sum, over all arrays together, is $s$. It is found by Newton's
+    method, which ends after finitely many passes, of which few are needed; nothing is
+    sorted or joined.
+
+    !!! example
+
+        ```python
+        weights = eqopt.projections.simplex(jnp.array([0.3, 0.9, -0.5]))
+        weights  # [0.2, 0.8, 0.0]
+        ```
+
+    **Arguments:**
+
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+        floating-point arrays stay as they are.
+    - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1: the probabilities.
+
+    **Returns:**
+
+    A tree like `tree`, of the same shapes and dtypes.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is no
+    real number (the value of a traced one is not looked at), or if there are no
+    floating-point arrays or complex ones.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{michelot1986finite,
+            author = {Michelot, Christian},
+            title = {A Finite Algorithm for Finding the Projection of a Point onto the
+                     Canonical Simplex of $\mathbb{R}^n$},
+            journal = {Journal of Optimization Theory and Applications},
+            volume = {50},
+            pages = {195--200},
+            year = {1986},
+        }
+        ```
+    """
+    parts = take("simplex", "tree", tree)
+    return parts.put(_simplex(parts.arrays, scalar("simplex", "scale", scale, 0)))
+
+
+def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
+    r"""The nearest point with $\sum_i |x_i| = s$.
+
+    The signs are those of $x$, and the moduli those of $|x|$ projected by
+    [`eqopt.projections.simplex`][]. A zero counts as positive: where the nearest point is
+    not unique, one of them is chosen.
+
+    **Arguments:**
+
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+        floating-point arrays stay as they are.
+    - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
+
+    **Returns:**
+
+    A tree like `tree`, of the same shapes and dtypes.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` as [`eqopt.projections.simplex`][].
+    """
+    parts = take("l1_sphere", "tree", tree)
+    return parts.put(_sphere(parts.arrays, scalar("l1_sphere", "scale", scale, 0)))
+
+
+def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
+    r"""The nearest point with $\sum_i |x_i| \le s$.
+
+    Outside of the ball that is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
+    small numbers zero.
+
+    **Arguments:**
+
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+        floating-point arrays stay as they are.
+    - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
+
+    **Returns:**
+
+    A tree like `tree`, of the same shapes and dtypes. A point of the ball does not
+    change.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` as [`eqopt.projections.simplex`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{duchi2008efficient,
+            author = {Duchi, John and Shalev-Shwartz, Shai and Singer, Yoram and
+                      Chandra, Tushar},
+            title = {Efficient Projections onto the $\ell_1$-Ball for Learning in High
+                     Dimensions},
+            booktitle = {International Conference on Machine Learning},
+            pages = {272--279},
+            year = {2008},
+        }
+        ```
+    """
+    parts = take("l1_ball", "tree", tree)
+    return parts.put(_ball(parts.arrays, scalar("l1_ball", "scale", scale, 0)))
+
+
+_Arrays = list[Float[Array, "..."]]
+
+
+@jax.jit
+def _simplex(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+    return narrowed(_project(widened(arrays), scale), arrays)
+
+
+@jax.jit
+def _sphere(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+    signs, moduli = _signs_and_moduli(widened(arrays))
+    return narrowed(_times(signs, _project(moduli, scale)), arrays)
+
+
+@jax.jit
+def _ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+    xs = widened(arrays)
+    signs, moduli = _signs_and_moduli(xs)
+    is_outside = _total(moduli) > scale.astype(moduli[0].dtype)
+    outside = _times(signs, _project(moduli, scale))
+    new = [jnp.where(is_outside, y, x) for x, y in zip(xs, outside, strict=True)]
+    return narrowed(new, arrays)
+
+
+def _signs_and_moduli(xs: _Arrays) -> tuple[_Arrays, _Arrays]:
+    # Not those of JAX, for which the sign of zero is zero.
+    signs = [jnp.where(x < 0, -1, 1).astype(x.dtype) for x in xs]
+    return signs, _times(signs, xs)
+
+
+def _times(xs: _Arrays, ys: _Arrays) -> _Arrays:
+    return [x * y for x, y in zip(xs, ys, strict=True)]
+
+
+def _total(xs: _Arrays) -> Float[Array, ""]:
+    return jnp.sum(jnp.stack([jnp.sum(x) for x in xs]))
+
+
+def _project(xs: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+    """Onto the simplex, in one dtype of at least float32."""
+    scale = scale.astype(xs[0].dtype)
+    # A constant added to all numbers changes nothing. With the largest at zero, no digits
+    # are lost in sums of large numbers, and tau is between `-scale` and zero.
+    top = jnp.max(jnp.stack([jnp.max(x, initial=-jnp.inf) for x in xs]))
+    xs = [x - lax.stop_gradient(top) for x in xs]
+    constants = lax.stop_gradient(xs), lax.stop_gradient(scale)
+    # The sum of `max(x - tau, 0)` falls as tau rises, and is convex. From the left,
+    # Newton's steps go up, until no further number falls below tau.
+    _, tau = lax.while_loop(
+        lambda state: state[1] > state[0],
+        lambda state: (state[1], _newton(*constants, state[1])),
+        (jnp.full_like(scale, -jnp.inf), -constants[1]),
+    )
+    # Once more, for the derivative: it is that with the same numbers above tau.
+    below = [x <= tau for x in constants[0]]  # which no NaN is
+    tau = _newton(xs, scale, tau)
+    return [jnp.where(b, 0, x - tau) for b, x in zip(below, xs, strict=True)]
+
+
+def _newton(
+    xs: _Arrays, scale: Float[Array, ""], tau: Float[Array, ""]
+) -> Float[Array, ""]:
+    """The tau with which the numbers that are above the old one have the right sum."""
+    above = [x > tau for x in xs]
+    count = sum(jnp.sum(a) for a in above)
+    total = _total([jnp.where(a, x, 0) for a, x in zip(above, xs, strict=True)])
+    return (total - scale) / jnp.maximum(count, 1).astype(scale.dtype)

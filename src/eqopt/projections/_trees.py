@@ -1,0 +1,156 @@
+"""What is projected: the floating-point arrays of a tree, and the numbers beside it."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Float, Inexact, PyTree
+
+from .._leaves import disagreement, is_none, keystr
+from .._types import RealScalarLike
+from ..numerics import common_dtype
+
+
+class Parts(NamedTuple):
+    """The arrays of a tree, their numbers among its leaves, and the way back."""
+
+    arrays: list
+    places: list[int]
+    treedef: Any
+    put: Callable[[list], PyTree]
+
+
+def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Parts:
+    """Takes the arrays to project out of `tree`, which the user calls `name`.
+
+    **Raises:**
+
+    A `ValueError` if there are none, and a `TypeError` that names the key path if one
+    is complex.
+    """
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    places = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
+    arrays = [leaves[i] for i in places]
+    if not any(x.size for x in arrays):
+        raise ValueError(
+            f"{owner}: `{name}` has no floating-point arrays with numbers in them, but "
+            f"is {_described(tree)}. All other leaves, such as Python numbers and "
+            "integer arrays, stay as they are: convert them with "
+            "`jnp.asarray(x, jnp.float32)`."
+        )
+    for i, x in zip(places, arrays, strict=True):
+        if jnp.iscomplexobj(x) and not complex_too:
+            raise TypeError(
+                f"{owner}: `{name}` must have real arrays, but has one of dtype "
+                f"{x.dtype} at `{keystr(tree, i)}`. Project `x.real` and `x.imag`."
+            )
+
+    def put(new):
+        out = list(leaves)
+        for i, x in zip(places, new, strict=True):
+            out[i] = x
+        return treedef.unflatten(out)
+
+    return Parts(arrays, places, treedef, put)
+
+
+def _described(tree: PyTree) -> str:
+    dtype = getattr(tree, "dtype", None)
+    if dtype is not None:
+        return f"an array of shape {tree.shape} and dtype {dtype}"
+    return f"of type {type(tree).__name__}"
+
+
+def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
+    """The arrays of `given` beside those of `tree`; `None` stands for zeros.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if there is anything but a real number or array.
+    """
+    try:
+        column = parts.treedef.flatten_up_to(given)
+    except (ValueError, TypeError):
+        raise ValueError(f"{owner}: {disagreement(name, given, 'x', tree)}") from None
+    found = [column[i] for i in parts.places]
+    for i, x, y in zip(parts.places, parts.arrays, found, strict=True):
+        if y is None:
+            continue
+        check_real(owner, name, y, f" at `{keystr(tree, i)}`")
+        if np.shape(y) != x.shape:
+            raise ValueError(
+                f"{owner}: `{name}` must have the shapes of `x`, but has "
+                f"{np.shape(y)} at `{keystr(tree, i)}`, where `x` has {x.shape}."
+            )
+    return [None if y is None else jnp.asarray(y) for y in found]
+
+
+def check_real(owner: str, name: str, value: Any, where: str = "") -> None:
+    """Raises a `TypeError` unless the value is a real number or array."""
+    dtype: Any = getattr(value, "dtype", None)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number or (dtype is not None and _is_real(dtype)):
+        return
+    kind = type(value).__name__
+    found = f"{value!r} of type {kind}" if dtype is None else f"dtype {dtype}"
+    raise TypeError(
+        f"{owner}: `{name}` must have real numbers or arrays, but has {found}{where}."
+    )
+
+
+def _is_real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)
+
+
+def scalar(
+    owner: str, name: str, value: Any, low: float | int = -math.inf
+) -> RealScalarLike:
+    """`value`; raises unless it is a finite real number, or 0-d array, of at least `low`.
+
+    The value of a traced array is let through.
+    """
+    check_real(owner, name, value)
+    if np.ndim(value) != 0:
+        raise ValueError(
+            f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
+            f"{np.shape(value)}. For several at once, map over them with `jax.vmap`."
+        )
+    if isinstance(value, Tracer):
+        return value
+    if not (math.isfinite(value) and value >= low):
+        kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
+        raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
+    return float(value) if isinstance(value, int) else value
+
+
+def widened(arrays: list[Inexact[Array, "..."]]) -> list[Inexact[Array, "..."]]:
+    """The arrays in the one precision to compute in, at least float32."""
+    real = jnp.finfo(common_dtype(jnp.float32, *(x.dtype for x in arrays))).dtype
+    wide = lambda x: common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
+    return [x.astype(wide(x)) for x in arrays]
+
+
+def narrowed(
+    new: list[Inexact[Array, "..."]], like: list[Inexact[Array, "..."]]
+) -> list[Inexact[Array, "..."]]:
+    """The arrays in the dtypes of those they replace."""
+    return [x.astype(y.dtype) for x, y in zip(new, like, strict=True)]
+
+
+def largest(arrays: list[Inexact[Array, "..."]]) -> Float[Array, ""]:
+    r"""About $\max_i |x_i|$, or 1 if that is 0: divided by it, no square overflows.
+
+    It is taken for a constant: what is computed after the division must not depend on it.
+    """
+    tops = jnp.stack([jnp.max(jnp.abs(x), initial=0) for x in arrays])
+    top = jnp.max(lax.stop_gradient(tops))
+    # Compilers multiply with the reciprocal: denormal, it would be zero on a CPU.
+    top = jnp.minimum(top, 0.5 / jnp.finfo(top.dtype).tiny.item())
+    return jnp.where(top == 0, 1, top)

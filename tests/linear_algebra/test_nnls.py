@@ -1,0 +1,77 @@
+"""Against SciPy's active set, and step by step against Optax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.optimize
+
+from eqopt.linear_algebra import nnls
+
+
+SHAPES = [((3, 2), ()), ((2, 3), ()), ((6, 4), (3,)), ((10, 10), ()), ((4, 1), (1,))]
+
+
+def _problem(shape, columns, dtype=jnp.float32):
+    random = np.random.default_rng(sum(shape))
+    a, b = random.normal(size=shape), random.normal(size=(shape[0], *columns))
+    return jnp.asarray(a, dtype), jnp.asarray(b, dtype)
+
+
+@pytest.mark.parametrize(("shape", "columns"), SHAPES)
+def test_solution(shape, columns):
+    a, b = _problem(shape, columns)
+    x = nnls(a, b, 5000)
+    assert x.shape == (shape[1], *columns)
+    assert (x >= 0).all()
+    for x_k, b_k in zip(np.atleast_2d(x.T), np.atleast_2d(b.T), strict=True):
+        _, least = scipy.optimize.nnls(np.asarray(a, float), np.asarray(b_k, float))
+        np.testing.assert_allclose(np.linalg.norm(a @ x_k - b_k), least, atol=2e-5)
+        # At a solution, the slope is zero, or upward where x is zero.
+        slope = a.T @ (a @ x_k - b_k)
+        assert (slope > -1e-3).all()
+        assert (np.abs(slope * x_k) < 1e-3).all()
+
+
+@pytest.mark.parametrize(("shape", "columns"), SHAPES[1:3])
+@pytest.mark.parametrize("hyper", [{}, {"unroll": 3}, {"L": 30.0}])
+def test_is_that_of_optax_one_step_ahead(shape, columns, hyper, standard_promotion):
+    """Optax begins with momentum -1, so that its second step repeats the first."""
+    a, b = _problem(shape, columns)
+    for iters in (1, 20):
+        theirs = optax.nnls(a, b, iters + 1, **hyper)
+        ours = nnls(a, b, iters, **hyper)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_zeros():
+    zeros = jnp.zeros((3, 2))
+    fn = lambda a: nnls(a, jnp.ones(3), 10)
+    np.testing.assert_array_equal(fn(zeros), [0, 0])
+    assert np.isfinite(jax.jacobian(fn)(zeros)).all()
+    np.testing.assert_array_equal(nnls(zeros, jnp.ones(3), 0), [0, 0])
+
+
+def test_derivative():
+    a, b = _problem((6, 4), ())
+    fn = lambda b: nnls(a, b, 3000)
+    slope = jax.jacobian(fn)(b)
+    active = np.flatnonzero(fn(b) > 0)
+    expected = np.zeros((4, 6))
+    expected[active] = np.linalg.pinv(np.asarray(a)[:, active])
+    np.testing.assert_allclose(slope, expected, atol=1e-4)
+
+
+def test_dtypes_and_transformations(x64):
+    a, b = _problem((6, 4), ())
+    x = nnls(a, b, 500)
+    for dtype in (jnp.bfloat16, jnp.float16):
+        half = nnls(a.astype(dtype), b.astype(dtype), 500)
+        assert half.dtype == dtype
+        np.testing.assert_allclose(half.astype(jnp.float32), x, atol=0.05)
+    mapped = jax.jit(jax.vmap(lambda b: nnls(a, b, 500)))(jnp.stack([b, 2 * b]))
+    np.testing.assert_allclose(mapped, [x, 2 * x], atol=1e-5)
+    with x64():
+        for dtype in (jnp.float32, jnp.float64):
+            assert nnls(*_problem((6, 4), (), dtype), 5, L=9).dtype == dtype

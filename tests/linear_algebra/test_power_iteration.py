@@ -1,0 +1,124 @@
+"""Against NumPy, and Optax where that has numbers."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from eqopt.linear_algebra import power_iteration
+
+
+def _symmetric(values, seed=0, dtype=np.float32):
+    random = np.random.default_rng(seed)
+    q, _ = np.linalg.qr(random.normal(size=(len(values), len(values))))
+    return jnp.asarray((q * np.asarray(values)) @ q.T, dtype)
+
+
+def _loss(model):
+    return jnp.mean((jax.vmap(model)(jnp.eye(2)) - 1) ** 2)
+
+
+@pytest.mark.parametrize("values", [[2.0], [3, 1], [-5, 2, 1], [1e6, 1, 1e-6, 0]])
+def test_symmetric(values):
+    matrix = _symmetric(values)
+    value, vector = power_iteration(matrix)
+    np.testing.assert_allclose(value, values[0], rtol=1e-5)
+    np.testing.assert_allclose(matrix @ vector, value * vector, atol=1e-5 * abs(value))
+    np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e-3, 1e15])
+def test_scale_does_not_matter(scale):
+    value, vector = power_iteration(_symmetric([3, 1, 0.5]))
+    scaled, same = power_iteration(scale * _symmetric([3, 1, 0.5]))
+    np.testing.assert_allclose(scaled, scale * value, rtol=1e-5)
+    np.testing.assert_allclose(same, vector, atol=1e-4)
+
+
+def test_not_symmetric():
+    matrix = jnp.array([[2.0, 1.0, 0.0], [0.0, 1.0, 3.0], [0.5, 0.0, -1.0]])
+    values = np.linalg.eigvals(matrix)
+    value, vector = power_iteration(matrix, num_iters=1000)
+    np.testing.assert_allclose(value, values[np.argmax(np.abs(values))].real, rtol=1e-4)
+    np.testing.assert_allclose(matrix @ vector, value * vector, atol=1e-4)
+
+
+@pytest.mark.parametrize("hyper", [{}, {"num_iters": 3}, {"error_tolerance": 0.1}])
+def test_is_that_of_optax(hyper, standard_promotion):
+    for seed in range(3):
+        matrix = _symmetric([4, 3, 2, 1, 0], seed)
+        v0 = jnp.arange(1.0, 6.0)
+        for start in ({}, {"v0": v0}):
+            ours = power_iteration(matrix, **start, **hyper)
+            theirs = optax.power_iteration(matrix, **start, **hyper)
+            np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
+            if start or not hyper:
+                signs = np.sign(ours[1][0] * theirs[1][0])
+                np.testing.assert_allclose(ours[1], signs * theirs[1], atol=1e-3)
+
+
+def test_zero_has_the_eigenvalue_zero(standard_promotion):
+    zero = jnp.zeros((3, 3))
+    value, vector = power_iteration(zero, v0=jnp.array([0.0, 2.0, 0.0]))
+    assert value == 0
+    np.testing.assert_array_equal(vector, [0, 1, 0])
+    assert jnp.isnan(optax.power_iteration(zero)[0])
+    value, vector = power_iteration(jnp.array([[0.0, 1.0], [0.0, 0.0]]))
+    assert value == 0
+    assert np.isfinite(vector).all()
+    value, vector = power_iteration(zero, v0=jnp.zeros(3))
+    assert value == 0
+    np.testing.assert_array_equal(vector, [0, 0, 0])
+
+
+def test_sharpness_of_a_model():
+    model = eqx.nn.MLP(2, 2, 3, 1, activation=jnp.tanh, key=jax.random.key(0))
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+    grad = jax.grad(lambda params: _loss(eqx.combine(params, static)))
+    hvp = lambda v: jax.jvp(grad, (params,), (v,))[1]
+    value, vector = power_iteration(hvp, v0=model, num_iters=1000)
+    flat, unravel = jax.flatten_util.ravel_pytree(params)
+    hessian = jax.hessian(lambda x: _loss(eqx.combine(unravel(x), static)))(flat)
+    values = np.linalg.eigvalsh(hessian)
+    np.testing.assert_allclose(value, values[np.argmax(np.abs(values))], rtol=1e-4)
+    assert jax.tree.structure(vector) == jax.tree.structure(params)
+
+
+def test_dtypes(x64):
+    for dtype in (jnp.bfloat16, jnp.float16):
+        value, vector = power_iteration(_symmetric([4, 1, 0.5]).astype(dtype))
+        assert (value.dtype, vector.dtype) == (jnp.float32, dtype)
+        np.testing.assert_allclose(value, 4, rtol=0.01)
+    hermitian = jnp.array([[2, 1j], [-1j, 2]])
+    value, vector = power_iteration(hermitian)
+    assert (value.dtype, vector.dtype) == (jnp.complex64, jnp.complex64)
+    np.testing.assert_allclose(value, 3, rtol=1e-5)
+    with x64():
+        for dtype in (jnp.float32, jnp.float64):
+            matrix = _symmetric([3, 2, 1], dtype=dtype)
+            value, vector = power_iteration(matrix, error_tolerance=1e-12)
+            assert (value.dtype, vector.dtype) == (dtype, dtype)
+        np.testing.assert_allclose(value, 3, rtol=1e-12)
+
+
+def test_transformations():
+    stack = jnp.stack([_symmetric([3, 1]), _symmetric([5, -2]), jnp.zeros((2, 2))])
+    values, _ = jax.jit(jax.vmap(power_iteration))(stack)
+    np.testing.assert_allclose(values, [3, 5, 0], rtol=1e-5)
+    value, _ = jax.jit(lambda n: power_iteration(stack[0], num_iters=n))(100)
+    np.testing.assert_allclose(value, 3, rtol=1e-5)
+    slope = jax.jacfwd(lambda x: power_iteration(stack[0] * x)[0])(1.0)
+    np.testing.assert_allclose(slope, 3, rtol=1e-3)
+
+
+def test_keys():
+    matrix = _symmetric([3, 2, 1])
+    starts = [
+        power_iteration(matrix, num_iters=0, key=key)[1]
+        for key in (0, 1, jax.random.key(1), jax.random.PRNGKey(1))
+    ]
+    assert not np.allclose(starts[0], starts[1])
+    np.testing.assert_array_equal(starts[1], starts[2])
+    np.testing.assert_array_equal(starts[1], starts[3])
