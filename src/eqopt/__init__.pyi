@@ -5,6 +5,7 @@ from . import (
     linear_algebra as linear_algebra,
     microbatching as microbatching,
     numerics as numerics,
+    plot as plot,
     projections as projections,
     schedules as schedules,
     tree as tree,

@@ -31,7 +31,7 @@ FLOORS = [
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},
     {"_optimizers"},
-    {"interop"},
+    {"interop", "plot"},
 ]
 FLOOR_OF = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -149,6 +149,17 @@ def test_table_of_names_is_true():
         "eqopt.microbatching.gradient_paths",
         "eqopt.microbatching.micro_value_and_grad",
         "eqopt.microbatching.per_example_grad_norms",
+        "eqopt.plot.schedule",
+        "eqopt.schedules.Clipped",
+        "eqopt.schedules.CosineRestarts",
+        "eqopt.schedules.Cyclic",
+        "eqopt.schedules.InverseSquareRoot",
+        "eqopt.schedules.MultiStep",
+        "eqopt.schedules.Product",
+        "eqopt.schedules.ReduceOnPlateau",
+        "eqopt.schedules.Step",
+        "eqopt.schedules.Sum",
+        "eqopt.schedules.WarmupStableDecay",
     }
     missing = PUBLIC - translated - without_counterpart
     assert not missing

@@ -1,29 +1,14 @@
 """The table of schedules that every law is tested on."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import jax.numpy as jnp
 import optax
 import pytest
 
 from eqopt import schedules
 
-
-@dataclass
-class Case:
-    """A schedule, what it is in Optax, and the count from which on nothing changes."""
-
-    ours: schedules.AbstractSchedule
-    optax: Callable
-    horizon: int
-
-    @property
-    def counts(self) -> list[int]:
-        near = range(-2, 3)
-        spread = range(0, self.horizon, max(1, self.horizon // 23))
-        around = {mark + d for mark in (0, 5, 7, 20, self.horizon) for d in near}
-        return sorted({*spread, *(x for x in around if x >= 0), self.horizon + 1000})
+from .beyond import BEYOND
+from .case import Case
+from .rest_of_optax import REST_OF_OPTAX
 
 
 def _reciprocal(count):
@@ -163,6 +148,8 @@ CASES = {
         ),
         34,
     ),
+    **REST_OF_OPTAX,
+    **BEYOND,
 }  # fmt: skip
 
 

@@ -83,8 +83,11 @@ def test_jit_of_the_schedule_itself():
 def test_nothing_happens_after_the_end(case):
     end = case.ours(case.horizon + 2000)
     assert jnp.isfinite(end)
+    if not case.settles:
+        end = case.ours(LARGEST)
+        assert jnp.isfinite(end)
     for count in (
-        LARGEST - 1,
+        LARGEST - case.settles,
         LARGEST,
         2**40,
         np.int64(2**40),
@@ -221,6 +224,55 @@ def test_population():
         assert jnp.all(jnp.isfinite(values))
     ends = eqx.filter_vmap(lambda n: schedules.Join([abs, abs], [n])(9))(steps[1:])
     np.testing.assert_array_equal(ends, [9, 8, 9])
+
+
+STEPS = jnp.array([-5, 0, 1, 10, LARGEST])
+UNCHECKED = {
+    "ExponentialDecay": lambda n: schedules.ExponentialDecay(1.0, n, 0.5, n),
+    "WarmupConstant": lambda n: schedules.WarmupConstant(0.0, 1.0, n),
+    "WarmupExponentialDecay": lambda n: schedules.WarmupExponentialDecay(
+        0.0, 1.0, n, n, 1.5, n, staircase=True
+    ),
+    "WarmupStableDecay": lambda n: schedules.WarmupStableDecay(
+        0.0, 1.0, n, n, n, cooldown="1-sqrt"
+    ),
+    "InverseSquareRoot": lambda n: schedules.InverseSquareRoot(0.0, 1.0, n, n),
+    "Step": lambda n: schedules.Step(1.0, n),
+    "MultiStep": lambda n: schedules.MultiStep(1.0, [n, 5]),
+    "PiecewiseConstant": lambda n: schedules.PiecewiseConstant(1.0, [(n, 0.5)]),
+    "PiecewiseInterpolate": lambda n: schedules.PiecewiseInterpolate(
+        "cosine", 1.0, [(7, 0.5), (n, 0.5)]
+    ),
+    "CosineOneCycle": lambda n: schedules.CosineOneCycle(n, 1.0),
+    "LinearOneCycle": lambda n: schedules.LinearOneCycle(n, 1.0),
+    "CosineRestarts": lambda n: schedules.CosineRestarts(1.0, n, n),
+    "SGDR": lambda n: schedules.SGDR([schedules.WarmupCosineDecay(0.0, 1.0, n, n)] * 2),
+    "Cyclic": lambda n: schedules.Cyclic(0.0, 1.0, n, n),
+}
+
+
+@pytest.mark.parametrize("name", UNCHECKED)
+def test_numbers_of_steps_that_cannot_be_checked(name):
+    """What is traced may be out of range, and still gives no NaN."""
+
+    def value(n, count):
+        return UNCHECKED[name](n)(count)
+
+    counts = jnp.array([0, 3, 9, 1000, LARGEST])
+    values = jax.jit(jax.vmap(jax.vmap(value, (None, 0)), (0, None)))(STEPS, counts)
+    assert jnp.all(jnp.isfinite(values))
+
+
+def test_fractions_of_steps():
+    cycle = lambda start: schedules.CosineOneCycle(20, 1.0, start)
+    starts = jnp.array([0.0, 0.3, 1.0])
+    values = jax.vmap(lambda start: jax.vmap(cycle(start))(jnp.arange(21)))(starts)
+    np.testing.assert_array_equal(jnp.argmax(values[:2], axis=1), jnp.array([0, 6]))
+    assert jnp.all(values[2, 1:20] > values[2, :19])
+    late = schedules.LinearOneCycle(LARGEST, 1.0, 1.0, 1.0)
+    assert late(LARGEST - 1) > 0.99
+    arrays = _as_arrays(late)
+    assert arrays(LARGEST) == late(LARGEST) == jnp.float32(4e-6)
 
 
 def test_equality(case):

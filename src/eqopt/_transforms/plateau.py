@@ -3,16 +3,15 @@
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_count, check_range, required_value
+from .._checks import required_value
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params
+from ..schedules._plateau import after_one_more, check_plateau, no_losses_yet
 from .scale import scale
 
 
@@ -90,23 +89,11 @@ class ReduceLROnPlateau(AbstractLeafwise):
     min_scale: Hyperparameter = 0.0
 
     def __check_init__(self):
-        check_range(self, "factor", 0, 1, includes_low=False)
-        for name in ("rtol", "min_scale"):
-            check_range(self, name, 0, 1, includes_high=True)
-        check_range(self, "atol", 0)
-        for name, low in (("patience", 1), ("cooldown", 0), ("accumulation_size", 1)):
-            check_count(self, name, low)
+        check_plateau(self)
 
     def init(self, params: Params) -> ReduceLROnPlateauState:
         dtype = compute_dtype(parameters(params))
-        return ReduceLROnPlateauState(
-            scale=jnp.ones((), dtype),
-            best_value=jnp.full((), jnp.inf, dtype),
-            plateau_count=jnp.zeros((), jnp.int32),
-            cooldown_count=jnp.zeros((), jnp.int32),
-            count=jnp.zeros((), jnp.int32),
-            avg_value=jnp.zeros((), dtype),
-        )
+        return ReduceLROnPlateauState(**no_losses_yet(dtype))
 
     def leafwise(
         self,
@@ -114,39 +101,7 @@ class ReduceLROnPlateau(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        value = jnp.asarray(required_value(self, extra)).astype(state.avg_value.dtype)
-        count = state.count + 1
-        with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
-            mean = (state.count * state.avg_value + value) / count
-            is_complete = count >= self.accumulation_size
-            judged = self._judge(state, mean)
-        waiting = {**vars(state), "count": count, "avg_value": mean}
-        new = {
-            name: jnp.where(is_complete, judged[name], waiting[name]).astype(old.dtype)
-            for name, old in vars(state).items()
-        }
+        new = after_one_more(self, state, required_value(self, extra))
         return Leafwise(
             scale, ReduceLROnPlateauState(**new), {"step_size": new["scale"]}
         )
-
-    def _judge(self, state: ReduceLROnPlateauState, loss: Array) -> dict[str, Any]:
-        """The state after a whole loss."""
-        best = state.best_value
-        # Differs from Optax in: `rtol` is relative to |best|. By `(1 - rtol) * best` the
-        # bar for a negative best is above it, so that no loss is ever a bad one.
-        finite = jnp.where(jnp.isfinite(best), best, 0)
-        own: Any = self
-        bar = best - (own.rtol * jnp.abs(finite) + own.atol)
-        is_better, is_cooling = loss < bar, state.cooldown_count > 0
-        bad = jnp.where(is_better | is_cooling, 0, state.plateau_count + 1)
-        reduces = bad >= self.patience
-        smaller = jnp.maximum(own.factor * state.scale, own.min_scale)
-        cooling = jnp.where(is_cooling, state.cooldown_count - 1, 0)
-        return {
-            "scale": jnp.where(reduces, smaller, state.scale),
-            "best_value": jnp.where(is_better, loss, best),
-            "plateau_count": jnp.where(reduces, 0, bad),
-            "cooldown_count": jnp.where(reduces, self.cooldown, cooling),
-            "count": 0,
-            "avg_value": 0,
-        }

@@ -11,6 +11,7 @@ from typing import TypeAlias, no_type_check
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 
 from .._types import RealScalarLike
@@ -45,8 +46,15 @@ def as_count(count):
 
 @no_type_check
 def as_integers(owner, *names):
-    """Fields that are numbers of steps, in the dtype of the count."""
-    return [as_integer(x) for x in _scalars(owner, names)]
+    """Fields that are numbers of steps, or tuples of these, in the dtype of the count."""
+    return integers(owner, *((name, getattr(owner, name)) for name in names))
+
+
+@no_type_check
+def integers(owner, *values):
+    """What is made of such fields: pairs of a name and a value."""
+    _check_scalars(owner, values)
+    return [jtu.tree_map(as_integer, x) for _, x in values]
 
 
 @no_type_check
@@ -57,10 +65,16 @@ def as_integer(value):
 
 @no_type_check
 def as_reals(owner, *names):
-    """Fields as arrays of one real dtype, none of them weakly typed."""
-    values = _scalars(owner, names)
-    dtype = real_dtype(*values)
-    return [_as_array(x, dtype) for x in values]
+    """Fields as arrays of one real dtype, none of them weakly typed; `None` stays."""
+    return reals(owner, *((name, getattr(owner, name)) for name in names))
+
+
+@no_type_check
+def reals(owner, *values):
+    """What is made of such fields: pairs of a name and a value, or a tuple of values."""
+    _check_scalars(owner, values)
+    dtype = real_dtype(*jtu.tree_leaves([x for _, x in values]))
+    return [jtu.tree_map(lambda v: _as_array(v, dtype), x) for _, x in values]
 
 
 @no_type_check
@@ -97,16 +111,15 @@ def _int_dtype():
 
 
 @no_type_check
-def _scalars(owner, names):
-    values = [getattr(owner, name) for name in names]
-    for name, value in zip(names, values, strict=True):
-        if np.ndim(value) != 0:
-            raise ValueError(
-                f"{type(owner).__name__}: `{name}` has shape {np.shape(value)}: this "
-                "is a population of schedules. Call each of them: "
-                "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
-            )
-    return values
+def _check_scalars(owner, values):
+    for name, value in values:
+        for x in value if isinstance(value, tuple) else (value,):
+            if np.ndim(x) != 0:
+                raise ValueError(
+                    f"{type(owner).__name__}: `{name}` has shape {np.shape(x)}: this "
+                    "is a population of schedules. Call each of them: "
+                    "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
+                )
 
 
 @no_type_check

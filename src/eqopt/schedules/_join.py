@@ -4,20 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Schedule
-from ._dtypes import (
-    IntScalarLike,
-    as_count,
-    as_integer,
-    is_integer,
-    largest_count,
-    real_dtype,
-)
+from ._dtypes import IntScalarLike, as_count, as_integer, real_dtype
 from ._schedule import AbstractSchedule
-from ._validation import ascending
+from ._validation import check_ascending, check_schedules, check_value
 
 
 class Join(AbstractSchedule):
@@ -65,19 +57,7 @@ class Join(AbstractSchedule):
         self.boundaries = tuple(boundaries)
 
     def __check_init__(self):
-        for i, schedule in enumerate(self.schedules):
-            if not callable(schedule):
-                raise TypeError(
-                    "Join: `schedules` must be schedules or functions of the count, "
-                    f"but `schedules[{i}]` is {schedule!r}. For a fixed value use "
-                    "`Constant(...)`."
-                )
-            if isinstance(schedule, type):
-                raise TypeError(
-                    "Join: `schedules` must be schedules or functions of the count, "
-                    f"but `schedules[{i}]` is the class {schedule.__name__}. Create an "
-                    "instance of it."
-                )
+        check_schedules(self, self.schedules)
         if not self.boundaries:
             raise ValueError(
                 "Join: `boundaries` must name the count at which each schedule but the "
@@ -89,42 +69,28 @@ class Join(AbstractSchedule):
                 f"{len(self.boundaries)} for {len(self.schedules)} schedules. Name the "
                 "count at which each schedule but the first begins."
             )
-        if not all(is_integer(b) for b in self.boundaries):
-            raise TypeError(
-                f"Join: `boundaries` must be integers, but is {self.boundaries}. Round "
-                "them with `int(...)`, or divide with `//`."
-            )
-        if not ascending(-1, *self.boundaries, largest_count() + 1):
-            raise ValueError(
-                "Join: `boundaries` must ascend strictly, from at least 0 to at most "
-                f"{largest_count()}, but is {self.boundaries}. They are counts since "
-                "the start: if you have the length of each schedule, add them up with "
-                "`itertools.accumulate`."
-            )
+        check_ascending(self, "boundaries", self.boundaries, 0)
 
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        count = as_count(count)
-        starts = [as_integer(b) for b in (0, *self.boundaries)]
-        values = []
-        for i, schedule in enumerate(self.schedules):
-            own = jnp.minimum(count, starts[i + 1] - 1) if starts[i + 1 :] else count
-            values.append(schedule(jnp.maximum(own, starts[i]) - starts[i]))
-            _check_value(i, values[-1])
-        dtype = real_dtype(*values)
-        joined = jnp.asarray(values[0], dtype)
-        for start, value in zip(starts[1:], values[1:], strict=True):
-            joined = jnp.where(count < start, joined, jnp.asarray(value, dtype))
-        return joined
+        return one_after_the_other(self, self.schedules, self.boundaries, count)
 
 
-def _check_value(i: int, value: Any) -> None:
-    real = isinstance(value, int | float) or (
-        isinstance(value, Array | np.ndarray | np.generic)
-        and np.ndim(value) == 0
-        and not jnp.issubdtype(value.dtype, jnp.complexfloating)
-    )
-    if not real:
-        raise TypeError(
-            f"Join: each schedule must give a real number or a 0-d array, but "
-            f"`schedules[{i}]` gave {value!r}."
-        )
+def one_after_the_other(
+    owner: object,
+    schedules: tuple[Schedule, ...],
+    boundaries: Iterable[Any],
+    count: IntScalarLike,
+) -> Float[Array, ""]:
+    """The value of the schedule whose turn it is; each counts from its own beginning."""
+    count = as_count(count)
+    starts = [as_integer(b) for b in (0, *boundaries)]
+    values = []
+    for i, schedule in enumerate(schedules):
+        own = jnp.minimum(count, starts[i + 1] - 1) if starts[i + 1 :] else count
+        values.append(schedule(jnp.maximum(own, starts[i]) - starts[i]))
+        check_value(owner, f"schedules[{i}]", values[-1])
+    dtype = real_dtype(*values)
+    joined = jnp.asarray(values[0], dtype)
+    for start, value in zip(starts[1:], values[1:], strict=True):
+        joined = jnp.where(count < start, joined, jnp.asarray(value, dtype))
+    return joined

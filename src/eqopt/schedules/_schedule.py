@@ -1,10 +1,12 @@
 """What a schedule is."""
 
 import abc
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from .._types import RealScalarLike
 from ._dtypes import IntScalarLike
 
 
@@ -15,16 +17,24 @@ class AbstractSchedule(eqx.Module):
     as a `lambda`. A subclass of this one has its numbers as leaves: they can be changed
     without a new trace, mapped over and differentiated through.
 
+    Schedules are added and multiplied, to others, to functions of the count and to
+    numbers: `a + b`, `a - b`, `a * b`, `0.1 * a`, `a / 2`, `-a`.
+
     !!! example
 
         ```python
-        class InverseSqrt(eqopt.schedules.AbstractSchedule):
-            peak_value: float | Array
+        class Hyperbola(eqopt.schedules.AbstractSchedule):
+            init_value: float | Array
+            decay_rate: float | Array
 
             def __call__(self, count):
-                return self.peak_value / jnp.sqrt(1 + jnp.asarray(count, jnp.float32))
+                steps = jnp.asarray(count, jnp.float32)
+                return self.init_value / (1 + self.decay_rate * steps)
         ```
     """
+
+    # Numbers and arrays of NumPy leave arithmetic with a schedule to the schedule.
+    __array_ufunc__ = None
 
     @abc.abstractmethod
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -44,3 +54,58 @@ class AbstractSchedule(eqx.Module):
 
         A `TypeError` if `count` is no integer, and a `ValueError` if it has axes.
         """
+
+    def clip(
+        self,
+        min_value: RealScalarLike | None = None,
+        max_value: RealScalarLike | None = None,
+    ) -> "AbstractSchedule":
+        """This schedule within bounds, an [`eqopt.schedules.Clipped`][].
+
+        **Arguments:**
+
+        - `min_value`: the lowest value, a number or a 0-d array, or `None` for no bound.
+        - `max_value`: the highest, likewise.
+        """
+        return _algebra().Clipped(self, min_value, max_value)
+
+    def __add__(self, other: Any) -> "AbstractSchedule":
+        return _combined("Sum", self, other)
+
+    def __radd__(self, other: Any) -> "AbstractSchedule":
+        return _combined("Sum", other, self)
+
+    def __sub__(self, other: Any) -> "AbstractSchedule":
+        negative = _combined("Product", -1.0, other) if callable(other) else -other
+        return _combined("Sum", self, negative)
+
+    def __rsub__(self, other: Any) -> "AbstractSchedule":
+        return _combined("Sum", other, -self)
+
+    def __mul__(self, other: Any) -> "AbstractSchedule":
+        return _combined("Product", self, other)
+
+    def __rmul__(self, other: Any) -> "AbstractSchedule":
+        return _combined("Product", other, self)
+
+    def __truediv__(self, other: Any) -> "AbstractSchedule":
+        if callable(other):
+            return NotImplemented
+        return _combined("Product", self, 1 / other)
+
+    def __neg__(self) -> "AbstractSchedule":
+        return _combined("Product", -1.0, self)
+
+
+def _algebra() -> Any:
+    from . import _algebra  # which has subclasses of the class here
+
+    return _algebra
+
+
+def _combined(kind: str, a: Any, b: Any) -> Any:
+    algebra = _algebra()
+    operands = algebra.operand(a), algebra.operand(b)
+    if any(x is None for x in operands):
+        return NotImplemented
+    return algebra.flattened(getattr(algebra, kind), *operands)

@@ -2,12 +2,17 @@
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
 from jax.core import Tracer
 
 from .._checks import check_count, check_range, check_scalar
 from ._dtypes import is_integer, largest_count
+from ._stateful import AbstractStatefulSchedule
 
 
 def check_finite(owner: object, name: str) -> None:
@@ -25,6 +30,22 @@ def check_power(owner: object, name: str) -> None:
     """Raises unless the field is a finite exponent, not negative."""
     check_finite(owner, name)
     check_range(owner, name, 0)
+
+
+def check_positive(owner: object, name: str) -> None:
+    """Raises unless the field is a finite number above 0."""
+    check_finite(owner, name)
+    check_range(owner, name, 0, includes_low=False)
+
+
+def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
+    """Raises a `ValueError` unless the field is one of the choices."""
+    value = getattr(owner, name)
+    if value not in choices:
+        raise ValueError(
+            f"{type(owner).__name__}: `{name}` must be one of {[*choices]}, but is "
+            f"{value!r}."
+        )
 
 
 def check_steps(owner: object, name: str, low: int) -> None:
@@ -51,3 +72,79 @@ def ascending(*values: Any) -> bool:
         for a, b in itertools.pairwise(values)
         if not (isinstance(a, Tracer) or isinstance(b, Tracer))
     )
+
+
+def check_ascending(
+    owner: object, name: str, values: tuple[Any, ...], low: int
+) -> None:
+    """Raises unless the values are counts that ascend strictly, from `low` on."""
+    kind = type(owner).__name__
+    if not all(is_integer(x) for x in values):
+        raise TypeError(
+            f"{kind}: `{name}` must be integers, but is {values}. Round them with "
+            "`int(...)`, or divide with `//`."
+        )
+    if not ascending(low - 1, *values, largest_count() + 1):
+        raise ValueError(
+            f"{kind}: `{name}` must ascend strictly, from at least {low} to at most "
+            f"{largest_count()}, but is {values}. They are counts since the start: if "
+            "you have the length of each part, add them up with `itertools.accumulate`."
+        )
+
+
+def check_schedules(owner: object, schedules: tuple[Any, ...]) -> None:
+    """Raises a `TypeError` unless they are functions of the count."""
+    for i, schedule in enumerate(schedules):
+        check_schedule(owner, f"schedules[{i}]", schedule)
+
+
+def check_schedule(owner: object, place: str, schedule: Any) -> None:
+    """Raises a `TypeError` unless what is in that place is a function of the count."""
+    message = (
+        f"{type(owner).__name__}: `{place}` must be a schedule or a function of the "
+        "count, but is"
+    )
+    if not callable(schedule):
+        raise TypeError(
+            f"{message} {schedule!r}. For a fixed value use `Constant(...)`."
+        )
+    if isinstance(schedule, type):
+        raise TypeError(
+            f"{message} the class {schedule.__name__}. Create an instance of it."
+        )
+    if isinstance(schedule, AbstractStatefulSchedule):
+        raise TypeError(
+            f"{message} a {type(schedule).__name__}, which has a state. Put it in the "
+            "place of the hyperparameter itself, within `eqopt.Scheduled`."
+        )
+
+
+def is_real(value: Any) -> bool:
+    """Whether `value` is a real number or a 0-d array of one, traced or not."""
+    return isinstance(value, int | float) or (
+        isinstance(value, Array | np.ndarray | np.generic)
+        and np.ndim(value) == 0
+        and not jnp.issubdtype(value.dtype, jnp.complexfloating)
+    )
+
+
+def check_value(owner: object, place: str, value: Any) -> None:
+    """Raises a `TypeError` unless a schedule gave a real number or a 0-d array."""
+    if not is_real(value):
+        raise TypeError(
+            f"{type(owner).__name__}: a schedule must give a real number or a 0-d "
+            f"array, but `{place}` gave {value!r}."
+        )
+
+
+def ascending_or_equal(low: Any, high: Any) -> bool:
+    """Whether `low` is at most `high`, if both are known."""
+    known = not (isinstance(low, Tracer) or isinstance(high, Tracer))
+    return not known or float(low) <= float(high)
+
+
+def fits(parts: tuple[Any, ...], whole: Any) -> bool:
+    """Whether the numbers of steps make up no more than the whole, if all are known."""
+    if any(isinstance(x, Tracer) for x in (*parts, whole)):
+        return True
+    return sum(int(x) for x in parts) <= int(whole)

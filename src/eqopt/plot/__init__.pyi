@@ -1,0 +1,1 @@
+from ._schedule import schedule as schedule

@@ -1,0 +1,123 @@
+"""Up and down, again and again."""
+
+from functools import partial
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._checks import check_range
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, largest_count
+from ._schedule import AbstractSchedule
+from ._validation import check_choice, check_finite, check_steps, fits
+
+
+# How high the triangle is, after so many cycles and so many steps.
+_HEIGHTS = {
+    "triangular": lambda cycles, count, gamma: jnp.ones_like(gamma),
+    "triangular2": lambda cycles, count, gamma: jnp.exp2(-cycles),
+    "exp_range": lambda cycles, count, gamma: gamma**count,
+}
+
+
+@partial(jax.jit, static_argnames="mode")
+def _cyclic(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    peak_value: Float[Array, ""],
+    gamma: Float[Array, ""],
+    step_size_up: Int[Array, ""],
+    step_size_down: Int[Array, ""],
+    *,
+    mode: str,
+) -> Float[Array, ""]:
+    dtype = gamma.dtype
+    up, down = jnp.maximum(step_size_up, 1), jnp.maximum(step_size_down, 0)
+    phase, cycles = count % (up + down), count // (up + down)
+    rising = phase.astype(dtype) / up.astype(dtype)
+    falling = (up + down - phase).astype(dtype) / jnp.maximum(down, 1).astype(dtype)
+    height = _HEIGHTS[mode](cycles.astype(dtype), count.astype(dtype), gamma)
+    part = jnp.where(phase <= up, rising, falling)
+    return init_value + (peak_value - init_value) * part * height
+
+
+class Cyclic(AbstractSchedule):
+    r"""Up and down along straight lines, again and again: triangles.
+
+    $$s(t) = I + (M - I)\, h(t) \begin{cases}
+        u / U & u \le U \\
+        (U + D - u) / D & u > U
+    \end{cases} \qquad u = t \bmod (U + D)$$
+
+    `mode` is the height $h$ of the triangles: $1$ for `"triangular"`, $2^{-i}$ in the
+    cycle $i = \lfloor t / (U + D) \rfloor$ for `"triangular2"`, and $\gamma^t$ for
+    `"exp_range"`. This is `torch.optim.lr_scheduler.CyclicLR`.
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `peak_value`: $M$, likewise.
+    - `step_size_up`: $U \ge 1$, an integer or a 0-d integer array. Defaults to 2000.
+    - `step_size_down`: $D \ge 0$, likewise; with $D = 0$ the triangles are saw teeth, in
+        which the peak is not quite reached. Defaults to `None`, which is $U$.
+    - `mode`: `"triangular"` (the default), `"triangular2"` or `"exp_range"`.
+    - `gamma`: $\gamma \in (0, 1]$, a number or a 0-d array, for `"exp_range"` only.
+        Defaults to 1.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
+    if a cycle is longer than the largest count, if there is no such `mode`, if `gamma` is
+    out of its range, or if a value is not finite or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{smith2017cyclical,
+            author = {Smith, Leslie N.},
+            title = {Cyclical Learning Rates for Training Neural Networks},
+            booktitle = {{IEEE} Winter Conference on Applications of Computer Vision},
+            year = {2017},
+            eprint = {1506.01186},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    init_value: RealScalarLike
+    peak_value: RealScalarLike
+    step_size_up: IntScalarLike = 2000
+    step_size_down: IntScalarLike | None = None
+    mode: Literal["triangular", "triangular2", "exp_range"] = eqx.field(
+        static=True, default="triangular"
+    )
+    gamma: RealScalarLike = 1.0
+
+    def __check_init__(self):
+        for name in ("init_value", "peak_value", "gamma"):
+            check_finite(self, name)
+        check_range(self, "gamma", 0, 1, includes_low=False, includes_high=True)
+        check_choice(self, "mode", _HEIGHTS)
+        check_steps(self, "step_size_up", 1)
+        down = self.step_size_up
+        if self.step_size_down is not None:
+            check_steps(self, "step_size_down", 0)
+            down = self.step_size_down
+        if not fits((self.step_size_up, down), largest_count()):
+            raise ValueError(
+                f"Cyclic: `step_size_up` and `step_size_down` must be {largest_count()} "
+                "together at most, the largest count, but are "
+                f"{self.step_size_up} and {down}."
+            )
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        down = "step_size_up" if self.step_size_down is None else "step_size_down"
+        return _cyclic(
+            as_count(count),
+            *as_reals(self, "init_value", "peak_value", "gamma"),
+            *as_integers(self, "step_size_up", down),
+            mode=self.mode,
+        )

@@ -1,0 +1,237 @@
+"""Down, or up, by the same factor in every so many steps."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._polynomial import line
+from ._schedule import AbstractSchedule
+from ._validation import check_finite, check_positive, check_steps
+
+
+def exponential(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    decay_rate: Float[Array, ""],
+    end_value: Float[Array, ""] | None,
+    transition_steps: Int[Array, ""],
+    transition_begin: Int[Array, ""],
+    staircase: bool,
+) -> Float[Array, ""]:
+    dtype = init_value.dtype
+    begin = jnp.maximum(transition_begin, 0)
+    elapsed = jnp.maximum(count, begin) - begin
+    steps = jnp.maximum(transition_steps, 1)
+    if staircase:  # of integers: where XLA multiplies with 1 / T, 3 / 3 may be below 1
+        exponent = (elapsed // steps).astype(dtype)
+    else:
+        exponent = elapsed.astype(dtype) / steps.astype(dtype)
+    # What overflows has no finite derivative, even where `end_value` takes its place.
+    speed = jnp.abs(jnp.log(jax.lax.stop_gradient(decay_rate)))
+    exponent = jnp.minimum(exponent, 60 / jnp.maximum(speed, 1e-30))
+    value = init_value * decay_rate**exponent
+    if end_value is None:
+        return value
+    lower, upper = jnp.minimum(value, end_value), jnp.maximum(value, end_value)
+    return jnp.where(decay_rate < 1, upper, lower)
+
+
+@partial(jax.jit, static_argnames="staircase")
+def _exponential_decay(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    decay_rate: Float[Array, ""],
+    end_value: Float[Array, ""] | None,
+    transition_steps: Int[Array, ""],
+    transition_begin: Int[Array, ""],
+    *,
+    staircase: bool,
+) -> Float[Array, ""]:
+    return exponential(
+        count,
+        init_value,
+        decay_rate,
+        end_value,
+        transition_steps,
+        transition_begin,
+        staircase,
+    )
+
+
+@partial(jax.jit, static_argnames="staircase")
+def _warmup_exponential_decay(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    peak_value: Float[Array, ""],
+    decay_rate: Float[Array, ""],
+    end_value: Float[Array, ""] | None,
+    warmup_steps: Int[Array, ""],
+    transition_steps: Int[Array, ""],
+    transition_begin: Int[Array, ""],
+    *,
+    staircase: bool,
+) -> Float[Array, ""]:
+    warmup = line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
+    decay = exponential(
+        jnp.maximum(count, warmup_steps) - warmup_steps,
+        peak_value,
+        decay_rate,
+        end_value,
+        transition_steps,
+        transition_begin,
+        staircase,
+    )
+    return jnp.where(count < warmup_steps, warmup, decay)
+
+
+def _check_decay(owner: "ExponentialDecay | WarmupExponentialDecay") -> None:
+    # Differs from Optax, where a rate of 0, or a transition of no steps, is no decay.
+    check_positive(owner, "decay_rate")
+    check_steps(owner, "transition_steps", 1)
+    check_steps(owner, "transition_begin", 0)
+    if owner.end_value is not None:
+        check_finite(owner, "end_value")
+
+
+class ExponentialDecay(AbstractSchedule):
+    r"""By the same factor in every so many steps.
+
+    $$s(t) = I\, r^p, \qquad p = \frac{\max(t - B, 0)}{T}$$
+
+    With `staircase`, $p$ is rounded down. The factor $r^p$ stays between $10^{-26}$ and
+    $10^{26}$, so that nothing overflows.
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
+    - `decay_rate`: $r > 0$, a number or a 0-d array. Above 1 the value grows.
+    - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
+    - `staircase`: whether the value jumps every $T$ steps and stays in between.
+    - `end_value`: where to stop, a number or a 0-d array: the smallest value if $r < 1$,
+        else the largest. Defaults to `None`, which is nowhere.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
+    if `decay_rate` is not positive, or if a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    transition_steps: IntScalarLike
+    decay_rate: RealScalarLike
+    transition_begin: IntScalarLike = 0
+    staircase: bool = eqx.field(static=True, default=False)
+    end_value: RealScalarLike | None = None
+
+    def __check_init__(self):
+        check_finite(self, "init_value")
+        _check_decay(self)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _exponential_decay(
+            as_count(count),
+            *as_reals(self, "init_value", "decay_rate", "end_value"),
+            *as_integers(self, "transition_steps", "transition_begin"),
+            staircase=self.staircase,
+        )
+
+
+class WarmupExponentialDecay(AbstractSchedule):
+    r"""Up along a straight line, then down by the same factor in every so many steps.
+
+    $$s(t) = \begin{cases}
+        I + (M - I)\, t / W & t < W \\
+        M\, r^p, \quad p = \max(t - W - B, 0) / T & t \ge W
+    \end{cases}$$
+
+    The second part is that of [`eqopt.schedules.ExponentialDecay`][].
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `peak_value`: $M$, likewise: the value at $t = W$.
+    - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
+        schedule starts at the peak.
+    - `transition_steps`: $T \ge 1$, likewise.
+    - `decay_rate`: $r > 0$, a number or a 0-d array.
+    - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array: how long the
+        peak lasts. Defaults to 0.
+    - `staircase`: whether $p$ is rounded down.
+    - `end_value`: the smallest value of the second part if $r < 1$, else its largest, a
+        number or a 0-d array. Defaults to `None`, for no bound.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
+    if `decay_rate` is not positive, or if a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    peak_value: RealScalarLike
+    warmup_steps: IntScalarLike
+    transition_steps: IntScalarLike
+    decay_rate: RealScalarLike
+    transition_begin: IntScalarLike = 0
+    staircase: bool = eqx.field(static=True, default=False)
+    end_value: RealScalarLike | None = None
+
+    def __check_init__(self):
+        for name in ("init_value", "peak_value"):
+            check_finite(self, name)
+        check_steps(self, "warmup_steps", 0)
+        _check_decay(self)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _warmup_exponential_decay(
+            as_count(count),
+            *as_reals(self, "init_value", "peak_value", "decay_rate", "end_value"),
+            *as_integers(self, "warmup_steps", "transition_steps", "transition_begin"),
+            staircase=self.staircase,
+        )
+
+
+class Step(AbstractSchedule):
+    r"""By the same factor at every so many steps, and constant in between.
+
+    $$s(t) = I\, \gamma^{\lfloor t / S \rfloor}$$
+
+    This is `torch.optim.lr_scheduler.StepLR`, and
+    [`eqopt.schedules.ExponentialDecay`][] with `staircase`.
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `step_size`: $S \ge 1$, an integer or a 0-d integer array.
+    - `gamma`: $\gamma > 0$, a number or a 0-d array. Defaults to 0.1.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `step_size` is not positive or no integer, if
+    `gamma` is not positive, or if a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    step_size: IntScalarLike
+    gamma: RealScalarLike = 0.1
+
+    def __check_init__(self):
+        check_finite(self, "init_value")
+        check_steps(self, "step_size", 1)
+        check_positive(self, "gamma")
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        count = as_count(count)
+        return _exponential_decay(
+            count,
+            *as_reals(self, "init_value", "gamma"),
+            None,
+            *as_integers(self, "step_size"),
+            as_count(0),
+            staircase=True,
+        )

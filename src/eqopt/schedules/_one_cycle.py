@@ -1,0 +1,177 @@
+"""One way up and one way down, for large learning rates."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._checks import check_range
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integer, as_integers, as_reals
+from ._piecewise import interpolate
+from ._schedule import AbstractSchedule
+from ._validation import ascending_or_equal, check_finite, check_positive, check_steps
+
+
+@partial(jax.jit, static_argnames="interpolate_type")
+def _one_cycle(
+    count: Int[Array, ""],
+    peak_value: Float[Array, ""],
+    div_factor: Float[Array, ""],
+    final_div_factor: Float[Array, ""],
+    boundaries: tuple[Int[Array, ""], ...],
+    *,
+    interpolate_type: str,
+) -> Float[Array, ""]:
+    # Differs from Optax, which has the values as products of one another: the peak is
+    # the peak, also where two phases end at the same count.
+    init_value = peak_value / div_factor
+    values = [init_value, peak_value, init_value, init_value / final_div_factor]
+    if len(boundaries) == 2:
+        del values[2]
+    return interpolate(count, tuple(values), boundaries, interpolate_type)
+
+
+@jax.jit
+def _fraction_of_steps(
+    fraction: Float[Array, ""], steps: Int[Array, ""]
+) -> Int[Array, ""]:
+    reached = jnp.floor(fraction * steps.astype(fraction.dtype)).astype(steps.dtype)
+    return jnp.clip(reached, 0, steps)
+
+
+def _boundary(
+    owner: "LinearOneCycle | CosineOneCycle", name: str
+) -> Int[Array | np.ndarray, ""]:
+    """The count that is a given fraction of all steps, rounded down."""
+    fraction, steps = getattr(owner, name), owner.transition_steps
+    if isinstance(fraction, int | float) and isinstance(steps, int):
+        return as_integer(int(fraction * steps))  # in float64, as in Optax
+    [fraction], [steps] = as_reals(owner, name), as_integers(owner, "transition_steps")
+    return _fraction_of_steps(fraction, steps)
+
+
+def _check_cycle(owner: "LinearOneCycle | CosineOneCycle") -> None:
+    check_steps(owner, "transition_steps", 1)
+    check_finite(owner, "peak_value")
+    for name in ("div_factor", "final_div_factor"):
+        check_positive(owner, name)
+    check_finite(owner, "pct_start")
+    check_range(owner, "pct_start", 0, 1, includes_high=True)
+
+
+class CosineOneCycle(AbstractSchedule):
+    r"""Up along half a wave of the cosine, then further down along another one.
+
+    From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, and to $M / (d f)$ at
+    $T$, where it stays. The waves are those of
+    [`eqopt.schedules.PiecewiseInterpolate`][].
+
+    `torch.optim.lr_scheduler.OneCycleLR` is one step faster: its peak is at the count
+    $p\,T - 1$, which need not be an integer, and its end at $T - 1$.
+
+    **Arguments:**
+
+    - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
+    - `peak_value`: $M$, a number or a 0-d array.
+    - `pct_start`: $p \in [0, 1]$, likewise: the fraction (not the percentage) of the
+        steps on the way up. Defaults to 0.3. With $p\,T < 1$ it starts at the peak.
+    - `div_factor`: $d > 0$, likewise. Defaults to 25.
+    - `final_div_factor`: $f > 0$, likewise. Defaults to 10,000.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `transition_steps` is not positive or no integer, if
+    `pct_start` is out of its range, if a factor is not positive, or if a value is not
+    finite or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{smith2019superconvergence,
+            author = {Smith, Leslie N. and Topin, Nicholay},
+            title = {Super-Convergence: Very Fast Training of Neural Networks Using Large
+                Learning Rates},
+            booktitle = {Artificial Intelligence and Machine Learning for Multi-Domain
+                Operations Applications},
+            year = {2019},
+            eprint = {1708.07120},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    transition_steps: IntScalarLike
+    peak_value: RealScalarLike
+    pct_start: RealScalarLike = 0.3
+    div_factor: RealScalarLike = 25.0
+    final_div_factor: RealScalarLike = 1e4
+
+    def __check_init__(self):
+        _check_cycle(self)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _one_cycle(
+            as_count(count),
+            *as_reals(self, "peak_value", "div_factor", "final_div_factor"),
+            (_boundary(self, "pct_start"), *as_integers(self, "transition_steps")),
+            interpolate_type="cosine",
+        )
+
+
+class LinearOneCycle(AbstractSchedule):
+    r"""Up and down along straight lines, and at last further down.
+
+    From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, back to $M / d$ at
+    $\lfloor q\,T \rfloor$, and to $M / (d f)$ at $T$, where it stays.
+
+    The paper is that of [`eqopt.schedules.CosineOneCycle`][]. In torch it is `OneCycleLR`
+    with `three_phase=True` and `anneal_strategy="linear"`, in which $q$ is $2p$ and
+    everything is one step faster.
+
+    **Arguments:**
+
+    - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
+    - `peak_value`: $M$, a number or a 0-d array.
+    - `pct_start`: $p \in [0, 1]$, likewise: the fraction (not the percentage) of the
+        steps on the way up. Defaults to 0.3. With $p\,T < 1$ it starts at the peak.
+    - `pct_final`: $q \in [p, 1]$, likewise: the fraction of the steps up and down.
+        Defaults to 0.85. With $q\,T < 1$ it starts at $M / d$ and has no peak.
+    - `div_factor`: $d > 0$, likewise. Defaults to 25.
+    - `final_div_factor`: $f > 0$, likewise. Defaults to 10,000.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `transition_steps` is not positive or no integer, if
+    a fraction is out of its range, if a factor is not positive, or if a value is not
+    finite or has axes.
+    """
+
+    transition_steps: IntScalarLike
+    peak_value: RealScalarLike
+    pct_start: RealScalarLike = 0.3
+    pct_final: RealScalarLike = 0.85
+    div_factor: RealScalarLike = 25.0
+    final_div_factor: RealScalarLike = 1e4
+
+    def __check_init__(self):
+        _check_cycle(self)
+        check_finite(self, "pct_final")
+        check_range(self, "pct_final", 0, 1, includes_high=True)
+        if not ascending_or_equal(self.pct_start, self.pct_final):
+            raise ValueError(
+                "LinearOneCycle: `pct_final` must be at least `pct_start`, which is "
+                f"{self.pct_start}, but is {self.pct_final}. It counts the way up too: "
+                "pass the fraction of the steps after which the value is back."
+            )
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        phases = (_boundary(self, "pct_start"), _boundary(self, "pct_final"))
+        return _one_cycle(
+            as_count(count),
+            *as_reals(self, "peak_value", "div_factor", "final_div_factor"),
+            (*phases, *as_integers(self, "transition_steps")),
+            interpolate_type="linear",
+        )

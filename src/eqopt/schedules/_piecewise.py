@@ -1,0 +1,265 @@
+"""Values at given counts, and what is between them."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import accumulate
+from operator import mul
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from .._checks import check_range
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, integers, reals
+from ._schedule import AbstractSchedule
+from ._validation import check_ascending, check_choice, check_finite, is_real
+
+
+# How much of an interval is left when the fraction `x` of it has passed.
+_INTERPOLATIONS = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),
+}
+
+
+def interpolate(
+    count: Int[Array, ""],
+    values: tuple[Float[Array, ""], ...],
+    boundaries: tuple[Int[Array, ""], ...],
+    interpolate_type: str,
+) -> Float[Array, ""]:
+    """From the first value at 0 to each of the others at its boundary, and then constant.
+
+    Of an interval without steps only the end is seen.
+    """
+    heights = jnp.stack(values)
+    starts = jnp.stack([jnp.zeros_like(count), *boundaries])
+    last = len(boundaries)
+    i = jnp.sum(starts <= count) - 1
+    j = jnp.minimum(i + 1, last)
+    elapsed = jnp.where(i < last, count - starts[i], 0).astype(heights.dtype)
+    steps = jnp.maximum(starts[j] - starts[i], 1).astype(heights.dtype)
+    left = _INTERPOLATIONS[interpolate_type](elapsed / steps)
+    # Exactly the one at the beginning, exactly the other at the end.
+    return heights[i] * left + heights[j] * (1 - left)
+
+
+@jax.jit
+def _piecewise_constant(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    scales: tuple[Float[Array, ""], ...],
+    boundaries: tuple[Int[Array, ""], ...],
+) -> Float[Array, ""]:
+    values = accumulate((init_value, *scales), mul)
+    value = next(values)
+    for boundary, later in zip(boundaries, values, strict=True):
+        value = jnp.where(count < boundary, value, later)
+    return value
+
+
+@partial(jax.jit, static_argnames="interpolate_type")
+def _piecewise_interpolate(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    scales: tuple[Float[Array, ""], ...],
+    boundaries: tuple[Int[Array, ""], ...],
+    *,
+    interpolate_type: str,
+) -> Float[Array, ""]:
+    values = tuple(accumulate((init_value, *scales), mul))
+    return interpolate(count, values, boundaries, interpolate_type)
+
+
+@jax.jit
+def _multi_step(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    gamma: Float[Array, ""],
+    milestones: tuple[Int[Array, ""], ...],
+) -> Float[Array, ""]:
+    value = init_value
+    for milestone in milestones:
+        value = jnp.where(count < milestone, value, value * gamma)
+    return value
+
+
+Pairs = tuple[tuple[IntScalarLike, RealScalarLike], ...]
+
+
+def _sorted_pairs(given: Mapping[Any, Any] | Iterable[Any] | None) -> tuple[Any, ...]:
+    pairs = given.items() if isinstance(given, Mapping) else given or ()
+    pairs = tuple((boundary, scale) for boundary, scale in pairs)
+    if any(isinstance(boundary, Tracer) for boundary, _ in pairs):
+        return pairs
+    return tuple(sorted(pairs, key=lambda pair: pair[0]))
+
+
+def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
+    name, pairs = "boundaries_and_scales", owner.boundaries_and_scales
+    check_ascending(owner, name, tuple(boundary for boundary, _ in pairs), 0)
+    for boundary, scale in pairs:
+        if not (
+            is_real(scale)
+            and (isinstance(scale, Tracer) or 0 <= float(scale) < jnp.inf)
+        ):
+            raise ValueError(
+                f"{type(owner).__name__}: `{name}` must have finite scales of at least "
+                f"0, but the one at {boundary} is {scale!r}. A scale is what the value "
+                "before is multiplied by."
+            )
+
+
+def _arrays(owner: "PiecewiseConstant | PiecewiseInterpolate") -> tuple[Any, ...]:
+    pairs = owner.boundaries_and_scales
+    scales, boundaries = tuple(s for _, s in pairs), tuple(b for b, _ in pairs)
+    name = "boundaries_and_scales"
+    values = reals(owner, ("init_value", owner.init_value), (name, scales))
+    return *values, *integers(owner, (name, boundaries))
+
+
+class PiecewiseConstant(AbstractSchedule):
+    r"""Constant between given counts, and multiplied by a factor at each of them.
+
+    $$s(t) = I \prod_{b_i \le t} f_i$$
+
+    !!! example
+
+        ```python
+        # 1 at first, 0.1 from the count 100 on, 0.01 from 200 on.
+        eqopt.schedules.PiecewiseConstant(1.0, {100: 0.1, 200: 0.1})
+        ```
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `boundaries_and_scales`: a dictionary that maps $b_i \ge 0$, integers, to
+        $f_i \ge 0$, numbers or 0-d arrays; or pairs of the two, which is what the field
+        is. Defaults to `None`, for none.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a boundary is negative, no integer, or there twice,
+    if a scale is negative, or if a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    boundaries_and_scales: Pairs
+
+    def __init__(
+        self,
+        init_value: RealScalarLike,
+        boundaries_and_scales: Mapping[Any, Any] | Iterable[Any] | None = None,
+    ):
+        self.init_value = init_value
+        self.boundaries_and_scales = _sorted_pairs(boundaries_and_scales)
+
+    def __check_init__(self):
+        check_finite(self, "init_value")
+        _check_pairs(self)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _piecewise_constant(as_count(count), *_arrays(self))
+
+
+class PiecewiseInterpolate(AbstractSchedule):
+    r"""Through given values at given counts, along lines or half waves of the cosine.
+
+    The values are $v_0 = I$ at the count 0 and $v_i = f_i v_{i-1}$ at the count $b_i$.
+    Each is a multiple of the one before it, not of $I$. After the last one the value
+    stays. In between, with $x = (t - b_i) / (b_{i+1} - b_i)$,
+
+    $$s(t) = v_{i+1} + (v_i - v_{i+1})\, g(x), \qquad
+        g(x) = 1 - x \;\text{ or }\; (1 + \cos \pi x) / 2.$$
+
+    **Arguments:**
+
+    - `interpolate_type`: `"linear"` or `"cosine"`.
+    - `init_value`: $I$, a number or a 0-d array.
+    - `boundaries_and_scales`: a dictionary that maps $b_i \ge 0$, integers, to
+        $f_i \ge 0$, numbers or 0-d arrays; or pairs of the two, which is what the field
+        is. Defaults to `None`, for none.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a boundary is negative, no integer, or there twice,
+    if a scale is negative, if there is no such `interpolate_type`, or if a value is not
+    finite or has axes.
+    """
+
+    interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True)
+    init_value: RealScalarLike
+    boundaries_and_scales: Pairs
+
+    def __init__(
+        self,
+        interpolate_type: Literal["linear", "cosine"],
+        init_value: RealScalarLike,
+        boundaries_and_scales: Mapping[Any, Any] | Iterable[Any] | None = None,
+    ):
+        self.interpolate_type = interpolate_type
+        self.init_value = init_value
+        self.boundaries_and_scales = _sorted_pairs(boundaries_and_scales)
+
+    def __check_init__(self):
+        check_choice(self, "interpolate_type", _INTERPOLATIONS)
+        check_finite(self, "init_value")
+        _check_pairs(self)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _piecewise_interpolate(
+            as_count(count), *_arrays(self), interpolate_type=self.interpolate_type
+        )
+
+
+class MultiStep(AbstractSchedule):
+    r"""By the same factor at each of some counts, and constant in between.
+
+    $$s(t) = I\, \gamma^{\#\{i \,:\, m_i \le t\}}$$
+
+    This is `torch.optim.lr_scheduler.MultiStepLR`. For other factors at other counts
+    there is [`eqopt.schedules.PiecewiseConstant`][].
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `milestones`: $0 \le m_1 < m_2 < …$, integers or 0-d integer arrays.
+    - `gamma`: $\gamma \ge 0$, a number or a 0-d array. Defaults to 0.1.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `milestones` are not ascending, negative or no
+    integers, if `gamma` is negative, or if a value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    milestones: tuple[IntScalarLike, ...]
+    gamma: RealScalarLike
+
+    # Milestones are checked below, all of them and with better words than beartype's.
+    def __init__(
+        self,
+        init_value: RealScalarLike,
+        milestones: Iterable[Any],
+        gamma: RealScalarLike = 0.1,
+    ):
+        self.init_value = init_value
+        self.milestones = tuple(milestones)
+        self.gamma = gamma
+
+    def __check_init__(self):
+        for name in ("init_value", "gamma"):
+            check_finite(self, name)
+        check_range(self, "gamma", 0)
+        check_ascending(self, "milestones", self.milestones, 0)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _multi_step(
+            as_count(count),
+            *as_reals(self, "init_value", "gamma"),
+            *as_integers(self, "milestones"),
+        )

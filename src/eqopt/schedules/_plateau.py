@@ -1,0 +1,171 @@
+"""Down once the loss does not get smaller."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from .._checks import check_count, check_range, check_scalar, required_value
+from .._types import RealScalarLike
+from ._dtypes import as_reals
+from ._stateful import AbstractStatefulSchedule
+from ._validation import check_finite
+
+
+# The rule. Its `owner` has the fields, and its `state` the numbers, that are also those
+# of `eqopt.ReduceLROnPlateau`, which scales updates by it.
+
+
+def check_plateau(owner: object) -> None:
+    """Raises unless the fields are in their ranges."""
+    check_range(owner, "factor", 0, 1, includes_low=False)
+    for name in ("rtol", "min_scale"):
+        check_range(owner, name, 0, 1, includes_high=True)
+    check_range(owner, "atol", 0)
+    for name, low in (("patience", 1), ("cooldown", 0), ("accumulation_size", 1)):
+        check_count(owner, name, low)
+
+
+def no_losses_yet(dtype: DTypeLike) -> dict[str, Array]:
+    """The numbers before the first loss."""
+    return {
+        "scale": jnp.ones((), dtype),
+        "best_value": jnp.full((), jnp.inf, dtype),
+        "plateau_count": jnp.zeros((), jnp.int32),
+        "cooldown_count": jnp.zeros((), jnp.int32),
+        "count": jnp.zeros((), jnp.int32),
+        "avg_value": jnp.zeros((), dtype),
+    }
+
+
+def after_one_more(owner: Any, state: Any, value: Any) -> dict[str, Array]:
+    """The numbers after one more value, which may make a loss complete."""
+    value = jnp.asarray(value).astype(state.avg_value.dtype)
+    count = state.count + 1
+    with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
+        mean = (state.count * state.avg_value + value) / count
+        is_complete = count >= owner.accumulation_size
+        judged = _judge(owner, state, mean)
+    waiting = {**vars(state), "count": count, "avg_value": mean}
+    return {
+        name: jnp.where(is_complete, judged[name], waiting[name]).astype(old.dtype)
+        for name, old in vars(state).items()
+    }
+
+
+def _judge(owner: Any, state: Any, loss: Array) -> dict[str, Any]:
+    """The numbers after a whole loss."""
+    best = state.best_value
+    # Differs from Optax in: `rtol` is relative to |best|. By `(1 - rtol) * best` the
+    # bar for a negative best is above it, so that no loss is ever a bad one.
+    finite = jnp.where(jnp.isfinite(best), best, 0)
+    bar = best - (owner.rtol * jnp.abs(finite) + owner.atol)
+    is_better, is_cooling = loss < bar, state.cooldown_count > 0
+    bad = jnp.where(is_better | is_cooling, 0, state.plateau_count + 1)
+    reduces = bad >= owner.patience
+    smaller = jnp.maximum(owner.factor * state.scale, owner.min_scale)
+    cooling = jnp.where(is_cooling, state.cooldown_count - 1, 0)
+    return {
+        "scale": jnp.where(reduces, smaller, state.scale),
+        "best_value": jnp.where(is_better, loss, best),
+        "plateau_count": jnp.where(reduces, 0, bad),
+        "cooldown_count": jnp.where(reduces, owner.cooldown, cooling),
+        "count": 0,
+        "avg_value": 0,
+    }
+
+
+class ReduceOnPlateauState(eqx.Module):
+    """How the loss has been doing.
+
+    **Attributes:**
+
+    - `scale`: what `init_value` is multiplied by.
+    - `best_value`: the smallest loss that counted as an improvement.
+    - `plateau_count`: how many losses in a row have been no improvement on it.
+    - `cooldown_count`: how many losses are still not to count after a reduction.
+    - `count`: how many values make up `avg_value`.
+    - `avg_value`: the mean of the values since the last loss was complete.
+
+    Counts are 0-d int32 arrays, the others 0-d arrays of float32, or of float64 if
+    `init_value` is one.
+    """
+
+    scale: Float[Array, ""]
+    best_value: Float[Array, ""]
+    plateau_count: Int[Array, ""]
+    cooldown_count: Int[Array, ""]
+    count: Int[Array, ""]
+    avg_value: Float[Array, ""]
+
+
+class ReduceOnPlateau(AbstractStatefulSchedule):
+    r"""Multiplied by a factor when the loss has stopped getting smaller.
+
+    The rule is that of [`eqopt.ReduceLROnPlateau`][], which scales updates. This is for
+    any hyperparameter, within [`eqopt.Scheduled`][]:
+
+    !!! example
+
+        ```python
+        rate = eqopt.schedules.ReduceOnPlateau(1e-3, patience=5)
+        opt = eqopt.Scheduled(eqopt.AdamW(rate))
+        model, state = opt.step(grads, state, model, value=loss)
+        eqopt.tree.get(state, "ReduceOnPlateauState").scale
+        ```
+
+    The optimizer's `update` and `step` need the extra argument `value`, which is the
+    loss; of what should grow, pass the negative. The loss of a step counts in that step.
+
+    To reduce what is a schedule already, use [`eqopt.ReduceLROnPlateau`][].
+
+    **Arguments:**
+
+    - `init_value`: the value before the first reduction, a number or a 0-d array.
+    - `factor`: in $(0, 1)$.
+    - `patience`: an integer of at least 1: how many losses in a row have to be no
+        improvement. (In torch one more than `patience`.)
+    - `rtol`: in $[0, 1]$, the tolerance relative to the best loss.
+    - `atol`: at least 0, the absolute tolerance.
+    - `cooldown`: an integer of at least 0: how many losses do not count after a
+        reduction.
+    - `accumulation_size`: how many values make up a loss, which is their mean; an
+        integer of at least 1.
+    - `min_scale`: in $[0, 1]$, the smallest factor in all.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if an argument is out of its range; in `update`, if
+    there is no `value`.
+    """
+
+    init_value: RealScalarLike
+    factor: RealScalarLike = 0.1
+    patience: int | Int[Array, ""] = 10
+    rtol: RealScalarLike = 1e-4
+    atol: RealScalarLike = 0.0
+    cooldown: int | Int[Array, ""] = 0
+    accumulation_size: int | Int[Array, ""] = 1
+    min_scale: RealScalarLike = 0.0
+
+    def __check_init__(self):
+        check_finite(self, "init_value")
+        for name in ("factor", "rtol", "atol", "min_scale"):
+            check_scalar(self, name, or_schedule=False)
+        check_plateau(self)
+
+    def init(self) -> ReduceOnPlateauState:
+        [value] = as_reals(self, "init_value")
+        return ReduceOnPlateauState(**no_losses_yet(value.dtype))
+
+    def update(self, state: ReduceOnPlateauState, **extra: Any) -> ReduceOnPlateauState:
+        value = required_value(self, extra)
+        return ReduceOnPlateauState(**after_one_more(self, state, value))
+
+    def __call__(self, state: ReduceOnPlateauState, **extra: Any) -> Float[Array, ""]:
+        if "value" in extra:
+            state = self.update(state, **extra)
+        [value] = as_reals(self, "init_value")
+        return value * state.scale

@@ -1,0 +1,164 @@
+"""Down along half a wave of the cosine, again and again."""
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import RealScalarLike
+from ._cosine import WarmupCosineDecay, half_wave
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, largest_count
+from ._join import one_after_the_other
+from ._schedule import AbstractSchedule
+from ._validation import check_finite, check_steps, fits
+
+
+def _cycle(
+    count: Int[Array, ""], decay_steps: Int[Array, ""], t_mult: Int[Array, ""]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """How many steps of the current cycle have been taken, and its length."""
+    largest = jnp.iinfo(count.dtype).max
+    first, factor = jnp.maximum(decay_steps, 1), jnp.maximum(t_mult, 1)
+    # Integers throughout: a logarithm would miss the beginnings of cycles by rounding. If
+    # each is twice as long as the one before it, or more, not many fit below `largest`.
+    elapsed, length, longest = count, first, largest // factor
+    for _ in range(jnp.iinfo(count.dtype).bits - 1):
+        is_over = elapsed >= length
+        elapsed = jnp.where(is_over, elapsed - length, elapsed)
+        longer = jnp.where(length <= longest, length * factor, largest)
+        length = jnp.where(is_over, longer, length)
+    is_equal = factor == 1
+    return (
+        jnp.where(is_equal, count % first, elapsed),
+        jnp.where(is_equal, first, length),
+    )
+
+
+@jax.jit
+def _cosine_restarts(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    end_value: Float[Array, ""],
+    decay_steps: Int[Array, ""],
+    t_mult: Int[Array, ""],
+) -> Float[Array, ""]:
+    elapsed, length = _cycle(count, decay_steps, t_mult)
+    wave = half_wave(elapsed, length, jnp.ones((), init_value.dtype))
+    return (init_value - end_value) * wave + end_value
+
+
+class CosineRestarts(AbstractSchedule):
+    r"""Down along half a wave of the cosine, again and again, more and more slowly.
+
+    $$s(t) = E + (I - E)\, \frac{1 + \cos(\pi\, (t - t_i) / T_i)}{2}
+        \quad\text{for}\quad t_i \le t < t_i + T_i,$$
+
+    where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the lengths
+    before it, is where it begins.
+
+    This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles of any
+    lengths and heights there is [`eqopt.schedules.SGDR`][].
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the first
+        cycle.
+    - `t_mult`: $m \ge 1$, likewise. Defaults to 1.
+    - `end_value`: $E$, a number or a 0-d array. Defaults to 0. It is not quite reached:
+        at the count $t_i + T_i$ the value is $I$ again.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `decay_steps` or `t_mult` is not positive or no
+    integer, or if a value is not finite or has axes.
+
+    The paper is that of [`eqopt.schedules.CosineDecay`][].
+    """
+
+    init_value: RealScalarLike
+    decay_steps: IntScalarLike
+    t_mult: IntScalarLike = 1
+    end_value: RealScalarLike = 0.0
+
+    def __check_init__(self):
+        for name in ("init_value", "end_value"):
+            check_finite(self, name)
+        for name in ("decay_steps", "t_mult"):
+            check_steps(self, name, 1)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _cosine_restarts(
+            as_count(count),
+            *as_reals(self, "init_value", "end_value"),
+            *as_integers(self, "decay_steps", "t_mult"),
+        )
+
+
+class SGDR(AbstractSchedule):
+    """Several [`eqopt.schedules.WarmupCosineDecay`][]s, one after the other.
+
+    !!! example
+
+        ```python
+        cycle = {"init_value": 0.0, "peak_value": 1e-3, "warmup_steps": 10}
+        eqopt.schedules.SGDR(
+            [
+                {**cycle, "decay_steps": 100},
+                {**cycle, "decay_steps": 300, "peak_value": 5e-4},
+            ]
+        )
+        ```
+
+    Each takes its `decay_steps`. After the last one its end value stays.
+
+    **Arguments:**
+
+    - `cosine_kwargs`: at least one dictionary of the arguments of a
+        [`eqopt.schedules.WarmupCosineDecay`][], or one of these itself, which is what the
+        field holds.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if there is none, if they are longer than the largest
+    count, or as the schedule of one of them does.
+
+    The paper is that of [`eqopt.schedules.CosineDecay`][].
+    """
+
+    cosine_kwargs: tuple[WarmupCosineDecay, ...]
+
+    # Dictionaries are checked by the schedules that are made of them.
+    def __init__(self, cosine_kwargs: Iterable[Any]):
+        self.cosine_kwargs = tuple(
+            WarmupCosineDecay(**x) if isinstance(x, Mapping) else x
+            for x in cosine_kwargs
+        )
+
+    def __check_init__(self):
+        if not self.cosine_kwargs:
+            raise ValueError(
+                "SGDR: `cosine_kwargs` must have the arguments of at least one cycle, "
+                "but is empty. Pass dictionaries of those of `WarmupCosineDecay`."
+            )
+        for i, cycle in enumerate(self.cosine_kwargs):
+            if not isinstance(cycle, WarmupCosineDecay):
+                raise TypeError(
+                    f"SGDR: `cosine_kwargs[{i}]` must be a dictionary or a "
+                    f"`WarmupCosineDecay`, but is {cycle!r}. For other schedules use "
+                    "`Join`."
+                )
+        lengths = tuple(cycle.decay_steps for cycle in self.cosine_kwargs)
+        if not fits(lengths, largest_count()):
+            raise ValueError(
+                f"SGDR: the `decay_steps` of `cosine_kwargs` must be {largest_count()} "
+                f"together at most, the largest count, but are {lengths}."
+            )
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        lengths = [as_integers(x, "decay_steps")[0] for x in self.cosine_kwargs]
+        boundaries = list(accumulate(lengths))[:-1]
+        return one_after_the_other(self, self.cosine_kwargs, boundaries, count)

@@ -1,0 +1,255 @@
+"""Up along a straight line, and then not by a cosine or an exponential."""
+
+from functools import partial
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import RealScalarLike
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._polynomial import line
+from ._schedule import AbstractSchedule
+from ._validation import check_choice, check_finite, check_steps, fits
+
+
+# How much is left when the fraction `x` of a cool-down has passed.
+_COOLDOWNS = {
+    "linear": lambda x: 1 - x,
+    "1-sqrt": lambda x: 1 - jnp.sqrt(x),
+    "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),
+}
+
+
+@jax.jit
+def _warmup_constant(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    peak_value: Float[Array, ""],
+    warmup_steps: Int[Array, ""],
+) -> Float[Array, ""]:
+    return line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
+
+
+@partial(jax.jit, static_argnames="cooldown")
+def _warmup_stable_decay(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    peak_value: Float[Array, ""],
+    end_value: Float[Array, ""],
+    warmup_steps: Int[Array, ""],
+    total_steps: Int[Array, ""],
+    cooldown_steps: Int[Array, ""],
+    *,
+    cooldown: str,
+) -> Float[Array, ""]:
+    dtype = peak_value.dtype
+    warmup = line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
+    begin = total_steps - cooldown_steps
+    elapsed = jnp.clip(count, begin, total_steps) - begin
+    steps = jnp.maximum(cooldown_steps, 1).astype(dtype)
+    left = _COOLDOWNS[cooldown](elapsed.astype(dtype) / steps)
+    # On who knows the end see `remaining`.
+    left = jnp.where(count < total_steps, left, 0)
+    # Exactly the one at the beginning, exactly the other at the end.
+    decay = peak_value * left + end_value * (1 - left)
+    return jnp.where(count < warmup_steps, warmup, decay)
+
+
+@jax.jit
+def _inverse_square_root(
+    count: Int[Array, ""],
+    init_value: Float[Array, ""],
+    peak_value: Float[Array, ""],
+    warmup_steps: Int[Array, ""],
+    timescale: Int[Array, ""],
+) -> Float[Array, ""]:
+    dtype = peak_value.dtype
+    warmup = line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
+    peak = jnp.maximum(warmup_steps, 0)
+    elapsed = jnp.maximum(count, peak) - peak
+    scale = jnp.maximum(timescale, 1).astype(dtype)
+    decay = peak_value / jnp.sqrt(1 + elapsed.astype(dtype) / scale)
+    return jnp.where(count < warmup_steps, warmup, decay)
+
+
+class WarmupConstant(AbstractSchedule):
+    r"""Up along a straight line, and then no further.
+
+    $$s(t) = I + (M - I) \min(t / W, 1)$$
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `peak_value`: $M$, likewise: the value from $t = W$ on.
+    - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
+        value is always $M$. (In Optax it stays at $I$ for ever.)
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `warmup_steps` is negative or no integer, or if a
+    value is not finite or has axes.
+    """
+
+    init_value: RealScalarLike
+    peak_value: RealScalarLike
+    warmup_steps: IntScalarLike
+
+    def __check_init__(self):
+        for name in ("init_value", "peak_value"):
+            check_finite(self, name)
+        check_steps(self, "warmup_steps", 0)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _warmup_constant(
+            as_count(count),
+            *as_reals(self, "init_value", "peak_value"),
+            *as_integers(self, "warmup_steps"),
+        )
+
+
+class WarmupStableDecay(AbstractSchedule):
+    r"""Up along a straight line, constant for most of the time, and down at the end.
+
+    $$s(t) = \begin{cases}
+        I + (M - I)\, t / W & t < W \\
+        M & W \le t < T - C \\
+        E + (M - E)\, f\bigl((t - T + C) / C\bigr) & T - C \le t < T \\
+        E & t \ge T
+    \end{cases}$$
+
+    `cooldown` names $f$: $1 - x$, $1 - \sqrt x$ or $(1 + \cos \pi x) / 2$. From any state
+    before the cool-down, training can go on with a larger $T$. With `"1-sqrt"`, which
+    falls fast at first, the paper finds lower losses than with a line.
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `peak_value`: $M$, likewise.
+    - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
+        schedule starts at the peak.
+    - `total_steps`: $T \ge W + C$, likewise: the length of it all.
+    - `cooldown_steps`: $C \ge 0$, likewise, often a fifth of $T$. With $C = 0$ the value
+        jumps to $E$ at $t = T$.
+    - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
+    - `cooldown`: `"linear"` (the default), `"1-sqrt"` or `"cosine"`.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is negative or no integer, if
+    warm-up and cool-down are longer than it all, if there is no such `cooldown`, or if a
+    value is not finite or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{hagele2024scaling,
+            author = {H{\"a}gele, Alexander and Bakouch, Elie and Kosson, Atli and
+                Ben Allal, Loubna and Von Werra, Leandro and Jaggi, Martin},
+            title = {Scaling Laws and Compute-Optimal Training Beyond Fixed Training
+                Durations},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+            eprint = {2405.18392},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    init_value: RealScalarLike
+    peak_value: RealScalarLike
+    warmup_steps: IntScalarLike
+    total_steps: IntScalarLike
+    cooldown_steps: IntScalarLike
+    end_value: RealScalarLike = 0.0
+    cooldown: Literal["linear", "1-sqrt", "cosine"] = eqx.field(
+        static=True, default="linear"
+    )
+
+    def __check_init__(self):
+        for name in ("init_value", "peak_value", "end_value"):
+            check_finite(self, name)
+        for name in ("warmup_steps", "cooldown_steps"):
+            check_steps(self, name, 0)
+        check_steps(self, "total_steps", 1)
+        check_choice(self, "cooldown", _COOLDOWNS)
+        steps = self.warmup_steps, self.cooldown_steps
+        if not fits(steps, self.total_steps):
+            raise ValueError(
+                "WarmupStableDecay: `total_steps` must be at least `warmup_steps` and "
+                f"`cooldown_steps` together, which are {steps[0]} and {steps[1]}, but is "
+                f"{self.total_steps}. It counts both: pass the number of all steps."
+            )
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _warmup_stable_decay(
+            as_count(count),
+            *as_reals(self, "init_value", "peak_value", "end_value"),
+            *as_integers(self, "warmup_steps", "total_steps", "cooldown_steps"),
+            cooldown=self.cooldown,
+        )
+
+
+class InverseSquareRoot(AbstractSchedule):
+    r"""Up along a straight line, then down with the square root of the time.
+
+    $$s(t) = \begin{cases}
+        I + (M - I)\, t / W & t < W \\
+        M \sqrt{\dfrac{\tau}{\tau + t - W}} & t \ge W
+    \end{cases}$$
+
+    By default $\tau = W$, and the second part is $M \sqrt{W / t}$, as in the paper, where
+    $M = (d\,W)^{-1/2}$ for a model of width $d$. It never ends; to let it, see
+    [`eqopt.schedules.Join`][].
+
+    **Arguments:**
+
+    - `init_value`: $I$, a number or a 0-d array.
+    - `peak_value`: $M$, likewise.
+    - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
+        schedule starts at the peak.
+    - `timescale`: $\tau \ge 1$, likewise: after $3 \tau$ steps, half of the peak is left.
+        Defaults to `None`, which is $\max(W, 1)$.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
+    or if a value is not finite or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{vaswani2017attention,
+            author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and
+                Uszkoreit, Jakob and Jones, Llion and Gomez, Aidan N. and
+                Kaiser, {\L}ukasz and Polosukhin, Illia},
+            title = {Attention Is All You Need},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2017},
+            eprint = {1706.03762},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    init_value: RealScalarLike
+    peak_value: RealScalarLike
+    warmup_steps: IntScalarLike
+    timescale: IntScalarLike | None = None
+
+    def __check_init__(self):
+        for name in ("init_value", "peak_value"):
+            check_finite(self, name)
+        check_steps(self, "warmup_steps", 0)
+        if self.timescale is not None:
+            check_steps(self, "timescale", 1)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        timescale = "warmup_steps" if self.timescale is None else "timescale"
+        return _inverse_square_root(
+            as_count(count),
+            *as_reals(self, "init_value", "peak_value"),
+            *as_integers(self, "warmup_steps", timescale),
+        )

@@ -1,0 +1,27 @@
+"""A row of the table of schedules."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eqopt import schedules
+
+
+@dataclass
+class Case:
+    """A schedule, what it is elsewhere, and the count from which on nothing changes.
+
+    `reference` is Optax's, or a formula in Python. One that does not settle goes on
+    beyond its horizon.
+    """
+
+    ours: schedules.AbstractSchedule
+    reference: Callable
+    horizon: int
+    settles: bool = True
+
+    @property
+    def counts(self) -> list[int]:
+        near = range(-2, 3)
+        spread = range(0, self.horizon, max(1, self.horizon // 23))
+        around = {mark + d for mark in (0, 5, 7, 20, self.horizon) for d in near}
+        return sorted({*spread, *(x for x in around if x >= 0), self.horizon + 1000})

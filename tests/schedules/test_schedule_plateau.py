@@ -1,0 +1,127 @@
+"""A schedule that looks at the loss."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import eqopt
+from eqopt.schedules import ReduceOnPlateau
+
+
+LOSSES = [
+    3.0,
+    2.0,
+    2.0,
+    2.0,
+    1.9,
+    1.9,
+    1.9,
+    1.9,
+    1.9,
+    2.5,
+    2.5,
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+]
+
+
+def rates(schedule, losses=LOSSES):
+    """The values in the steps after each loss."""
+
+    def step(state, loss):
+        state = schedule.update(state, value=loss)
+        return state, schedule(state)
+
+    return jax.lax.scan(step, schedule.init(), jnp.asarray(losses))[1]
+
+
+@pytest.mark.parametrize("cooldown", [0, 2])
+@pytest.mark.parametrize("threshold", [1e-4, 0.1])
+def test_as_in_torch(cooldown, threshold):
+    opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.5)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        opt, factor=0.3, patience=2, threshold=threshold, cooldown=cooldown
+    )
+    expected = []
+    for loss in LOSSES:
+        theirs.step(loss)
+        expected.append(opt.param_groups[0]["lr"])
+    ours = ReduceOnPlateau(0.5, 0.3, 3, threshold, cooldown=cooldown)
+    np.testing.assert_allclose(rates(ours), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"patience": 2},
+        {"factor": 0.5, "patience": 1, "rtol": 0.0, "atol": 0.3, "cooldown": 1},
+        {"patience": 1, "accumulation_size": 3, "min_scale": 0.05},
+    ],
+)
+def test_same_rule_as_the_transformation(rule):
+    """Scaling the learning rate is scaling the update, in the same step."""
+    by_rate = eqopt.Scheduled(eqopt.SGD(ReduceOnPlateau(0.1, **rule)))
+    by_update = eqopt.Chain(eqopt.SGD(0.1), eqopt.ReduceLROnPlateau(**rule))
+    p = q = jnp.ones(3)
+    state, their_state = by_rate.init(p), by_update.init(q)
+    for loss in LOSSES:
+        p, state = by_rate.step(p, state, p, value=jnp.asarray(loss))
+        q, their_state = by_update.step(q, their_state, q, value=jnp.asarray(loss))
+        np.testing.assert_allclose(p, q, rtol=1e-6)
+    scale = eqopt.tree.get(state, "ReduceOnPlateauState").scale
+    assert scale == eqopt.tree.get(their_state, "ReduceLROnPlateauState").scale < 1
+
+
+def test_fields_are_data():
+    factors = jnp.array([0.1, 0.5])
+    population = eqx.filter_vmap(lambda x: ReduceOnPlateau(1.0, x, 1))(factors)
+    values = eqx.filter_vmap(rates)(population)
+    np.testing.assert_allclose(values[:, 2], factors)
+    derivative = jax.grad(lambda x: rates(ReduceOnPlateau(x, 0.5, 1))[2])
+    assert derivative(2.0) == 0.5
+
+
+def test_dtypes(x64):
+    with x64():
+        schedule = ReduceOnPlateau(0.1, patience=1)
+        state = schedule.update(schedule.init(), value=jnp.asarray(1.0, jnp.float64))
+        for x in (schedule(state), state.scale, state.best_value):
+            assert x.dtype == jnp.float32
+        for dtype in (jnp.bfloat16, jnp.float16):
+            state = schedule.update(schedule.init(), value=jnp.ones((), dtype))
+            assert state.avg_value.dtype == jnp.float32
+        wide = ReduceOnPlateau(jnp.asarray(0.1, jnp.float64))
+        assert wide(wide.init()).dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"init_value": float("nan")}, "ReduceOnPlateau: `init_value`.*nan"),
+        ({"factor": 1.0}, r"`factor` must be in \(0, 1\), but is 1.0"),
+        ({"factor": jnp.ones(2)}, r"`factor`.*shape \(2,\)"),
+        ({"patience": 0}, "`patience` must be an integer of at least 1, but is 0"),
+        ({"rtol": 2.0}, r"`rtol` must be in \[0, 1"),
+        ({"atol": -1.0}, "`atol`"),
+        ({"cooldown": -1}, "`cooldown`.*at least 0"),
+        ({"accumulation_size": 0}, "`accumulation_size`"),
+        ({"min_scale": -0.5}, "`min_scale`"),
+    ],
+)
+def test_messages(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ReduceOnPlateau(**{"init_value": 0.1, **arguments})
+
+
+def test_no_value():
+    schedule = ReduceOnPlateau(0.1)
+    with pytest.raises(ValueError, match="ReduceOnPlateau needs the extra argument"):
+        schedule.update(schedule.init())
+    with pytest.raises(TypeError, match=r"has a state.*eqopt\.Scheduled"):
+        eqopt.schedules.Join([schedule, schedule], [3])
