@@ -142,8 +142,8 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
                     raise ValueError(
                         f"{type(self).__name__} takes the sum of clipped gradients, with "
                         f"`clipped=True`, but at `{keystr(updates, i)}` there is one of "
-                        f"shape {g.shape} of parameters of shape {p.shape}. For gradients "
-                        "of single examples, leave out `clipped`."
+                        f"shape {g.shape} of parameters of shape {p.shape}. For those of "
+                        "single examples, leave out `clipped`."
                     )
             return leaves, self.batch_size
         batch = batch_size(type(self).__name__, updates, params, hint=_HINT)
