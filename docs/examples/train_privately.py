@@ -155,7 +155,9 @@ def save_picture(private: Any, plain: Any, path: Path) -> None:
     axes = figure.subplots()
     _, epsilons, accuracies = np.transpose(private)
     axes.plot(epsilons, 100 * accuracies, "o-", label="DP-SGD")
-    axes.axhline(100 * plain[-1][2], color="0.6", ls="--", label="no clipping, no noise")
+    axes.axhline(
+        100 * plain[-1][2], color="0.6", ls="--", label="no clipping, no noise"
+    )
     axes.set_xlabel(rf"$\varepsilon$ at $\delta = {DELTA:g}$: less is more private")
     axes.set_ylabel("test accuracy / %")
     axes.legend(loc="lower right", frameon=False)
