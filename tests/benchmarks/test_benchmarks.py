@@ -65,6 +65,7 @@ def run(tmp_path_factory) -> tuple[str, dict[str, Any]]:
     return process.stdout, json.loads(output.read_text())
 
 
+@pytest.mark.slow
 def test_rows(run):
     rows = {row["name"]: row for row in run[1]["rows"]}
     assert {name: row["target"] for name, row in rows.items() if row["target"]} == (
@@ -92,6 +93,7 @@ def test_rows(run):
             assert row["met"] is met, comparison
 
 
+@pytest.mark.slow
 def test_machine(run):
     report = run[1]
     assert report["settings"] == {"size": 20000, "leaves": 4, "rounds": 1}
@@ -102,6 +104,7 @@ def test_machine(run):
     assert machine["type_checks"] is ("JAXTYPING_DISABLE" not in os.environ)
 
 
+@pytest.mark.slow
 def test_table(run):
     printed, report = run
     header, *lines = printed.splitlines()

@@ -4,12 +4,15 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from eqopt import schedules
 
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_draws_what_the_page_shows(tmp_path):
     output = tmp_path / "schedules.svg"
     script = ROOT / "docs" / "examples" / "draw_schedules.py"

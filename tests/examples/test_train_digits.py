@@ -94,6 +94,7 @@ def test_reads_97_percent_with_each_optimizer(script, tmp_path, capsys, optimize
     assert_learned(script, tmp_path, capsys, "--optimizer", optimizer, "--seed", "1")
 
 
+@pytest.mark.slow
 def test_as_a_command(tmp_path):
     """Without the strict settings of these tests, in a directory of its own."""
     command = [sys.executable, str(SCRIPT), "--steps", "3", "--batch-size", "16"]
@@ -190,6 +191,7 @@ def test_the_history_is_complete(finished):
     assert [step for step, _ in validation] == [9]
 
 
+@pytest.mark.slow
 def test_microbatches_give_the_same_training(script):
     train, _, _ = script.load_splits(0)
     # Not Adam: it makes much of what rounding leaves of a gradient of zero.

@@ -17,6 +17,7 @@ def run(*options):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_learns_within_the_budget(tmp_path):
     output = tmp_path / "privacy.png"
     done = run("--steps", 40, "--report-every", 20, "--output", output)
@@ -31,6 +32,7 @@ def test_learns_within_the_budget(tmp_path):
     assert min(imread(output).shape[:2]) > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
