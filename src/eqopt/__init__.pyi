@@ -3,6 +3,7 @@ from . import (
     assignment as assignment,
     groups as groups,
     linear_algebra as linear_algebra,
+    losses as losses,
     microbatching as microbatching,
     numerics as numerics,
     plot as plot,

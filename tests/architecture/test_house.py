@@ -25,7 +25,7 @@ FLOORS = [
     {"numerics", "_leaves", "_equations", "_checks", "_dimension_numbers"},
     {"_random", "_threefry"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
-    {"schedules", "microbatching", "groups"},
+    {"schedules", "losses", "microbatching", "groups"},
     {"projections", "linear_algebra", "assignment"},
     {"_combinators"},
     {"_transforms", "_linesearch"},

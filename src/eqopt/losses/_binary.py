@@ -1,0 +1,243 @@
+"""Two classes: one score for each decision, and its label."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import RealScalarLike
+from ._inputs import (
+    RealArrayLike,
+    as_scalar,
+    check_same_shape,
+    one_value_each,
+    widen,
+)
+from ._logarithms import weighted
+
+
+def sigmoid_binary_cross_entropy(
+    logits: Float[Array | np.ndarray, "*shape"], labels: RealArrayLike
+) -> Float[Array, "*shape"]:
+    r"""The cross entropy of a yes or no, from its logit.
+
+    $$\ell(x, y) = -y \log \sigma(x) - (1 - y) \log(1 - \sigma(x)), \qquad
+      \sigma(x) = \frac{1}{1 + e^{-x}}$$
+
+    With $0 \log 0 = 0$: an infinite logit that is right costs nothing.
+
+    **Arguments:**
+
+    - `logits`: $x$, a floating array of any shape.
+    - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or one for all.
+
+    **Returns:**
+
+    An array of the shape and dtype of `logits`: for many labels of each example, take
+    the sum or mean over them.
+
+    **Raises:**
+
+    A `ValueError` if the shapes differ.
+    """
+    check_same_shape("sigmoid_binary_cross_entropy", "logits", logits, labels=labels)
+    x, y = widen(logits, labels)
+    return one_value_each(_cross_entropy(x, jnp.broadcast_to(y, x.shape)), logits)
+
+
+def sigmoid_focal_loss(
+    logits: Float[Array | np.ndarray, "*shape"],
+    labels: RealArrayLike,
+    *,
+    alpha: RealScalarLike | None = None,
+    gamma: RealScalarLike = 2.0,
+) -> Float[Array, "*shape"]:
+    r"""The cross entropy of a yes or no, with less weight on what is easy.
+
+    $$\ell(x, y) = w\, (1 - p)^\gamma\, \ell_{\text{BCE}}(x, y), \qquad
+      p = y\, \sigma(x) + (1 - y)(1 - \sigma(x)), \qquad
+      w = \alpha y + (1 - \alpha)(1 - y)$$
+
+    where $\ell_{\text{BCE}}$ is [`eqopt.losses.sigmoid_binary_cross_entropy`][], and
+    $p$ the probability of the label.
+
+    **Arguments:**
+
+    - `logits`: $x$, a floating array of any shape.
+    - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or one for all.
+    - `alpha`: $\alpha \in [0, 1]$, the weight of positive examples, a number or a 0-d
+        array. Defaults to `None`: $w = 1$.
+    - `gamma`: $\gamma \ge 0$, likewise. Defaults to 2; 0 is the cross entropy.
+
+    **Returns:**
+
+    An array of the shape and dtype of `logits`.
+
+    **Raises:**
+
+    A `ValueError` if the shapes differ, or if a number is out of range or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{lin2017focal,
+            author = {Lin, Tsung-Yi and Goyal, Priya and Girshick, Ross and He, Kaiming
+                      and Doll{\'a}r, Piotr},
+            title = {Focal Loss for Dense Object Detection},
+            booktitle = {IEEE International Conference on Computer Vision},
+            year = {2017},
+            eprint = {1708.02002},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+    owner = "sigmoid_focal_loss"
+    check_same_shape(owner, "logits", logits, labels=labels)
+    x, y = widen(logits, labels)
+    y = jnp.broadcast_to(y, x.shape)
+    power = as_scalar(owner, "gamma", gamma, x.dtype, 0)
+    # The power is taken of the logarithm: that of a probability that has become 0 would
+    # have no derivative if `gamma` is below 1.
+    miss = _log_mixture(y, jax.nn.log_sigmoid(-x), jax.nn.log_sigmoid(x))
+    # Minus infinity times a `gamma` of 0 must be 0.
+    miss = jnp.maximum(miss, jnp.finfo(x.dtype).min / 2**10)
+    loss = _cross_entropy(x, y) * jnp.exp(power * miss)
+    if alpha is not None:
+        share = as_scalar(owner, "alpha", alpha, x.dtype, 0, 1)
+        loss = (share * y + (1 - share) * (1 - y)) * loss
+    return one_value_each(loss, logits)
+
+
+def hinge_loss(
+    predictor_outputs: Float[Array | np.ndarray, "*shape"], targets: RealArrayLike
+) -> Float[Array, "*shape"]:
+    r"""The hinge loss of support vector machines, $\max(0, 1 - x y)$.
+
+    Where $x y = 1$, its derivative is the mean of those on both sides.
+
+    **Arguments:**
+
+    - `predictor_outputs`: $x$, a floating array of any shape.
+    - `targets`: $y \in \{-1, 1\}$, signed numbers of the same shape, or one for all.
+        From labels that are 0 or 1, `2 * labels - 1`.
+
+    **Returns:**
+
+    An array of the shape and dtype of `predictor_outputs`.
+
+    **Raises:**
+
+    A `ValueError` if the shapes differ.
+    """
+    check_same_shape(
+        "hinge_loss", "predictor_outputs", predictor_outputs, targets=targets
+    )
+    x, y = widen(predictor_outputs, targets)
+    return one_value_each(jnp.maximum(1 - x * y, 0), predictor_outputs)
+
+
+def perceptron_loss(
+    predictor_outputs: Float[Array | np.ndarray, "*shape"], targets: RealArrayLike
+) -> Float[Array, "*shape"]:
+    r"""The loss of the perceptron, $\max(0, -x y)$.
+
+    Where $x = 0$, its derivative is the mean of those on both sides, so that a model of
+    zeros learns.
+
+    **Arguments:**
+
+    - `predictor_outputs`: $x$, a floating array of any shape.
+    - `targets`: $y \in \{-1, 1\}$, signed numbers of the same shape, or one for all.
+        From labels that are 0 or 1, `2 * labels - 1`.
+
+    **Returns:**
+
+    An array of the shape and dtype of `predictor_outputs`.
+
+    **Raises:**
+
+    A `ValueError` if the shapes differ.
+    """
+    check_same_shape(
+        "perceptron_loss", "predictor_outputs", predictor_outputs, targets=targets
+    )
+    x, y = widen(predictor_outputs, targets)
+    return one_value_each(jnp.maximum(-x * y, 0), predictor_outputs)
+
+
+def sparsemax_loss(
+    logits: Float[Array | np.ndarray, "*shape"], labels: RealArrayLike
+) -> Float[Array, "*shape"]:
+    r"""The sparsemax loss of a yes or no, which is 0 from a margin of 1 on.
+
+    $$\ell(x, y) = \begin{cases}
+        0 & s \le -1 \\
+        \frac14 (s + 1)^2 & -1 < s < 1 \\
+        s & s \ge 1
+    \end{cases} \qquad s = (1 - 2 y)\, x$$
+
+    That is [`eqopt.losses.multiclass_sparsemax_loss`][] of the scores $(0, x)$.
+
+    **Arguments:**
+
+    - `logits`: $x$, a floating array of any shape.
+    - `labels`: $y$, bools of the same shape, or numbers, all of which but 0 mean yes;
+        or one for all.
+
+    **Returns:**
+
+    An array of the shape and dtype of `logits`.
+
+    **Raises:**
+
+    A `ValueError` if the shapes differ.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{blondel2020learning,
+            author = {Blondel, Mathieu and Martins, Andr{\'e} F. T. and Niculae, Vlad},
+            title = {Learning with {Fenchel-Young} Losses},
+            journal = {Journal of Machine Learning Research},
+            volume = {21},
+            number = {35},
+            pages = {1--69},
+            year = {2020},
+        }
+        ```
+    """
+    check_same_shape("sparsemax_loss", "logits", logits, labels=labels)
+    (x,) = widen(logits)
+    s = jnp.where(jnp.broadcast_to(jnp.asarray(labels).astype(bool), x.shape), -x, x)
+    is_between = jnp.abs(s) < 1
+    curved = jnp.square(jnp.where(is_between, s, 0) + 1) / 4
+    return one_value_each(jnp.where(is_between, curved, jnp.maximum(s, 0)), logits)
+
+
+@jax.custom_jvp
+def _cross_entropy(
+    x: Float[Array, "*shape"], y: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    # One logarithm for both classes, small and precise: log(1 + exp(x)) is max(x, 0) plus
+    # it. The derivatives are simple, but not those of what is computed, where x is 0.
+    wrong = weighted(y, jnp.maximum(-x, 0)) + weighted(1 - y, jnp.maximum(x, 0))
+    return wrong + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+@_cross_entropy.defjvp
+def _cross_entropy_jvp(primals: Any, tangents: Any) -> Any:
+    (x, y), (dx, dy) = primals, tangents
+    by_label = jnp.where(jnp.isinf(x), 0, -x)
+    return _cross_entropy(x, y), (jax.nn.sigmoid(x) - y) * dx + by_label * dy
+
+
+def _log_mixture(
+    y: Float[Array, "*shape"], a: Float[Array, "*shape"], b: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    r"""$\log(y e^a + (1 - y) e^b)$."""
+    is_mixed = (y > 0) & (y < 1)
+    inside = jnp.where(is_mixed, y, 0.5)
+    mixed = jnp.logaddexp(jnp.log(inside) + a, jnp.log1p(-inside) + b)
+    return jnp.where(is_mixed, mixed, jnp.where(y > 0, a, b))

@@ -1,0 +1,165 @@
+"""Embeddings: close for what belongs together, far apart for what does not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import RealScalarLike
+from ._inputs import (
+    Axes,
+    RealArrayLike,
+    as_axes,
+    as_scalar,
+    check_same_shape,
+    one_value_each,
+    widen,
+)
+from ._logarithms import log_normalizer
+from ._similarity import scaled
+
+
+def ntxent(
+    embeddings: Float[Array | np.ndarray, "..."],
+    labels: RealArrayLike,
+    temperature: RealScalarLike = 0.07,
+) -> Float[Array, ""]:
+    r"""The normalized, temperature-scaled cross entropy of SimCLR.
+
+    $$\ell = \frac{1}{|P|} \sum_{(i, j) \in P} -\log \frac{e^{s_{ij}}}
+        {e^{s_{ij}} + \sum_{k:\, y_k \ne y_i} e^{s_{ik}}}, \qquad
+      s_{ij} = \frac{\cos(z_i, z_j)}{\tau}$$
+
+    over all pairs $P$ of different examples with equal labels, in both orders. Without
+    any such pair it is 0; an example of zeros has the cosine 0 with all others.
+
+    **Arguments:**
+
+    - `embeddings`: $z$, a floating array of shape `(batch, features)`.
+    - `labels`: $y$, of shape `(batch,)`: equal for examples that belong together, such
+        as two views of an image.
+    - `temperature`: $\tau > 0$, a number or a 0-d array. Defaults to 0.07.
+
+    **Returns:**
+
+    A 0-d array of the dtype of `embeddings`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, or if `temperature` is out of range or has
+    axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{chen2020simple,
+            author = {Chen, Ting and Kornblith, Simon and Norouzi, Mohammad and
+                      Hinton, Geoffrey},
+            title = {A Simple Framework for Contrastive Learning of Visual
+                     Representations},
+            booktitle = {International Conference on Machine Learning},
+            year = {2020},
+            eprint = {2002.05709},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+    shape = np.shape(embeddings)
+    if len(shape) != 2 or np.shape(labels) != shape[:1]:
+        raise ValueError(
+            "ntxent: `embeddings` must have shape (batch, features) and `labels` shape "
+            f"(batch,), but they have shapes {shape} and {np.shape(labels)}. Flatten the "
+            "features, and give each embedding the label of its group."
+        )
+    (z,) = widen(embeddings)
+    y = jnp.asarray(labels)
+    heat = as_scalar(
+        "ntxent", "temperature", temperature, z.dtype, 0, includes_low=False
+    )
+    least = jnp.asarray(jnp.finfo(z.dtype).eps, z.dtype)
+    z, norm = scaled(z, least, (1,))
+    z = z / norm
+    # A table of all cosines, not of all products of elements. On an accelerator the
+    # default precision would leave three digits.
+    s = jnp.matmul(z, z.T, precision="highest") / heat
+    is_same = y[:, None] == y[None, :]
+    is_pair = is_same & ~jnp.eye(len(y), dtype=bool)
+    others = log_normalizer(s, (1,), ~is_same)
+    has_others = ~jnp.all(is_same, 1, keepdims=True)
+    losses = jax.nn.softplus(jnp.where(has_others, others - s, 0))
+    losses = jnp.where(is_pair & has_others, losses, 0)
+    number = jnp.sum(is_pair).astype(z.dtype)
+    return one_value_each(jnp.sum(losses) / jnp.maximum(number, 1), embeddings)
+
+
+def triplet_margin_loss(
+    anchors: Float[Array | np.ndarray, "..."],
+    positives: Float[Array | np.ndarray, "..."],
+    negatives: Float[Array | np.ndarray, "..."],
+    axis: Axes = -1,
+    norm_degree: RealScalarLike = 2,
+    margin: RealScalarLike = 1.0,
+    eps: RealScalarLike = 1e-6,
+) -> Float[Array, "..."]:
+    r"""What is alike closer than what is not, by a margin.
+
+    $$\ell(a, p, n) = \max\left(0, d(a, p) - d(a, n) + m\right), \qquad
+      d(x, y) = \Big(\sum_i |x_i - y_i|^q + \epsilon\Big)^{1/q}$$
+
+    **Arguments:**
+
+    - `anchors`: $a$, a floating array of shape `(..., features)`.
+    - `positives`: $p$, likewise: embeddings of what is like the anchor.
+    - `negatives`: $n$, likewise: embeddings of what is not.
+    - `axis`: the axis or axes of the features, `None` for all of them. Defaults to the
+        last.
+    - `norm_degree`: $q \ge 1$, a number or a 0-d array. Defaults to 2.
+    - `margin`: $m \ge 0$, likewise. Defaults to 1.
+    - `eps`: $\epsilon \ge 0$, likewise. Defaults to 1e-6. With 0, the distance of equal
+        embeddings has the derivative 0.
+
+    **Returns:**
+
+    An array of the shape of `anchors` without `axis`, of its dtype.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, or if a number is out of range or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{balntas2016learning,
+            author = {Balntas, Vassileios and Riba, Edgar and Ponsa, Daniel and
+                      Mikolajczyk, Krystian},
+            title = {Learning Local Feature Descriptors with Triplets and Shallow
+                     Convolutional Neural Networks},
+            booktitle = {British Machine Vision Conference},
+            year = {2016},
+        }
+        ```
+    """
+    owner = "triplet_margin_loss"
+    others = {"positives": positives, "negatives": negatives}
+    check_same_shape(owner, "anchors", anchors, or_number=False, **others)
+    a, p, n = widen(anchors, positives, negatives)
+    axes = as_axes(owner, axis, a.ndim)
+    degree = as_scalar(owner, "norm_degree", norm_degree, a.dtype, 1)
+    room = as_scalar(owner, "margin", margin, a.dtype, 0)
+    floor = as_scalar(owner, "eps", eps, a.dtype, 0)
+    near, far = (_distance(a - x, axes, degree, floor) for x in (p, n))
+    return one_value_each(jnp.maximum(near - far + room, 0), anchors)
+
+
+def _distance(
+    gap: Float[Array, "..."],
+    axes: tuple[int, ...],
+    degree: Float[Array, ""],
+    floor: Float[Array, ""],
+) -> Float[Array, "..."]:
+    size = jnp.abs(gap)
+    # The power's derivative is taken where it has one.
+    powers = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** degree, 0)
+    total = jnp.sum(powers, axes) + floor
+    root = jnp.where(total > 0, total, 1) ** (1 / degree)
+    return jnp.where(total > 0, root, 0)

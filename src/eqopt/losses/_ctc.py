@@ -1,0 +1,225 @@
+"""Connectionist temporal classification: labels without times."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import RealScalarLike
+from ._ctc_recursion import forward
+from ._inputs import (
+    IntegerArrayLike,
+    RealArrayLike,
+    as_scalar,
+    check_same_shape,
+    is_label,
+    one_value_each,
+    pick,
+    widen,
+)
+from ._logarithms import logaddexp
+
+
+def ctc_loss(
+    logits: Float[Array | np.ndarray, "..."],
+    logit_paddings: RealArrayLike,
+    labels: IntegerArrayLike,
+    label_paddings: RealArrayLike,
+    *,
+    blank_id: int = 0,
+    log_epsilon: RealScalarLike = -1e5,
+) -> Float[Array, " batch"]:
+    r"""The CTC loss: labels in their order, but nobody knows when.
+
+    $$\ell(x, y) = -\log \sum_{\pi \in A(y)} \prod_{t=1}^T p_t(\pi_t), \qquad
+      p_t(k) = \frac{e^{x_{tk}}}{\sum_j e^{x_{tj}}}$$
+
+    where $A(y)$ has all sequences $\pi$ of $T$ classes that become $y$ if runs of equal
+    classes are made one, and then blanks are left out.
+
+    - Without labels, all frames are blank. Without frames, the loss is 0 if there are
+        no labels, either.
+    - With fewer frames than labels (and blanks between equal ones), $A(y)$ is empty.
+        The loss is then at least about `-log_epsilon`, not infinite, and its gradient
+        finite: mask such examples, or count them.
+    - A label that is out of range, or the blank, makes the loss of its example NaN, and
+        the gradient zero. Padded labels may be anything.
+
+    The gradient takes one more pass over the frames, backwards, in which nothing but
+    sums and products is left to do.
+
+    !!! example
+
+        ```python
+        losses = eqopt.losses.ctc_loss(logits, logit_paddings, labels, label_paddings)
+        loss = jnp.mean(losses)
+        ```
+
+    **Arguments:**
+
+    - `logits`: $x$, a floating array of shape `(batch, frames, classes)`.
+    - `logit_paddings`: of shape `(batch, frames)`, 1 or true for each frame that is
+        none. They may be anywhere.
+    - `labels`: $y$, integers of shape `(batch, labels)`.
+    - `label_paddings`: of shape `(batch, labels)`, 1 or true for each label that is
+        none. These must be the last ones.
+    - `blank_id`: the class that is no label, an integer. Defaults to 0.
+    - `log_epsilon`: what stands for $\log 0$, negative. Losses above `-log_epsilon` are
+        not exact. Defaults to -1e5.
+
+    **Returns:**
+
+    An array of shape `(batch,)` and of the dtype of `logits`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, if `blank_id` is out of range, or `log_epsilon`
+    is not negative.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{graves2006connectionist,
+            author = {Graves, Alex and Fern{\'a}ndez, Santiago and Gomez, Faustino and
+                      Schmidhuber, J{\"u}rgen},
+            title = {Connectionist Temporal Classification: Labelling Unsegmented
+            Sequence
+                     Data with Recurrent Neural Networks},
+            booktitle = {International Conference on Machine Learning},
+            year = {2006},
+        }
+        ```
+    """
+    loss, _, _ = _ctc(
+        "ctc_loss",
+        (logits, logit_paddings, labels, label_paddings),
+        blank_id,
+        log_epsilon,
+    )
+    return one_value_each(loss, logits)
+
+
+def ctc_loss_with_forward_probs(
+    logits: Float[Array | np.ndarray, "..."],
+    logit_paddings: RealArrayLike,
+    labels: IntegerArrayLike,
+    label_paddings: RealArrayLike,
+    *,
+    blank_id: int = 0,
+    log_epsilon: RealScalarLike = -1e5,
+) -> tuple[
+    Float[Array, " batch"],
+    Float[Array, "frames batch labels_and_1"],
+    Float[Array, "frames batch labels"],
+]:
+    r"""[`eqopt.losses.ctc_loss`][], and the logarithms of the forward probabilities.
+
+    They are those of all beginnings of sequences up to a frame $t$ that have brought
+    forth the first $n$ labels,
+
+    $$\alpha_\varnothing(t, n) = \text{those that end with a blank}, \qquad
+      \alpha_y(t, n) = \text{those that end with the label } y_n.$$
+
+    In the last frame $\alpha_\varnothing(T, n)$ is for both endings together, so that
+    the loss is $-\log \alpha_\varnothing(T, N)$.
+
+    **Arguments:**
+
+    - All of them as in [`eqopt.losses.ctc_loss`][].
+
+    **Returns:**
+
+    The losses, of shape `(batch,)`; $\log \alpha_\varnothing$ for $n = 0, \dots, N$, of
+    shape `(frames, batch, labels + 1)`; and $\log \alpha_y$ for $n = 1, \dots, N$, of
+    shape `(frames, batch, labels)`. All have the dtype of `logits`. What is impossible
+    has about `log_epsilon` or less.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, if `blank_id` is out of range, or `log_epsilon`
+    is not negative.
+    """
+    loss, blank, label = _ctc(
+        "ctc_loss_with_forward_probs",
+        (logits, logit_paddings, labels, label_paddings),
+        blank_id,
+        log_epsilon,
+    )
+    if len(blank):
+        last = _with_last_label(blank[-1], label[-1])
+        blank = jnp.concatenate([blank[:-1], last[None]])
+    return (
+        one_value_each(loss, logits),
+        one_value_each(blank, logits),
+        one_value_each(label, logits),
+    )
+
+
+def _ctc(
+    owner: str, inputs: tuple[Any, Any, Any, Any], blank_id: int, log_epsilon: Any
+) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
+    _check(owner, *inputs, blank_id)
+    logits, logit_paddings, labels, label_paddings = inputs
+    (x,) = widen(logits)
+    floor = jax.lax.stop_gradient(
+        as_scalar(
+            owner, "log_epsilon", log_epsilon, x.dtype, -np.inf, 0, includes_high=False
+        )
+    )
+    y = jnp.asarray(labels)
+    is_pad = jnp.asarray(label_paddings).astype(bool)
+    is_known = is_label(y, x.shape[-1])
+    is_wrong = ~is_pad & (~is_known | (y == blank_id))
+    # The sums and differences below must be finite, also for a class that is impossible.
+    log_p = jnp.maximum(jax.nn.log_softmax(x), floor)
+    blanks = log_p[..., blank_id].T
+    index = jnp.where(is_known, y, 0)[:, None, :]
+    emits = jnp.take_along_axis(log_p, index, axis=2, mode="clip").transpose(1, 0, 2)
+    repeats = jnp.pad(y[:, 1:] == y[:, :-1], ((0, 0), (1, 0)))[:, : y.shape[1]]
+    pads = jnp.asarray(logit_paddings).astype(bool).T
+    # Before the first frame, no label has come.
+    blank_start = jnp.full((y.shape[0], y.shape[1] + 1), floor).at[:, 0].set(0)
+    label_start = jnp.full(y.shape, floor)
+    blank, label = forward(blanks, emits, repeats, pads, blank_start, label_start)
+    ends = (blank[-1], label[-1]) if len(blank) else (blank_start, label_start)
+    number = jnp.sum(~is_pad, 1)
+    loss = -pick(_with_last_label(*ends), number)
+    return jnp.where(jnp.any(is_wrong, 1), jnp.nan, loss), blank, label
+
+
+def _with_last_label(
+    blank: Float[Array, "batch labels_and_1"], label: Float[Array, "batch labels"]
+) -> Float[Array, "batch labels_and_1"]:
+    """The sequences that end with a label or a blank after it."""
+    return jnp.concatenate([blank[:, :1], logaddexp(blank[:, 1:], label)], 1)
+
+
+def _check(
+    owner: str,
+    logits: Any,
+    logit_paddings: Any,
+    labels: Any,
+    label_paddings: Any,
+    blank_id: int,
+) -> None:
+    shape = np.shape(logits)
+    if len(shape) != 3 or np.ndim(labels) != 2 or np.shape(labels)[0] != shape[0]:
+        raise ValueError(
+            f"{owner}: `logits` must have shape (batch, frames, classes) and `labels` "
+            f"shape (batch, labels), but they have shapes {shape} and "
+            f"{np.shape(labels)}. For a single example, `logits[None]` and "
+            "`labels[None]`."
+        )
+    paddings = {"logit_paddings": logit_paddings}
+    check_same_shape(
+        owner, "logits[..., 0]", np.empty(shape[:2], bool), or_number=False, **paddings
+    )
+    paddings = {"label_paddings": label_paddings}
+    check_same_shape(owner, "labels", labels, or_number=False, **paddings)
+    if not 0 <= blank_id < shape[2]:
+        raise ValueError(
+            f"{owner}: `blank_id` must be in [0, {shape[2]}), one of the classes of "
+            f"`logits`, but is {blank_id}."
+        )

@@ -1,0 +1,161 @@
+"""From what users pass to what the formulas take: checked, masked, in enough precision.
+
+Losses never broadcast one array of the user's to another: `(32,)` against `(32, 1)`
+would be `(32, 32)`, and train something else without a word. Only a single number goes
+with every shape.
+"""
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
+
+from .._types import RealScalarLike
+from ..numerics import common_dtype
+
+
+RealArrayLike: TypeAlias = Real[ArrayLike, "..."] | Bool[ArrayLike, "..."]
+IntegerArrayLike: TypeAlias = Integer[ArrayLike, "..."]
+Axes: TypeAlias = int | tuple[int, ...] | None
+
+
+def widen(*values: Any) -> list[Array]:
+    """The values as arrays of one real dtype: float64 if one of them has it, or
+    float32.
+
+    Python numbers have no say.
+    """
+    known = [jnp.asarray(x) for x in values if hasattr(x, "dtype")]
+    floats = [x.dtype for x in known if jnp.issubdtype(x.dtype, jnp.floating)]
+    dtype = common_dtype(jnp.float32, *floats)
+    return [jnp.asarray(x).astype(dtype) for x in values]
+
+
+def as_scalar(
+    owner: str,
+    name: str,
+    value: RealScalarLike,
+    dtype: Any,
+    low: float | int,
+    high: float | int = np.inf,
+    *,
+    includes_low: bool = True,
+    includes_high: bool = True,
+) -> Float[Array, ""]:
+    """A number in a range, both ends of which belong to it unless said otherwise.
+
+    The value of a traced one is let through.
+    """
+    if jnp.shape(value) != ():
+        raise ValueError(
+            f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
+            f"{jnp.shape(value)}. For several, map over them: `jax.vmap`."
+        )
+    if not isinstance(value, Tracer):
+        number = float(value)
+        is_high_enough = number >= low if includes_low else number > low
+        is_low_enough = number <= high if includes_high else number < high
+        if not (is_high_enough and is_low_enough and np.isfinite(number)):
+            left = "(["[includes_low and bool(np.isfinite(low))]
+            right = ")]"[includes_high and bool(np.isfinite(high))]
+            raise ValueError(
+                f"{owner}: `{name}` must be in {left}{low}, {high}{right}, but is "
+                f"{number}."
+            )
+    return jnp.asarray(value).astype(dtype)
+
+
+def check_same_shape(
+    owner: str, name: str, array: Any, /, *, or_number: bool = True, **others: Any
+) -> None:
+    """Raises a `ValueError` unless all others have the shape of `array`, or none."""
+    shape = jnp.shape(array)
+    for other, x in others.items():
+        if jnp.shape(x) != shape and not (or_number and jnp.ndim(x) == 0):
+            raise ValueError(
+                f"{owner}: `{other}` must have the shape of `{name}`, {shape}, but has "
+                f"shape {jnp.shape(x)}. Nothing is broadcast here: add or drop axes, "
+                f"`{other}[:, None]` or `{other}.squeeze(-1)`, or repeat it by "
+                "`jnp.broadcast_to`."
+            )
+
+
+def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> None:
+    """Raises a `ValueError` unless there is one label for each place along `axes`."""
+    expected = tuple(n for i, n in enumerate(jnp.shape(array)) if i not in axes)
+    if jnp.shape(labels) != expected:
+        raise ValueError(
+            f"{owner}: `labels` must be integers of shape {expected}, which is that of "
+            f"`{name}`, {jnp.shape(array)}, without the axis of the classes, but has "
+            f"shape {jnp.shape(labels)}. From one-hot labels take the `argmax`."
+        )
+
+
+def check_ndim(owner: str, name: str, array: Any, low: int, meaning: str) -> None:
+    """Raises a `ValueError` unless `array` has at least `low` axes."""
+    if jnp.ndim(array) < low:
+        raise ValueError(
+            f"{owner}: `{name}` must have at least {low} axes, {meaning}, but has shape "
+            f"{jnp.shape(array)}. Add one by `{name}[None]`."
+        )
+
+
+def as_axes(owner: str, axis: Axes, ndim: int) -> tuple[int, ...]:
+    """The axes counted from the front; all of them for `None`."""
+    axes = range(ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    found = tuple(i + ndim if i < 0 else i for i in axes)
+    if not all(0 <= i < ndim for i in found) or len(set(found)) < len(found):
+        raise ValueError(
+            f"{owner}: `axis` must name different axes of an array that has {ndim} of "
+            f"them, from {-ndim} to {ndim - 1}, but is {axis}."
+        )
+    return found
+
+
+def as_mask(
+    owner: str, where: RealArrayLike | None, shape: tuple[int, ...], axes: Any
+) -> Bool[Array, "..."]:
+    """`where` as an array of bools of the given shape, all of them true for `None`.
+
+    It may leave out the axes that the loss sums over, or have size 1 along any axis.
+    """
+    if where is None:
+        return jnp.ones(shape, bool)
+    mask = jnp.asarray(where).astype(bool)
+    reduced = tuple(n for i, n in enumerate(shape) if i not in axes)
+    if mask.shape == reduced:
+        mask = jnp.expand_dims(mask, axes)
+    fits = len(mask.shape) == len(shape) and all(
+        m in (1, n) for m, n in zip(mask.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{owner}: `where` must have shape {shape}, with 1 in the place of any of "
+            f"these numbers, or {reduced}, but has shape {mask.shape}. To leave out "
+            "classes, `where[None, :]`; to leave out examples, one bool for each."
+        )
+    return jnp.broadcast_to(mask, shape)
+
+
+def is_label(labels: Integer[Array, "*shape"], count: int) -> Bool[Array, "*shape"]:
+    """Whether each label names one of `count` classes."""
+    wide = labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
+    return (wide >= 0) & (wide < count)
+
+
+def pick(
+    x: Float[Array, "*shape classes"], labels: Integer[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """The element of each last axis that the label names, or any one if it names none."""
+    if x.shape[-1] == 0:
+        return jnp.zeros(labels.shape, x.dtype)
+    index = jnp.where(is_label(labels, x.shape[-1]), labels, jnp.zeros_like(labels))
+    return jnp.take_along_axis(x, index[..., None], axis=-1, mode="clip")[..., 0]
+
+
+def one_value_each(loss: Float[Array, "*shape"], like: Any) -> Float[Array, "*shape"]:
+    """The loss in the dtype of the predictions."""
+    return loss.astype(jax.dtypes.canonicalize_dtype(like.dtype))

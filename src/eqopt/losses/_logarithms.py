@@ -1,0 +1,41 @@
+"""Probabilities in the space of logarithms, where the one of zero is minus infinity."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+
+def weighted(
+    weights: Float[Array, "*shape"], logs: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    r"""$w \log p$, which is 0 where $w$ and $p$ are, and has finite derivatives."""
+    is_nothing = (weights == 0) & jnp.isinf(logs)
+    return weights * jnp.where(is_nothing, 0, logs)
+
+
+def log_normalizer(
+    x: Float[Array, "*shape"], axes: tuple[int, ...], mask: Bool[Array, "*shape"]
+) -> Float[Array, "..."]:
+    r"""$\log \sum_i e^{x_i}$ over what the mask leaves, with `keepdims`.
+
+    It is 0 where nothing is left. Elements of minus infinity do no harm.
+    """
+    x = jnp.where(mask, x, -jnp.inf)
+    top = lax.stop_gradient(jnp.max(x, axes, keepdims=True, initial=-jnp.inf))
+    top = jnp.where(jnp.isfinite(top), top, 0)
+    total = jnp.sum(jnp.exp(x - top), axes, keepdims=True)
+    return top + jnp.log(jnp.where(total == 0, 1, total))
+
+
+def log_softmax(
+    x: Float[Array, "*shape"], axes: tuple[int, ...], mask: Bool[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """The logarithm of the softmax of what the mask leaves, and of 0 for the rest."""
+    return jnp.where(mask, x, -jnp.inf) - log_normalizer(x, axes, mask)
+
+
+def logaddexp(
+    a: Float[Array, "*shape"], b: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """`jnp.logaddexp` of finite numbers, which takes half as many operations."""
+    return jnp.maximum(a, b) + jnp.log1p(jnp.exp(-jnp.abs(a - b)))

@@ -1,0 +1,286 @@
+"""Overlap of regions: which pixel is of which class."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import RealScalarLike
+from ._inputs import (
+    Axes,
+    RealArrayLike,
+    as_axes,
+    as_scalar,
+    check_ndim,
+    check_same_shape,
+    one_value_each,
+    widen,
+)
+
+
+_REDUCTIONS = {"mean": jnp.mean, "sum": jnp.sum}
+
+
+def dice_loss(
+    predictions: Float[Array | np.ndarray, "..."],
+    targets: RealArrayLike,
+    *,
+    class_weights: RealArrayLike | None = None,
+    smooth: RealScalarLike = 1.0,
+    alpha: RealScalarLike = 0.5,
+    beta: RealScalarLike = 0.5,
+    apply_softmax: bool = True,
+    reduction: str = "mean",
+    ignore_background: bool = False,
+    axis: Axes = None,
+) -> Float[Array, "..."]:
+    r"""The soft Dice loss, and its generalization, the Tversky loss.
+
+    For each class $c$, with sums over pixels $i$,
+
+    $$\ell_c = 1 - \frac{I_c + s}
+        {I_c + \alpha\, (P_c - I_c) + \beta\, (T_c - I_c) + s}, \qquad
+      I_c = \sum_i p_{ic}\, t_{ic}, \quad P_c = \sum_i p_{ic}, \quad
+      T_c = \sum_i t_{ic}.$$
+
+    With $\alpha = \beta = \frac12$ this is one minus the Dice coefficient
+    $2 I / (P + T)$. A larger $\alpha$ punishes false positives, a larger $\beta$ false
+    negatives. A class that is in neither costs nothing, also with $s = 0$.
+
+    **Arguments:**
+
+    - `predictions`: logits, or probabilities $p$ without `apply_softmax`, a floating
+        array of shape `(batch, ..., classes)`; for a yes or no, one class.
+    - `targets`: $t$, one-hot, of the same shape. With one class, the last axis of one
+        of the two may be missing.
+    - `class_weights`: what each $\ell_c$ is multiplied by, of shape `(classes,)`.
+        Defaults to 1.
+    - `smooth`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
+    - `alpha`: $\alpha \ge 0$, likewise. Defaults to 0.5.
+    - `beta`: $\beta \ge 0$, likewise. Defaults to 0.5.
+    - `apply_softmax`: whether $p$ is the softmax of `predictions`, or the sigmoid if
+        there is one class. Defaults to `True`.
+    - `reduction`: what becomes of the classes, `"mean"`, `"sum"` or `"none"`. Defaults
+        to the mean, which is not weighted.
+    - `ignore_background`: whether to leave out class 0 if there are others. Defaults to
+        `False`.
+    - `axis`: the axes of the pixels, not that of the classes. Defaults to all but the
+        first and last.
+
+    **Returns:**
+
+    An array of the dtype of `predictions`, of shape `(batch,)` by default: that of
+    `predictions` without `axis`, and without the classes unless `reduction` is
+    `"none"`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, if `reduction` or `axis` is none of these, or
+    if a number is out of range or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{milletari2016vnet,
+            author = {Milletari, Fausto and Navab, Nassir and Ahmadi, Seyed-Ahmad},
+            title = {{V-Net}: Fully Convolutional Neural Networks for Volumetric Medical
+                     Image Segmentation},
+            booktitle = {International Conference on 3D Vision},
+            year = {2016},
+            eprint = {1606.04797},
+            archivePrefix = {arXiv},
+        }
+
+        @inproceedings{salehi2017tversky,
+            author = {Salehi, Seyed Sadegh Mohseni and Erdogmus, Deniz and
+                      Gholipour, Ali},
+            title = {{Tversky} Loss Function for Image Segmentation Using 3D Fully
+                     Convolutional Deep Networks},
+            booktitle = {Machine Learning in Medical Imaging},
+            year = {2017},
+            eprint = {1706.05721},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+    owner = "dice_loss"
+    if reduction not in (*_REDUCTIONS, "none"):
+        raise ValueError(
+            f"{owner}: `reduction` must be 'mean', 'sum' or 'none', but is "
+            f"{reduction!r}."
+        )
+    p, t = _prepared(owner, predictions, targets, apply_softmax)
+    axes = as_axes(owner, axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
+    if p.ndim - 1 in axes:
+        raise ValueError(
+            f"{owner}: `axis` must not name the last axis, which is that of the classes, "
+            f"but is {axis}."
+        )
+    numbers = {"smooth": smooth, "alpha": alpha, "beta": beta}
+    s, a, b = (as_scalar(owner, k, x, p.dtype, 0) for k, x in numbers.items())
+    loss = _dice(p, t, tuple(axes), s, a, b)
+    if class_weights is not None:
+        if np.shape(class_weights) != p.shape[-1:]:
+            raise ValueError(
+                f"{owner}: `class_weights` must have shape {p.shape[-1:]}, one for each "
+                f"class, but has shape {np.shape(class_weights)}."
+            )
+        weights = jnp.asarray(class_weights).astype(p.dtype)
+        loss = loss * jnp.broadcast_to(weights, loss.shape)
+    loss = _without_background(loss, ignore_background)
+    if reduction != "none":
+        loss = _REDUCTIONS[reduction](loss, -1)
+    return one_value_each(loss, predictions)
+
+
+def multiclass_generalized_dice_loss(
+    predictions: Float[Array | np.ndarray, "..."],
+    targets: RealArrayLike,
+    *,
+    smooth: RealScalarLike = 1.0,
+    apply_softmax: bool = True,
+    ignore_background: bool = False,
+) -> Float[Array, ""]:
+    r"""[`eqopt.losses.dice_loss`][] with more weight on classes that are rare.
+
+    $$\ell = \frac{1}{B C} \sum_{b, c} w_c\, \ell_{bc}, \qquad
+      w_c \propto \frac{1}{n_c^2 + 10^{-7}}, \qquad \sum_c w_c = C$$
+
+    where $n_c$ is the sum of the targets of class $c$ over all pixels of the batch. A
+    class that is not in the batch has the largest weight of those that are.
+
+    **Arguments:**
+
+    - `predictions`: logits, or probabilities without `apply_softmax`, a floating array
+        of shape `(batch, ..., classes)`.
+    - `targets`: one-hot, of the same shape.
+    - `smooth`, `apply_softmax`: as in [`eqopt.losses.dice_loss`][].
+    - `ignore_background`: whether to leave out class 0 from the mean. Its weight still
+        counts for the sum of all weights. Defaults to `False`.
+
+    **Returns:**
+
+    The mean over classes and batch, a 0-d array of the dtype of `predictions`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, or if `smooth` is out of range or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{sudre2017generalised,
+            author = {Sudre, Carole H. and Li, Wenqi and Vercauteren, Tom and
+                      Ourselin, S{\'e}bastien and Cardoso, M. Jorge},
+            title = {Generalised {Dice} Overlap as a Deep Learning Loss Function for
+                     Highly Unbalanced Segmentations},
+            booktitle = {Deep Learning in Medical Image Analysis},
+            year = {2017},
+            eprint = {1707.03237},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+    owner = "multiclass_generalized_dice_loss"
+    check_same_shape(
+        owner, "predictions", predictions, targets=targets, or_number=False
+    )
+    p, t = _prepared(owner, predictions, targets, apply_softmax)
+    s = as_scalar(owner, "smooth", smooth, p.dtype, 0)
+    half = jnp.asarray(0.5, p.dtype)
+    loss = _dice(p, t, tuple(range(1, p.ndim - 1)), s, half, half)
+    size = jnp.sum(t, tuple(range(t.ndim - 1)))
+    is_there = size > 0
+    weights = 1 / (jnp.square(size) + 1e-7)
+    # Differs from Optax, where a class that is not there weighs 1e7: all others would
+    # count for nothing.
+    largest = jnp.max(weights, initial=0, where=is_there)
+    largest = jnp.where(jnp.any(is_there), largest, 1)
+    weights = jnp.where(is_there, weights, largest)
+    weights = weights / jnp.sum(weights) * len(weights)
+    loss = loss * jnp.broadcast_to(weights, loss.shape)
+    loss = jnp.mean(_without_background(loss, ignore_background))
+    return one_value_each(loss, predictions)
+
+
+def binary_dice_loss(
+    predictions: Float[Array | np.ndarray, "..."],
+    targets: RealArrayLike,
+    *,
+    smooth: RealScalarLike = 1.0,
+    apply_sigmoid: bool = True,
+) -> Float[Array, " batch"]:
+    r"""[`eqopt.losses.dice_loss`][] of one region.
+
+    $$\ell = 1 - \frac{2 I + 2 s}{P + T + 2 s}, \qquad
+      I = \sum_i p_i\, t_i, \quad P = \sum_i p_i, \quad T = \sum_i t_i$$
+
+    **Arguments:**
+
+    - `predictions`: logits, or probabilities $p$ without `apply_sigmoid`, a floating
+        array of shape `(batch, ...)`; the sums are over all axes but the first.
+    - `targets`: $t$, 0 or 1, of the same shape.
+    - `smooth`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
+    - `apply_sigmoid`: whether $p$ is the sigmoid of `predictions`. Defaults to `True`.
+
+    **Returns:**
+
+    An array of shape `(batch,)` and of the dtype of `predictions`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, or if `smooth` is out of range or has axes.
+    """
+    owner = "binary_dice_loss"
+    check_ndim(owner, "predictions", predictions, 1, "the first one for the batch")
+    check_same_shape(
+        owner, "predictions", predictions, targets=targets, or_number=False
+    )
+    x, t = widen(predictions, targets)
+    s = as_scalar(owner, "smooth", smooth, x.dtype, 0)
+    p = jax.nn.sigmoid(x) if apply_sigmoid else x
+    half = jnp.asarray(0.5, x.dtype)
+    loss = _dice(p, t, tuple(range(1, x.ndim)), s, half, half)
+    return one_value_each(loss, predictions)
+
+
+def _dice(
+    p: Float[Array, "*shape"],
+    t: Float[Array, "*shape"],
+    axes: tuple[int, ...],
+    smooth: Float[Array, ""],
+    alpha: Float[Array, ""],
+    beta: Float[Array, ""],
+) -> Float[Array, "..."]:
+    both, predicted, true = (jnp.sum(x, axes) for x in (p * t, p, t))
+    denominator = both + alpha * (predicted - both) + beta * (true - both) + smooth
+    is_empty = denominator == 0
+    ratio = (both + smooth) / jnp.where(is_empty, 1, denominator)
+    return 1 - jnp.where(is_empty, 1, ratio)
+
+
+def _prepared(
+    owner: str, predictions: Any, targets: Any, apply_softmax: bool
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """Probabilities and targets, both with an axis of classes."""
+    x, t = widen(predictions, targets)
+    if x.ndim == t.ndim - 1 and t.shape[-1] == 1:
+        x = x[..., None]
+    if t.ndim == x.ndim - 1 and x.shape[-1] == 1:
+        t = t[..., None]
+    meaning = "the first one for the batch, the last one for the classes"
+    check_ndim(owner, "predictions", x, 2, meaning)
+    check_same_shape(owner, "predictions", x, targets=t, or_number=False)
+    if not apply_softmax:
+        return x, t
+    if x.shape[-1] == 1:
+        return jax.nn.sigmoid(x), t
+    return jax.nn.softmax(x, -1), t
+
+
+def _without_background(
+    loss: Float[Array, "..."], is_ignored: bool
+) -> Float[Array, "..."]:
+    return loss[..., 1:] if is_ignored and loss.shape[-1] > 1 else loss

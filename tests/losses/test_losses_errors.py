@@ -1,0 +1,190 @@
+"""Each message names the argument, what it is, what it should be, and the likely fix."""
+
+import jax
+import numpy as np
+import pytest
+
+from eqopt import losses
+
+
+X = np.zeros((4, 3), np.float32)
+COLUMN = np.zeros((4, 1), np.float32)
+ROW = np.zeros(4, np.float32)
+IDS = np.zeros(4, np.int32)
+FRAMES = np.zeros((2, 5, 3), np.float32)
+PADS = np.zeros((2, 5))
+LABELS = np.ones((2, 2), np.int32)
+SAME = (
+    r"must have the shape of `{}`, \({}\), but has shape \({}\)\. Nothing is broadcast"
+)
+
+
+def same(name, found, expected):
+    return SAME.format(name, expected, found)
+
+
+def ctc(logits=FRAMES, pads=PADS, labels=LABELS, label_pads=None, **options):
+    label_pads = np.zeros(labels.shape) if label_pads is None else label_pads
+    return losses.ctc_loss(logits, pads, labels, label_pads, **options)
+
+
+TWO = [
+    *("squared_error", "l2_loss", "huber_loss", "log_cosh", "cosine_similarity"),
+    *("cosine_distance", "sigmoid_binary_cross_entropy", "sigmoid_focal_loss"),
+    *("hinge_loss", "perceptron_loss", "sparsemax_loss", "softmax_cross_entropy"),
+    *("safe_softmax_cross_entropy", "poly_loss_cross_entropy", "kl_divergence"),
+    *("kl_divergence_with_log_targets", "generalized_kl_divergence", "dice_loss"),
+    *("multiclass_generalized_dice_loss", "binary_dice_loss", "ranking_softmax_loss"),
+]
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_nothing_is_broadcast(name):
+    with pytest.raises(
+        ValueError, match=rf"{name}: `\w+` " + same(r"\w+", "4, 1", "4, 3")
+    ):
+        getattr(losses, name)(X, COLUMN)
+
+
+@pytest.mark.parametrize("name", TWO[:4])
+def test_the_usual_mistake(name):
+    with pytest.raises(ValueError, match=r"targets\[:, None\]"):
+        getattr(losses, name)(COLUMN, ROW)
+
+
+CASES = {
+    "labels of another shape": (
+        lambda: losses.softmax_cross_entropy_with_integer_labels(X, X.astype(int)),
+        r"`labels` must be integers of shape \(4,\), .* has shape \(4, 3\).*argmax",
+    ),
+    "labels along the axis": (
+        lambda: losses.softmax_cross_entropy_with_integer_labels(X, IDS, axis=0),
+        r"integers of shape \(3,\)",
+    ),
+    "labels of scores": (
+        lambda: losses.multiclass_hinge_loss(X, IDS[:3]),
+        r"multiclass_hinge_loss: `labels` must be integers of shape \(4,\)",
+    ),
+    "no scores": (
+        lambda: losses.multiclass_perceptron_loss(X[:, :0], IDS),
+        r"at least one class, but has shape \(4, 0\)",
+    ),
+    "axis out of range": (
+        lambda: losses.kl_divergence(X, X, axis=2),
+        r"`axis` must name different axes .* from -2 to 1, but is 2",
+    ),
+    "axis twice": (
+        lambda: losses.softmax_cross_entropy(X, X, axis=(1, -1)),
+        r"but is \(1, -1\)",
+    ),
+    "mask of classes": (
+        lambda: losses.softmax_cross_entropy(X, X, where=np.ones(3, bool)),
+        r"`where` must have shape \(4, 3\).*or \(4,\), but has shape \(3,\).*where\[None",
+    ),
+    "mask of another shape": (
+        lambda: losses.smooth_labels(X, 0.1, where=np.ones((4, 2), bool)),
+        r"smooth_labels: `where` must have shape",
+    ),
+    "delta": (
+        lambda: losses.huber_loss(X, delta=-1.0),
+        r"huber_loss: `delta` must be in \[0, inf\), but is -1.0",
+    ),
+    "delta with axes": (
+        lambda: losses.huber_loss(X, delta=ROW),
+        r"`delta` must be a number or a 0-d array, but has shape \(4,\).*jax\.vmap",
+    ),
+    "alpha": (
+        lambda: losses.sigmoid_focal_loss(X, X, alpha=1.5),
+        r"`alpha` must be in \[0, 1\], but is 1.5",
+    ),
+    "gamma": (lambda: losses.sigmoid_focal_loss(X, X, gamma=-1), r"`gamma` must be in"),
+    "smoothing": (lambda: losses.smooth_labels(X, 2.0), r"`alpha` must be in \[0, 1\]"),
+    "eps": (lambda: losses.cosine_similarity(X, X, eps=-1.0), r"`eps` must be in \[0"),
+    "epsilon": (
+        lambda: losses.poly_loss_cross_entropy(X, X, epsilon=np.nan),
+        r"`epsilon` must be in \(-inf, inf\), but is nan",
+    ),
+    "temperature": (
+        lambda: losses.ntxent(X, IDS, 0.0),
+        r"`temperature` must be in \(0, inf\), but is 0.0",
+    ),
+    "embeddings": (
+        lambda: losses.ntxent(X, IDS[:3]),
+        r"`embeddings` must have shape \(batch, features\) and `labels` shape "
+        r"\(batch,\), but they have shapes \(4, 3\) and \(3,\)",
+    ),
+    "degree": (
+        lambda: losses.triplet_margin_loss(X, X, X, norm_degree=0.5),
+        r"`norm_degree` must be in \[1, inf\)",
+    ),
+    "negatives": (
+        lambda: losses.triplet_margin_loss(X, X, COLUMN),
+        "`negatives` " + same("anchors", "4, 1", "4, 3"),
+    ),
+    "reduction": (
+        lambda: losses.dice_loss(X, X, reduction="max"),
+        r"`reduction` must be 'mean', 'sum' or 'none', but is 'max'",
+    ),
+    "axis of the classes": (
+        lambda: losses.dice_loss(FRAMES, FRAMES, axis=-1),
+        r"`axis` must not name the last axis",
+    ),
+    "class weights": (
+        lambda: losses.dice_loss(X, X, class_weights=ROW),
+        r"`class_weights` must have shape \(3,\), one for each class, .* \(4,\)",
+    ),
+    "dice without a batch": (
+        lambda: losses.dice_loss(ROW, ROW),
+        r"`predictions` must have at least 2 axes.*`predictions\[None\]`",
+    ),
+    "weights": (
+        lambda: losses.ranking_softmax_loss(X, X, weights=ROW),
+        "`weights` " + same("logits", "4,", "4, 3"),
+    ),
+    "no maximum": (
+        lambda: losses.make_fenchel_young_loss(jax.nn.softmax)(X, X),
+        r"`max_fun` must return one number .* array of shape \(3,\).*`logsumexp`",
+    ),
+    "one sequence": (
+        lambda: ctc(FRAMES[0], PADS[0]),
+        r"`logits` must have shape \(batch, frames, classes\).*shapes \(5, 3\) and "
+        r"\(2, 2\).*logits\[None\]",
+    ),
+    "batch of labels": (lambda: ctc(labels=LABELS[:1]), r"\(2, 5, 3\) and \(1, 2\)"),
+    "paddings": (
+        lambda: ctc(pads=PADS[:, :2]),
+        "`logit_paddings` " + same(r"logits\[\.\.\., 0\]", "2, 2", "2, 5"),
+    ),
+    "label paddings": (
+        lambda: ctc(label_pads=PADS),
+        "`label_paddings` " + same("labels", "2, 5", "2, 2"),
+    ),
+    "blank": (lambda: ctc(blank_id=3), r"`blank_id` must be in \[0, 3\).* but is 3"),
+    "negative blank": (lambda: ctc(blank_id=-1), r"ctc_loss: `blank_id` must be in"),
+    "log of zero": (
+        lambda: ctc(log_epsilon=0.0),
+        r"`log_epsilon` must be in \(-inf, 0\), but is 0.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_messages(case):
+    call, message = CASES[case]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: losses.l2_loss(np.arange(3)),
+        lambda: losses.softmax_cross_entropy_with_integer_labels(X, ROW),
+        lambda: losses.softmax_cross_entropy(X.astype(complex), X),
+        lambda: losses.kl_divergence(X, X.astype(int)),
+    ],
+    ids=["integers", "floating labels", "complex", "integer targets"],
+)
+def test_dtypes(call):
+    with pytest.raises(TypeError, match=r"labels|predictions|logits|targets"):
+        call()

@@ -1,0 +1,409 @@
+"""What holds of every loss: one table of subjects, one test for each law."""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.scipy.special import logsumexp
+
+from eqopt import losses
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A call of a loss. `floats` are differentiated, in the order of the arguments."""
+
+    name: str
+    floats: dict[str, Any]
+    rest: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # What Optax calls the arguments that have another name here.
+    renamed: dict[str, str] = dataclasses.field(default_factory=dict)
+    # Whether the loss of each example does not depend on the others.
+    batched: bool = True
+    # Whether some of Optax's derivatives are NaN.
+    nan_in_optax: bool = False
+
+    def __str__(self):
+        return "-".join(
+            [self.name, *(k for k, x in self.rest.items() if np.ndim(x) == 0)]
+        )
+
+    def __call__(self, *floats, **rest):
+        fn = loss_named(self.name)
+        return fn(**dict(zip(self.floats, floats, strict=True)), **(rest or self.rest))
+
+
+def loss_named(name):
+    if name == "make_fenchel_young_loss":
+        return losses.make_fenchel_young_loss(logsumexp)
+    return getattr(losses, name)
+
+
+rng = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def simplex(*shape):
+    p = rng.gamma(1.0, size=shape)
+    return (p / p.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def one_hot(*shape):
+    return np.eye(shape[-1], dtype=np.float32)[rng.integers(shape[-1], size=shape[:-1])]
+
+
+def bools(*shape):
+    mask = rng.random(shape) < 0.7
+    mask[..., 0] = True
+    return mask
+
+
+def signs(*shape):
+    return np.where(rng.random(shape) < 0.5, -1, 1).astype(np.int8)
+
+
+def ints(high, *shape):
+    return rng.integers(high, size=shape)
+
+
+EMBEDDED = {k: normal(4, 6) for k in ("anchors", "positives", "negatives")}
+REGRESSION = {"predictions": 2 * normal(4, 5), "targets": normal(4, 5)}
+VECTORS = {"predictions": normal(4, 5), "targets": normal(4, 5)}
+LOGITS = {"logits": 2 * normal(4, 5)}
+PIXELS = {"predictions": normal(3, 2, 4, 5)}
+KL = {"log_predictions": np.log(simplex(4, 5)), "targets": simplex(4, 5)}
+LOG_KL = {
+    "log_predictions": KL["log_predictions"],
+    "log_targets": np.log(simplex(4, 5)),
+}
+CTC_LABELS = 1 + ints(4, 4, 3)
+CTC_LABELS[0, 1] = CTC_LABELS[0, 0]
+CTC = {
+    "logit_paddings": (np.arange(9) >= np.array([[9], [7], [5], [8]])).astype(
+        np.float32
+    ),
+    "labels": CTC_LABELS,
+    "label_paddings": (np.arange(3) >= np.array([[3], [2], [0], [1]])).astype(
+        np.float32
+    ),
+}
+FRAMES = {"logits": 2 * normal(4, 9, 5)}
+WHERE = bools(4, 5)
+WHOLE = ["class_weights", "axis"]  # arguments that are not of single examples
+
+SUBJECTS = [
+    Subject("squared_error", REGRESSION),
+    Subject("l2_loss", REGRESSION),
+    Subject("huber_loss", REGRESSION),
+    Subject("huber_loss", REGRESSION, {"delta": 0.3}),
+    Subject("log_cosh", REGRESSION),
+    Subject("cosine_similarity", VECTORS),
+    Subject("cosine_similarity", VECTORS, {"eps": 4.0}, {"eps": "epsilon"}),
+    Subject("cosine_distance", VECTORS, {"axis": 0}, batched=False),
+    Subject("cosine_distance", VECTORS, {"where": WHERE}),
+    Subject("sigmoid_binary_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
+    Subject("sigmoid_binary_cross_entropy", LOGITS, {"labels": bools(4, 5)}),
+    Subject("sigmoid_focal_loss", LOGITS | {"labels": simplex(4, 5)}),
+    Subject("sigmoid_focal_loss", LOGITS, {"labels": ints(2, 4, 5), "gamma": 0.5}),
+    Subject("sigmoid_focal_loss", LOGITS, {"labels": ints(2, 4, 5), "alpha": 0.25}),
+    Subject(
+        "hinge_loss", {"predictor_outputs": normal(4, 5)}, {"targets": signs(4, 5)}
+    ),
+    Subject(
+        "perceptron_loss", {"predictor_outputs": normal(4, 5)}, {"targets": signs(4, 5)}
+    ),
+    Subject("sparsemax_loss", LOGITS, {"labels": ints(2, 4, 5)}),
+    Subject("softmax_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
+    Subject(
+        "softmax_cross_entropy",
+        LOGITS | {"labels": simplex(4, 5)},
+        {"where": WHERE},
+        nan_in_optax=True,
+    ),
+    Subject(
+        "softmax_cross_entropy",
+        LOGITS,
+        {"labels": one_hot(4, 5), "axis": 0},
+        batched=False,
+    ),
+    Subject("safe_softmax_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
+    Subject(
+        "softmax_cross_entropy_with_integer_labels", LOGITS, {"labels": ints(5, 4)}
+    ),
+    Subject(
+        "softmax_cross_entropy_with_integer_labels",
+        LOGITS,
+        {"labels": ints(4, 5), "axis": 0},
+        batched=False,
+    ),
+    Subject(
+        "softmax_cross_entropy_with_integer_labels",
+        {"logits": normal(4, 2, 3, 5)},
+        {"labels": ints(10, 4, 3), "axis": (3, 1)},
+    ),
+    Subject(
+        "softmax_cross_entropy_with_integer_labels",
+        LOGITS,
+        {"labels": np.zeros(4, np.int32), "where": WHERE},
+    ),
+    Subject("poly_loss_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
+    Subject(
+        "poly_loss_cross_entropy",
+        LOGITS | {"labels": simplex(4, 5)},
+        {"epsilon": -1.0, "where": WHERE},
+        nan_in_optax=True,
+    ),
+    Subject("kl_divergence", KL),
+    Subject("kl_divergence", KL, {"where": WHERE}),
+    Subject("kl_divergence", KL, {"axis": None}, batched=False),
+    Subject("kl_divergence_with_log_targets", LOG_KL),
+    Subject("kl_divergence_with_log_targets", LOG_KL, {"axis": (0, 1)}, batched=False),
+    Subject("generalized_kl_divergence", KL),
+    Subject("generalized_kl_divergence", KL, {"where": WHERE}),
+    Subject("multiclass_hinge_loss", {"scores": normal(4, 5)}, {"labels": ints(5, 4)}),
+    Subject(
+        "multiclass_perceptron_loss", {"scores": normal(4, 5)}, {"labels": ints(5, 4)}
+    ),
+    Subject(
+        "multiclass_sparsemax_loss", {"scores": normal(4, 5)}, {"labels": ints(5, 4)}
+    ),
+    Subject("dice_loss", PIXELS, {"targets": one_hot(3, 2, 4, 5)}),
+    Subject(
+        "dice_loss",
+        PIXELS,
+        {"targets": one_hot(3, 2, 4, 5), "smooth": 0.1, "alpha": 0.3, "beta": 0.7}
+        | {"reduction": "sum", "class_weights": np.arange(5, dtype=np.float32)}
+        | {"ignore_background": True},
+    ),
+    Subject(
+        "dice_loss",
+        PIXELS,
+        {"targets": one_hot(3, 2, 4, 5), "reduction": "none", "axis": 1},
+    ),
+    Subject(
+        "dice_loss", {"predictions": normal(3, 4, 1)}, {"targets": ints(2, 3, 4, 1)}
+    ),
+    Subject(
+        "dice_loss",
+        {"predictions": simplex(3, 2, 5)},
+        {"targets": one_hot(3, 2, 5), "apply_softmax": False},
+    ),
+    Subject(
+        "multiclass_generalized_dice_loss",
+        PIXELS,
+        {"targets": one_hot(3, 2, 4, 5)},
+        batched=False,
+    ),
+    Subject(
+        "multiclass_generalized_dice_loss",
+        PIXELS,
+        {"targets": one_hot(3, 2, 4, 5), "ignore_background": True, "smooth": 0.5},
+        batched=False,
+    ),
+    Subject(
+        "binary_dice_loss",
+        {"predictions": normal(3, 4, 2)},
+        {"targets": bools(3, 4, 2)},
+    ),
+    Subject(
+        "ntxent", {"embeddings": normal(6, 3)}, {"labels": ints(3, 6)}, batched=False
+    ),
+    Subject(
+        "ntxent",
+        {"embeddings": normal(6, 3)},
+        {"labels": ints(3, 6), "temperature": 0.5},
+        batched=False,
+    ),
+    Subject("triplet_margin_loss", EMBEDDED),
+    Subject(
+        "triplet_margin_loss", EMBEDDED, {"norm_degree": 4, "margin": 0.2, "eps": 0.1}
+    ),
+    Subject("triplet_margin_loss", EMBEDDED, {"axis": 0}, batched=False),
+    Subject("ranking_softmax_loss", LOGITS | {"labels": simplex(4, 5)}, batched=False),
+    Subject(
+        "ranking_softmax_loss",
+        LOGITS | {"labels": simplex(4, 5)},
+        {"weights": simplex(4, 5), "where": WHERE, "reduce_fn": None},
+    ),
+    Subject(
+        "ranking_softmax_loss",
+        LOGITS | {"labels": simplex(4, 5)},
+        {"where": WHERE, "reduce_fn": jnp.sum},
+        batched=False,
+    ),
+    Subject("smooth_labels", {"labels": one_hot(4, 5)}, {"alpha": 0.1}),
+    Subject("ctc_loss", FRAMES, CTC),
+    Subject(
+        "ctc_loss",
+        FRAMES,
+        CTC | {"labels": CTC_LABELS - 1, "blank_id": 4, "log_epsilon": -1e4},
+    ),
+    Subject(
+        "make_fenchel_young_loss", {"scores": normal(4, 5), "targets": simplex(4, 5)}
+    ),
+]
+
+every_call = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+# The further calls of a loss belong to the long tail.
+FIRST = {subject.name: subject for subject in reversed(SUBJECTS)}
+every_subject = pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(
+            x, marks=[] if FIRST[x.name] is x else [pytest.mark.slow], id=str(x)
+        )
+        for x in SUBJECTS
+    ],
+)
+
+
+def arrays(subject):
+    return [jnp.asarray(x) for x in subject.floats.values()]
+
+
+def test_every_loss_is_a_subject():
+    covered = {subject.name for subject in SUBJECTS} | {"ctc_loss_with_forward_probs"}
+    assert covered == set(losses.__all__)
+
+
+def close(a, b, rtol=1e-5, atol=1e-6):
+    np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+
+def with_gradients(fn, count):
+    """The value of `fn`, and the gradients of its sum by its first arguments."""
+
+    def both(*floats):
+        value, vjp = jax.vjp(lambda *x: fn(*x, *floats[count:]), *floats[:count])
+        return value, vjp(jnp.ones_like(value))
+
+    return both
+
+
+@every_call
+def test_parity(subject, standard_promotion):
+    fn = (
+        optax.losses.make_fenchel_young_loss(logsumexp)
+        if subject.name == "make_fenchel_young_loss"
+        else getattr(optax.losses, subject.name)
+    )
+    rest = {subject.renamed.get(k, k): v for k, v in subject.rest.items()}
+    rest = {
+        k: jnp.asarray(v) if isinstance(v, np.ndarray) else v for k, v in rest.items()
+    }
+    if rest.pop("apply_softmax", None) is False:
+        # Optax looks at the values, which `jit` does not have.
+        expected = fn(**subject.floats, **rest, apply_softmax=False)
+        return close(subject(*arrays(subject)), expected)
+
+    def theirs(*floats):
+        return fn(**dict(zip(subject.floats, floats, strict=True)), **rest)
+
+    floats = arrays(subject)
+    expected, of_theirs = jax.jit(with_gradients(theirs, len(floats)))(*floats)
+    found, of_ours = jax.jit(with_gradients(subject.__call__, len(floats)))(*floats)
+    assert found.shape == expected.shape
+    close(found, expected)
+    for a, b in zip(of_ours, of_theirs, strict=True):
+        has_nan = bool(jnp.any(jnp.isnan(b)))
+        assert has_nan <= subject.nan_in_optax
+        close(a, jnp.where(jnp.isnan(b), a, b), 2e-5, 5e-6)
+        assert np.all(np.isfinite(a))
+
+
+@every_subject
+def test_outside_of_jit(subject):
+    """Takes arrays of NumPy, too, and gives one of JAX."""
+    found = subject(*subject.floats.values())
+    assert isinstance(found, jax.Array)
+    assert jnp.all(jnp.isfinite(found))
+
+
+@every_subject
+def test_vmap(subject):
+    """Over examples, where these are independent of each other, else over batches."""
+    floats = arrays(subject)
+    expected = jax.jit(subject.__call__)(*floats)
+    per_example = {k for k, v in subject.rest.items() if np.ndim(v) and k not in WHOLE}
+    if not subject.batched:
+        per_example = set()
+    mapped = {k: jnp.asarray(subject.rest[k]) for k in per_example}
+    same = {k: v for k, v in subject.rest.items() if k not in per_example}
+    one = lambda x: x[:, None] if subject.batched else jnp.stack([x, x])
+    fn = lambda mapped, *floats: subject(*floats, **same, **mapped)
+    found = jax.jit(jax.vmap(fn))(jax.tree.map(one, mapped), *map(one, floats))
+    close(found[:, 0] if subject.batched else found[0], expected)
+
+
+@every_subject
+def test_derivatives(subject, x64):
+    """Forward and backward mode agree, and both with differences of values."""
+    with x64():
+        floats = [jnp.asarray(x, jnp.float64) for x in subject.floats.values()]
+        direction = [jnp.asarray(np.cos(x + 1)) for x in floats]
+        fn = lambda *floats: jnp.sum(subject(*floats))
+        step = 1e-6
+
+        @jax.jit
+        def slopes(*floats):
+            _, forward = jax.jvp(fn, floats, tuple(direction))
+            grads = jax.grad(fn, tuple(range(len(floats))))(*floats)
+            backward = sum(
+                jnp.vdot(g, d) for g, d in zip(grads, direction, strict=True)
+            )
+            ahead, behind = (
+                fn(*(x + s * step * d for x, d in zip(floats, direction, strict=True)))
+                for s in (1, -1)
+            )
+            return forward, backward, (ahead - behind) / (2 * step)
+
+        forward, backward, difference = slopes(*floats)
+        close(forward, backward, 1e-9, 1e-9)
+        close(forward, difference, 1e-4, 1e-6)
+
+
+@every_subject
+@pytest.mark.slow
+def test_second_derivatives_are_finite(subject):
+    floats = arrays(subject)
+    fn = lambda x: jnp.sum(subject(x, *floats[1:]))
+    product = jax.jit(lambda x: jax.jvp(jax.grad(fn), (x,), (jnp.ones_like(x),))[1])
+    assert jnp.all(jnp.isfinite(product(floats[0])))
+
+
+@every_subject
+@pytest.mark.parametrize(
+    "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
+)
+def test_half_precision(subject, dtype):
+    """Computed in float32, and rounded once. The dtype is that of the first argument."""
+    narrow = [x.astype(dtype) for x in arrays(subject)]
+    wide = [x.astype(jnp.float32) for x in narrow]
+    both = jax.jit(with_gradients(subject.__call__, 1))
+    found, (grad,) = both(narrow[0], *wide[1:])
+    assert found.dtype == grad.dtype == dtype
+    expected, (slope,) = both(*wide)
+    assert expected.dtype == jnp.float32
+    close(found.astype(jnp.float32), expected.astype(dtype).astype(jnp.float32), 1e-2)
+    close(grad.astype(jnp.float32), slope.astype(dtype).astype(jnp.float32), 1e-2, 1e-3)
+
+
+@every_subject
+def test_nothing_becomes_float64(subject, x64):
+    with x64():
+        single = [jnp.asarray(x, jnp.float32) for x in subject.floats.values()]
+        traced = jax.make_jaxpr(with_gradients(subject.__call__, len(single)))(*single)
+        assert all(x.dtype == jnp.float32 for x in traced.out_avals)
+        # Python numbers are f64[].
+        has_wide_arrays = bool(re.search(r"f64\[\d", str(traced)))
+        assert not has_wide_arrays
+        double = [jax.ShapeDtypeStruct(x.shape, jnp.float64) for x in single]
+        assert jax.eval_shape(subject.__call__, *double).dtype == jnp.float64
