@@ -9,6 +9,7 @@ from . import (
     plot as plot,
     projections as projections,
     schedules as schedules,
+    second_order as second_order,
     tree as tree,
 )
 from ._apply import (

@@ -4,16 +4,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Inexact, UInt32
+from jaxtyping import Array, UInt32
 
 from .._checks import required, required_params
 from .._leaves import align, flatten_updates
-from .._random import key_data, next_key, split_like
-from .._threefry import rademacher
+from .._random import key_data, next_key
 from .._transformation import AbstractTransformation, check_state
 from .._types import Key, Params, State, Updates
+from ..second_order._hutchinson import hutchinson
 
 
 class HutchinsonDiagHessianState(eqx.Module):
@@ -86,23 +84,9 @@ class HutchinsonDiagHessian(AbstractTransformation):
             None if u is None else p for u, p in zip(leaves, column, strict=True)
         )
         now, later = next_key(state.key, self.key)
-        signs = jax.tree.map(random_signs, split_like(now, chosen), chosen)
         slope = jax.grad(lambda arrays: value_fn(eqx.combine(arrays, params)))
-        _, products = jax.jvp(slope, (chosen,), (signs,))
+        product = lambda r: jax.jvp(slope, (chosen,), (r,))[1]
         estimate = jax.tree.map(
-            # Without a conjugate: that of the gradient is in `h` already.
-            lambda r, h, u: (r * h).real.astype(u.dtype),
-            signs,
-            products,
-            updates,
+            lambda x, u: x.astype(u.dtype), hutchinson(now, product, chosen), updates
         )
         return estimate, HutchinsonDiagHessianState(later)
-
-
-def random_signs(key: Any, p: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
-    """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
-    real = jnp.finfo(p.dtype).dtype
-    if not jnp.iscomplexobj(p):
-        return rademacher(key, p.shape, real)
-    x, y = rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
-    return lax.complex(x, y)

@@ -1,0 +1,166 @@
+"""The diagonal of the Hessian: entry by entry, or estimated."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Inexact, PyTree
+
+from .._leaves import parameters
+from .._types import Key, Params, Updates
+from ..numerics import common_dtype
+from ._hutchinson import hutchinson
+from ._loss import loss_of_arrays
+
+
+def hessian_diag(
+    loss: Callable[..., Any],
+    params: Params,
+    *args: Any,
+    num_samples: int | None = None,
+    key: Key | None = None,
+    batch_size: int = 32,
+) -> Updates:
+    r"""The diagonal of a loss's Hessian $H$, exact or estimated.
+
+    - *Exact*, by default: $e_i^\top H e_i$ for each of the $n$ parameters. Takes about as
+        much time as $2 n$ gradients, so that it grows as $n^2$, and as much memory as
+        `batch_size` gradients. Each array of parameters is treated on its own, and takes
+        as long to compile as a gradient. This is for small models, and for tests.
+    - *Hutchinson's estimate*, with `num_samples=m`: the mean of $m$ samples $r \odot H r$
+        with random signs $r_i = \pm 1$. Takes about as much time as $2 m$ gradients, and
+        as much memory as a few. It is unbiased; entry $i$ has variance
+        $\frac1m \sum_{j \ne i} H_{ij}^2$, so that it is exact if $H$ is diagonal.
+
+    Use both under `eqx.filter_jit`.
+
+    !!! example
+
+        ```python
+        exact = eqopt.second_order.hessian_diag(loss_fn, model, batch)
+        estimate = eqopt.second_order.hessian_diag(
+            loss_fn, model, batch, num_samples=10, key=jax.random.key(0)
+        )
+        ```
+
+    Inside an optimizer the estimate is [`eqopt.HutchinsonDiagHessian`][].
+
+    **Arguments:**
+
+    - `loss`: a function of `params` and `args` whose value is one real number.
+    - `params`: a whole model or any other tree. Its inexact arrays are the parameters;
+        all other leaves stay as they are.
+    - `args`: what `loss` takes besides, such as a batch.
+    - `num_samples`: $m \ge 1$, for Hutchinson's estimate, or `None` for the exact
+        diagonal. Defaults to `None`.
+    - `key`: a seed or a key for the signs. It is required for the estimate.
+    - `batch_size`: how many entries of the exact diagonal are computed at a time, at
+        least 1. Defaults to 32.
+
+    **Returns:**
+
+    A tree like the gradient: arrays with shapes and dtypes of the parameters, and `None`
+    for all other leaves. Samples are summed in at least float32. For a complex parameter
+    $x + iy$ it is the mean of the entries for $x$ and for $y$, as a complex number.
+
+    **Raises:**
+
+    A `ValueError` if `num_samples` or `batch_size` is not a positive integer, if one of
+    `num_samples` and `key` is given without the other, or if `loss` returns anything
+    other than one real number.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{bekas2007estimator,
+            author = {Bekas, Costas and Kokiopoulou, Effrosyni and Saad, Yousef},
+            title = {An Estimator for the Diagonal of a Matrix},
+            journal = {Applied Numerical Mathematics},
+            volume = {57},
+            year = {2007},
+        }
+        ```
+    """
+    arrays = parameters(params)
+    value = loss_of_arrays("hessian_diag", "loss", loss, params, args)
+    _check_positive("batch_size", batch_size)
+    if num_samples is None:
+        if key is not None:
+            raise ValueError(
+                "hessian_diag: `key` is for the estimate, but `num_samples` is None, "
+                "which is the exact diagonal. Pass `num_samples=1` or more, or no `key`."
+            )
+        return _exact(value, arrays, batch_size)
+    _check_positive("num_samples", num_samples)
+    if key is None:
+        raise ValueError(
+            f"hessian_diag: the estimate with `num_samples={num_samples}` needs a `key` "
+            "for its random signs, but `key` is None. Pass a seed or a key of "
+            "`jax.random`, another one in each step."
+        )
+    key = jr.key(key) if isinstance(key, int) else key
+    return _estimate(value, arrays, jr.split(key, num_samples))
+
+
+def _exact(value: Callable[[PyTree], Any], arrays: PyTree, batch_size: int) -> PyTree:
+    leaves, treedef = jtu.tree_flatten(arrays)
+
+    def of_leaf(i: int) -> Inexact[Array, "..."]:
+        def value_of_leaf(leaf: Inexact[Array, "..."]) -> Any:
+            return value(treedef.unflatten([*leaves[:i], leaf, *leaves[i + 1 :]]))
+
+        return _exact_leaf(value_of_leaf, leaves[i], batch_size)
+
+    return treedef.unflatten([of_leaf(i) for i in range(len(leaves))])
+
+
+def _exact_leaf(
+    value: Callable[..., Any], leaf: Inexact[Array, "*leaf"], batch_size: int
+) -> Inexact[Array, "*leaf"]:
+    if leaf.size == 0:
+        return leaf
+    _, product = jax.linearize(jax.grad(value), leaf)
+    units = (1, 1j) if jnp.iscomplexobj(leaf) else (1,)
+
+    def entry(i: Any) -> Any:
+        parts = []
+        for unit in units:
+            e = jnp.zeros(leaf.size, leaf.dtype).at[i].set(unit)
+            parts.append((product(e.reshape(leaf.shape)).ravel()[i] * unit).real)
+        return sum(parts[1:], parts[0]) / len(parts)
+
+    entries = lax.map(entry, jnp.arange(leaf.size), batch_size=batch_size)
+    return entries.astype(leaf.dtype).reshape(leaf.shape)
+
+
+def _estimate(value: Callable[[PyTree], Any], arrays: PyTree, keys: Any) -> PyTree:
+    _, product = jax.linearize(jax.grad(value), arrays)
+
+    def add(total: PyTree, key: Any) -> tuple[PyTree, None]:
+        sample = hutchinson(key, product, arrays)
+        return jtu.tree_map(lambda t, x: t + x.astype(t.dtype), total, sample), None
+
+    zeros = jtu.tree_map(lambda p: jnp.zeros(p.shape, _wide(p)), arrays)
+    total, _ = lax.scan(add, zeros, keys)
+    return jtu.tree_map(lambda t, p: (t / len(keys)).astype(p.dtype), total, arrays)
+
+
+def _wide(p: Inexact[Array, "..."]) -> Any:
+    return common_dtype(jnp.finfo(p.dtype).dtype, jnp.float32)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    try:
+        is_right = not isinstance(value, bool) and operator.index(value) >= 1
+    except TypeError:
+        is_right = False
+    if not is_right:
+        raise ValueError(
+            f"hessian_diag: `{name}` must be a Python integer of at least 1, but is "
+            f"{value!r}. It decides what is compiled: under `jax.jit` it is static."
+        )

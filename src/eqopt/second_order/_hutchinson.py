@@ -1,0 +1,35 @@
+"""The diagonal of a symmetric matrix, estimated with random signs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Inexact, PyTree
+
+from .._random import split_like
+from .._threefry import rademacher
+
+
+def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:
+    r"""$r \odot H r$ for random signs $r$: a real tree, on average the diagonal of $H$.
+
+    **Arguments:**
+
+    - `key`: a key for the signs.
+    - `product`: $r \mapsto H r$, a function of trees like `arrays`.
+    - `arrays`: inexact arrays, of which only shapes and dtypes are used.
+    """
+    signs = jax.tree.map(random_signs, split_like(key, arrays), arrays)
+    # Without a conjugate: that of the gradient is in the product already.
+    return jax.tree.map(lambda r, h: (r * h).real, signs, product(signs))
+
+
+def random_signs(key: Any, p: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
+    real = jnp.finfo(p.dtype).dtype
+    if not jnp.iscomplexobj(p):
+        return rademacher(key, p.shape, real)
+    x, y = rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
+    return lax.complex(x, y)
