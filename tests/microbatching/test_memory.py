@@ -10,15 +10,21 @@ import pytest
 
 from eqopt.microbatching import (
     AccumulationType,
+    clipped_grad,
     micro_grad,
     micro_value_and_grad,
     micro_vmap,
     microbatch,
+    per_example_grad_norms,
 )
 
 
 SIZE = 32
 MEAN, CONCAT = AccumulationType.MEAN, AccumulationType.CONCAT
+
+
+def parameters(model):
+    return eqx.filter(model, eqx.is_inexact_array)
 
 
 def loss(model, x):
@@ -65,13 +71,18 @@ SUBJECTS = {
         0,
     ),
     "micro_grad": (micro_grad(loss, microbatch_size=SIZE, accumulator=MEAN), 0),
+    "clipped_grad": (clipped_grad(loss, 1.0, microbatch_size=SIZE), 0),
+    "per_example_grad_norms": (per_example_grad_norms(loss, microbatch_size=SIZE), 0),
 }
 
 
 def temporary(name, rows):
     fun, axis = SUBJECTS[name]
     model = eqx.nn.MLP(64, 8, 32, 1, key=jr.key(0))
-    x = jnp.moveaxis(jnp.zeros((rows, 64)), 0, axis)
+    return temporary_of(fun, model, jnp.moveaxis(jnp.zeros((rows, 64)), 0, axis))
+
+
+def temporary_of(fun, model, x):
     jitted: Any = eqx.filter_jit(fun)
     compiled = jitted.lower(model, x).compile().compiled
     return compiled.memory_analysis().temp_size_in_bytes
@@ -85,9 +96,28 @@ def test_flat_in_the_batch_size(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["microbatch", "columns", "traced", "micro_grad", "micro_value_and_grad"],
+    [
+        "microbatch",
+        "columns",
+        "traced",
+        "micro_grad",
+        "micro_value_and_grad",
+        "clipped_grad",
+    ],
 )
 def test_flat_also_if_ragged(name):
     small, large = temporary(name, 2 * SIZE + 5), temporary(name, 128 * SIZE + 5)
-    # `micro_grad` joins its per-example values: a few bytes per row.
-    assert large <= 1.1 * small + 8 * 128 * SIZE * (name == "micro_grad")
+    # These join values of examples: a few bytes per row.
+    is_joined = name in ("micro_grad", "clipped_grad")
+    assert large <= 1.1 * small + 8 * 128 * SIZE * is_joined
+
+
+def test_gradients_of_examples_that_do_not_exist():
+    model, x = eqx.nn.MLP(64, 8, 256, 2, key=jr.key(0)), jnp.zeros((64, 64))
+    ghost, whole = (
+        temporary_of(clipped_grad(loss, 1.0, method=method), model, x)
+        for method in ("auto", "per_example")
+    )
+    # 64 examples times 330 kB of gradients are 22 MB.
+    assert whole > 64 * sum(p.nbytes for p in jax.tree.leaves(parameters(model)))
+    assert ghost < whole / 30

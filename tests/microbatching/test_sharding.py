@@ -11,8 +11,8 @@ import equinox as eqx, jax, jax.numpy as jnp, jax.random as jr, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import eqopt
 from eqopt.microbatching import (
-    AccumulationType, micro_grad, micro_value_and_grad, micro_vmap, microbatch,
-    reshape_batch_axis,
+    AccumulationType, clipped_grad, micro_grad, micro_value_and_grad, micro_vmap,
+    microbatch, per_example_grad_norms, reshape_batch_axis,
 )
 
 model = eqx.nn.MLP(3, 2, 4, 1, key=jr.key(0))
@@ -51,6 +51,27 @@ def with_state(model, x):
         return loss(model, y), new
     return micro_value_and_grad(fun, True, microbatch_size=16)(model, x, state)
 
+layers_model = {
+    "conv": eqx.nn.Conv1d(1, 2, 2, key=jr.key(3)),
+    "table": eqx.nn.Embedding(5, 4, key=jr.key(4)),
+    "norm": eqx.nn.LayerNorm(4),
+}
+
+def layers(model, x):
+    def one(x):
+        i = (jnp.abs(x[:2]) * 4).astype(jnp.int32)
+        h = model["norm"](model["conv"](x[None]).ravel() + model["table"](i[0]))
+        return jnp.sum(jnp.tanh(model["table"].weight @ h) ** 2)
+    return jnp.mean(jax.vmap(one)(x))
+
+def with_layers(model, x):
+    weights = weights_of(x)
+    grad_fn = clipped_grad(layers, 0.1, microbatch_size=16, weights=weights)
+    return grad_fn(layers_model, x)
+
+def with_layers_one_by_one(model, x):
+    return clipped_grad(layers, 0.1, method="per_example")(layers_model, x)
+
 norm, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="batch")
 MEAN, CONCAT = AccumulationType.MEAN, AccumulationType.CONCAT
 SUM = AccumulationType.SUM
@@ -77,6 +98,11 @@ subjects = [
     microbatch(eqx.filter_value_and_grad(loss), 1, 16, MEAN),
     microbatch(lambda model, x: jax.vmap(model)(x), 1, 16, CONCAT),
     micro_grad(loss, microbatch_size=16),
+    per_example_grad_norms(loss, microbatch_size=16),
+    clipped_grad(loss, 0.1),
+    clipped_grad(loss, 0.1, microbatch_size=16, accumulator=MEAN),
+    with_layers,
+    with_layers_one_by_one,
     lambda model, x: reshape_batch_axis(x, 16),
 ]
 
@@ -115,8 +141,9 @@ def check(fun, expected, mesh, spec, moves, donated=()):
 for axis_type in (AxisType.Auto, AxisType.Explicit)[: 1 + explicit]:
     mesh = jax.make_mesh((8,), ("data",), axis_types=(axis_type,))
     for fun, expected in zip(subjects, results):
-        if fun is with_state and axis_type is AxisType.Explicit:
-            continue  # `eqx.nn.BatchNorm` by itself fails on such a mesh
+        fails_by_itself = with_state, with_layers, with_layers_one_by_one
+        if fun in fails_by_itself and axis_type is AxisType.Explicit:
+            continue  # so do `eqx.nn.BatchNorm` and a look-up, on such a mesh
         out = check(fun, expected, mesh, P("data"), moves=False)
     for weigh in (False, True):
         step = ft.partial(train, weigh)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from .._leaves import align, flatten_updates, keystr
 from .._types import Params, RealScalarLike, Updates
-from ..microbatching._clipping import clip_factors
+from ..microbatching._clip_factors import clip_factors
 from ..numerics import abs_sq, common_dtype, safe_sqrt
 
 

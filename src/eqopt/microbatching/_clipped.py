@@ -7,7 +7,8 @@ import equinox as eqx
 from jaxtyping import ArrayLike, PyTree
 
 from ._accumulator import AccumulationType
-from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms, check_clip
+from ._clip_factors import check_clip
+from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms
 from ._ghost.gradient import Method, Path
 from ._loss import make_loss
 from ._rows import check_size
@@ -104,13 +105,17 @@ def clipped_grad(
 
     A function with the arguments of `fun` that returns `(gradient, examples)`. The former
     is as that of `eqx.filter_grad`; the latter is a named tuple with the fields `values`,
-    `norms` and `aux`. A gradient that is not finite is not clipped.
+    `norms` and `aux`. Clipping hides no NaN, and no infinite gradient: they make the sum
+    NaN, unless their weight is zero. One that is finite, but has a norm that overflows,
+    adds nothing.
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.micro_grad`][] does; if `l2_norm_clip` is
-    negative or does not fit `groups`; if `fun` returns an `eqx.nn.State`, which mixes the
-    examples; and, with `method="ghost"`, a list of the parameters for which that fails.
+    `ValueError` as [`eqopt.microbatching.micro_grad`][] does; if an argument is both
+    differentiated and a batch; if `l2_norm_clip` is negative or does not fit `groups`, or
+    these have no string for a parameter; if `fun` returns an `eqx.nn.State`, which mixes
+    the examples; and, with `method="ghost"`, a list of the parameters for which that
+    fails.
     """
     if accumulator is AccumulationType.CONCAT:
         raise ValueError(
@@ -210,7 +215,8 @@ def gradient_paths(
     **Returns:**
 
     A function with the arguments of `fun`, of which nothing is computed, that returns a
-    tree like the gradient with one of these words for each parameter.
+    tree like the gradient with one of these words for each parameter. Under
+    `eqx.filter_eval_shape`, shapes and dtypes of the arguments are enough.
 
     **Raises:**
 

@@ -1,6 +1,6 @@
 """The gradients of the examples of a microbatch, in factors: norms and clipped sums."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -8,14 +8,13 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._leaves import listed, resolve
-from ..numerics import safe_sqrt
+from ..numerics import common_dtype, safe_sqrt
 from ._accumulator import AccumulationType
 from ._arguments import Arguments, find_arguments
+from ._clip_factors import clip_factors, limits_of
 from ._ghost.factors import AbstractFactor, squared_norm, weighted_sum
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
 from ._loss import Loss
@@ -113,6 +112,13 @@ class Norms(eqx.Module):
     def call(self, args: Any, kwargs: Any, weights: Any = None) -> "_Call":
         """What a call with these arguments is about."""
         loss = self.loss.at(args)
+        both = set(loss.argnums) & set(loss.batch_argnums)
+        if both:
+            raise ValueError(
+                f"`argnums` and `batch_argnums` both hold the argument {min(both)}: "
+                "parameters belong to all examples, not to one each. For gradients "
+                "with respect to the batch, use `micro_grad`."
+            )
         axes = loss.axes(args)
         kwarg_axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
         size = self.microbatch_size
@@ -135,15 +141,22 @@ class Norms(eqx.Module):
             given = resolve("groups", self.groups, params, None)
             flat = jtu.tree_leaves(params, is_leaf=lambda x: x is None)
             labels = [x for x, p in zip(given, flat, strict=True) if p is not None]
+            for label, (path, _) in zip(labels, leaves, strict=True):
+                if not isinstance(label, str):
+                    raise ValueError(
+                        f"`groups` has {label!r} at `{jtu.keystr(path)}`. Expected a "
+                        "string, the label of the parameter."
+                    )
         return _Call(
             loss,
             arguments,
             [x for _, x in leaves],
-            [jtu.keystr(path) for path, _ in leaves],
+            [jtu.keystr(path) or "(the root)" for path, _ in leaves],
             labels,
             treedef,
             static,
             self.method,
+            [None] if self.groups is None else list(dict.fromkeys(labels)),
         )
 
 
@@ -162,7 +175,7 @@ class ClippedSum(eqx.Module):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[PyTree, PerExampleNorms]:
         call = self.norms.call(args, kwargs, self.weights)
-        limits = _limits(self.l2_norm_clip, call.labels)
+        limits = limits_of(self.l2_norm_clip, call.all_labels)
 
         def clipped(*rows: Any) -> tuple[list[Array], PerExampleNorms]:
             examples = call.examples(*rows)
@@ -171,7 +184,7 @@ class ClippedSum(eqx.Module):
             factors = examples.factors
             if examples.weights is not None:
                 weights = examples.weights.astype(jnp.float32)
-                by_label = {k: weights * f for k, f in by_label.items()}
+                by_label = {k: weights.astype(f.dtype) * f for k, f in by_label.items()}
                 factors = jtu.tree_map(lambda x: _without_zeros(x, weights), factors)
             sums = [
                 weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape)
@@ -212,6 +225,7 @@ class _Call(NamedTuple):
     treedef: Any
     static: PyTree
     method: Method
+    all_labels: list[Any]  # without repetitions
 
     def examples(self, leaves: Any, state: Any, index: Any) -> _Examples:
         """The gradients of the examples of a microbatch."""
@@ -220,10 +234,10 @@ class _Call(NamedTuple):
             traced, weight = self.trace(leaves, state, index, mapped)
             value, aux, factors = gradient(traced, self.params, [*mapped])
             dynamic, static = eqx.partition(aux, eqx.is_array)
-            squares: dict[Any, Any] = dict.fromkeys(self.labels, 0)
+            squares: dict[Any, list[Array]] = {k: [] for k in self.all_labels}
             for label, x in zip(self.labels, factors, strict=True):
-                squares[label] += squared_norm(x)
-            norms = {label: safe_sqrt(x) for label, x in squares.items()}
+                squares[label].append(squared_norm(x))
+            norms = {label: _norm(x) for label, x in squares.items()}
             return _Examples(factors, norms, value, dynamic, weight), eqxi.Static(
                 static
             )
@@ -266,45 +280,11 @@ class _Call(NamedTuple):
         return traced, rebuild(mapped)[2]
 
 
-def clip_factors(
-    norms: Float[Array, " examples"], limit: Any
-) -> Float[Array, " examples"]:
-    """By how much to multiply what has these norms, for norms of at most `limit`.
-
-    A zero gradient and one that is NaN count as not clipped.
-    """
-    limit = jnp.asarray(limit, norms.dtype)
-    exceeds = norms > limit
-    return jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
-
-
-def check_clip(l2_norm_clip: Any, groups: Any) -> None:
-    is_mapping = isinstance(l2_norm_clip, Mapping)
-    if is_mapping and groups is None:
-        raise ValueError(
-            f"`l2_norm_clip` is for the groups {sorted(l2_norm_clip)}, but there are no "
-            "`groups`. Pass the labels of the parameters, or a single number."
-        )
-    for label, x in (l2_norm_clip if is_mapping else {None: l2_norm_clip}).items():
-        name = "l2_norm_clip" + (f"[{label!r}]" if is_mapping else "")
-        if np.shape(x) != ():
-            raise ValueError(
-                f"`{name}` must be a number or a 0-d array, got shape {np.shape(x)}."
-            )
-        if not isinstance(x, Tracer) and not float(x) >= 0:
-            raise ValueError(f"`{name}` must be in [0, inf), got {x}.")
-
-
-def _limits(l2_norm_clip: Any, labels: list[Any]) -> dict[Any, Any]:
-    found = set(labels)
-    if not isinstance(l2_norm_clip, Mapping):
-        return dict.fromkeys(found, l2_norm_clip)
-    if found - set(l2_norm_clip):
-        raise ValueError(
-            f"`l2_norm_clip` has no entry for {sorted(found - set(l2_norm_clip))}: it "
-            f"has {sorted(l2_norm_clip)}. Expected one for every label in `groups`."
-        )
-    return dict(l2_norm_clip)
+def _norm(squares: Sequence[Array]) -> Float[Array, ""]:
+    """That of what has these squared norms, one for each of its parts."""
+    dtype = common_dtype(*(x.dtype for x in squares), jnp.float32)
+    total = sum((x.astype(dtype) for x in squares), start=jnp.zeros((), dtype))
+    return safe_sqrt(jnp.maximum(total, 0))  # rounding can make it negative
 
 
 def _without_zeros(x: Array, weights: Float[Array, " examples"]) -> Array:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxtyping import Array
 
 
 # Takes an equation and its inputs. Returns its outputs, or `None` for the usual ones.
@@ -29,6 +31,16 @@ def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
 def shape_of(var: Any) -> tuple[int, ...]:
     """That of an input or output of an equation."""
     return var.aval.shape
+
+
+def dtype_of(var: Any) -> Any:
+    """That of an input or output of an equation."""
+    return var.aval.dtype
+
+
+def as_array(x: Any, like: Any) -> Array:
+    """An output of a traced function: a scalar without inputs comes as a number."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x, like.dtype)
 
 
 def bind(eqn: JaxprEqn, inputs: Sequence[Any]) -> Sequence[Any]:

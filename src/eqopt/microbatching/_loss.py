@@ -66,7 +66,14 @@ class _LossAt(eqx.Module):
         replaced = dict(zip(self.argnums, chosen, strict=True))
         args = tuple(replaced.get(i, x) for i, x in enumerate(args))
         out = self.loss.fun(*args, **kwargs)
-        return out if self.loss.has_aux else (out, None)
+        if not self.loss.has_aux:
+            return out, None
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise ValueError(
+                "With `has_aux=True`, the function must return a pair of a scalar and "
+                f"anything else, got {eqx.tree_pformat(out)}."
+            )
+        return out
 
 
 def make_loss(

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
-from ._interpret import last_products
+from ._interpret import as_array, last_products
 from ._make_rules import make_rules
 from ._rows import Split, check_size
 from ._rules import each, state_leaves
@@ -248,8 +248,7 @@ def accumulate(
     states = ft.partial(state_leaves, rules, jtu.tree_leaves(initial))
 
     def update(carry: Any, value: Any, part: Part) -> Any:
-        # A scalar that depends on no argument is replayed as a Python number.
-        value = jtu.tree_map(_as_array, value, values)
+        value = jtu.tree_map(as_array, value, values)
         if has_rows:
             value = each(rules, "aggregate", value, part=part)
         return each(rules, "update", carry, value, part=part)
@@ -298,10 +297,6 @@ def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any
 
 def _replay(jaxpr: Any, treedef: Any, *args: Any) -> Any:
     return treedef.unflatten(jax.extend.core.jaxpr_as_fun(jaxpr)(*args))
-
-
-def _as_array(x: Any, like: jax.ShapeDtypeStruct) -> Array:
-    return x if isinstance(x, jax.Array) else jnp.asarray(x, like.dtype)
 
 
 def _is_struct(x: Any) -> bool:

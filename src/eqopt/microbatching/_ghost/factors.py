@@ -12,10 +12,13 @@ examples, which is one product of matrices with all rows of all of them.
 import abc
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ...numerics import abs_sq, common_dtype
@@ -70,7 +73,7 @@ class Whole(AbstractFactor):
         return jnp.sum(abs_sq(_wide(self.gradient)))
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
-        return _einsum("n,n...->...", weights, self.gradient)
+        return _sum("n,n...->...", weights, self.gradient)
 
 
 class Rows(AbstractFactor):
@@ -103,7 +106,7 @@ class Rows(AbstractFactor):
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
-        return self.layout.parameter(_einsum("ngtl,ngtr->glr", self.left, right))
+        return self.layout.parameter(_sum("ngtl,ngtr->glr", self.left, right))
 
 
 class Picks(AbstractFactor):
@@ -156,13 +159,15 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
     layout = (picks or rows)[0].layout
     rows = [f if f.layout == layout else f.swapped for f in rows]
     joined = []
+    arrays = [x for f in rows for x in (f.left, f.right)] + [f.right for f in picks]
+    dtype = common_dtype(*(x.dtype for x in arrays))
     if rows:
-        left = jnp.concatenate(_alike([f.left for f in rows]), 1)
-        right = jnp.concatenate(_alike([f.right for f in rows]), 1)
+        left = jnp.concatenate([f.left.astype(dtype) for f in rows], 1)
+        right = jnp.concatenate([f.right.astype(dtype) for f in rows], 1)
         joined.append(Rows(left, right, layout))
     if picks:
         index = jnp.concatenate([f.index for f in picks])
-        right = jnp.concatenate(_alike([f.right for f in picks]))
+        right = jnp.concatenate([f.right.astype(dtype) for f in picks])
         joined.append(Picks(index, right, layout))
     return joined if picks else [joined[0].whole_if_smaller()]
 
@@ -171,7 +176,7 @@ def squared_norm(factors: Sequence[AbstractFactor]) -> Float[Array, ""]:
     """That of the sum of the factors, which `combine` returned."""
     norms = [f.squared_norm() for f in factors]
     if len(norms) < 2:
-        return norms[0] if norms else jnp.zeros(())
+        return norms[0] if norms else jnp.zeros((), jnp.float32)
     rows, picks = factors
     assert isinstance(rows, Rows) and isinstance(picks, Picks)
     return norms[0] + norms[1] + 2 * picks.times(rows)
@@ -194,17 +199,22 @@ def _weighted(weights: Float[Array, "n"], x: Array) -> Array:
     return x * jnp.expand_dims(weights, range(1, x.ndim)).astype(x.dtype)
 
 
-def _einsum(subscripts: str, *arrays: Array) -> Array:
+def _sum(subscripts: str, x: Array, y: Array) -> Array:
+    """Over examples: the result is the same on all devices."""
+    sharding = jax.typeof(y).sharding
+    if sharding.spec[:1] in ((), (None,)):
+        return _einsum(subscripts, x, y)
+    # Explicitly sharded examples: JAX asks where the result is to be.
+    everywhere = NamedSharding(sharding.mesh, PartitionSpec())
+    return _einsum(subscripts, x, y, out_sharding=everywhere)
+
+
+def _einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
     # Accelerators must not round its factors: the bound on a norm is a promise.
     dtype = common_dtype(*(x.dtype for x in arrays), jnp.float32)
     arrays = tuple(x.astype(dtype) for x in arrays)
-    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST)
+    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)
 
 
 def _wide(x: Array) -> Array:
     return x.astype(common_dtype(x.dtype, jnp.float32))
-
-
-def _alike(arrays: Sequence[Array]) -> list[Array]:
-    dtype = common_dtype(*(x.dtype for x in arrays))
-    return [x.astype(dtype) for x in arrays]

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from .._interpret import bind, evaluate, inlined
+from .._interpret import as_array, bind, evaluate, inlined
 from .._state import is_state
 from .factors import AbstractFactor, Whole, combine
 from .uses import Uses, find_uses
@@ -55,20 +55,19 @@ def trace(
     fun: Callable[..., Any], params: list[Array], mapped: list[Array], ghost: bool
 ) -> Traced:
     closed, like, static = eqx.filter_make_jaxpr(fun)(params, mapped)
+    output = eqx.combine(like, static)
+    _check_output(output)
     closed = inlined(closed, [*params, *mapped])
     uses = find_uses(closed, len(params), len(mapped))
     pairs = zip(uses, params, strict=True)
     paths: list[Path] = [path_of(x, p.size, ghost) for x, p in pairs]
-    output = eqx.combine(like, static)
-    _check_output(output)
     return Traced(closed, output, uses, paths)
 
 
 def _check_output(output: tuple[Any, Any]) -> None:
     value, aux = output
-    if getattr(value, "shape", None) != () or not jnp.issubdtype(
-        value.dtype, jnp.floating
-    ):
+    is_scalar = _is_struct(value) and value.shape == ()
+    if not is_scalar or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
             f"The function must return a floating-point scalar, got {value}. With "
             "`has_aux=True`, it returns a pair of this and anything else."
@@ -114,7 +113,8 @@ def gradient(
             (out,) = bind(eqn, values)
             return [out + taps[i]]
 
-        value, *aux = evaluate(traced.closed, [*filled, *mapped], tap)
+        outputs = evaluate(traced.closed, [*filled, *mapped], tap)
+        value, *aux = map(as_array, outputs, traced.closed.out_avals)
         return value, (aux, inputs)
 
     value, pullback, (aux, inputs) = jax.vjp(forward, taps, direct, has_aux=True)

@@ -28,10 +28,12 @@ class Kind(NamedTuple):
         that is the equation's input number `operand`; `None` if its gradient does not
         factor.
     - `factor`: a function `(equation, operand, layout, inputs, cotangent) -> factor`.
+    - `is_lookup`: whether that is `Picks`.
     """
 
     layout: Callable[[JaxprEqn, int, Axes, tuple[int, ...]], Layout | None]
     factor: Callable[[JaxprEqn, int, Layout, Sequence[Any], Array], Rows | Picks]
+    is_lookup: bool
 
 
 def _dot_layout(
@@ -158,12 +160,16 @@ def _gather_factor(
 ) -> Picks:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
     positions = _positions(eqn)
+    mode = params["mode"]
+    if mode is lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+        # Of a broken promise, JAX makes no gradient.
+        mode = lax.GatherScatterMode.FILL_OR_DROP
     index = lax.gather(
         positions,
         inputs[1],
         numbers,
         (1,) * positions.ndim,
-        mode=params["mode"],
+        mode=mode,
         fill_value=positions.size,
     )
     rows = [i for i in range(cotangent.ndim) if i not in numbers.offset_dims]
@@ -191,8 +197,8 @@ def _some(axes: Sequence[int | None]) -> tuple[int, ...]:
 
 
 KINDS = {
-    "dot_general": Kind(_dot_layout, _dot_factor),
-    "conv_general_dilated": Kind(_conv_layout, _conv_factor),
-    "gather": Kind(_table_layout, _gather_factor),
-    "dynamic_slice": Kind(_table_layout, _dynamic_slice_factor),
+    "dot_general": Kind(_dot_layout, _dot_factor, False),
+    "conv_general_dilated": Kind(_conv_layout, _conv_factor, False),
+    "gather": Kind(_table_layout, _gather_factor, True),
+    "dynamic_slice": Kind(_table_layout, _dynamic_slice_factor, True),
 }

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jaxtyping import Array
 
-from .._interpret import shape_of
+from .._interpret import dtype_of, shape_of
 from .factors import Layout, Picks, Rows
 from .kinds import KINDS, Axes
 
@@ -25,6 +25,10 @@ class Use(NamedTuple):
     eqn: JaxprEqn
     operand: int
     layout: Layout
+
+    @property
+    def is_lookup(self) -> bool:
+        return KINDS[self.eqn.primitive.name].is_lookup
 
     def factor(self, inputs: Sequence[Any], cotangent: Array) -> Rows | Picks:
         kind = KINDS[self.eqn.primitive.name]
@@ -47,9 +51,13 @@ class Uses(NamedTuple):
     @property
     def factors(self) -> bool:
         """Whether all of the gradient can be."""
-        first, *rest = [use.layout for use in self.linear] or [None]
-        alike = all(layout in (first, first.swapped) for layout in rest if first)
-        return bool(self.linear) and not self.others and alike
+        if not self.linear or self.others:
+            return False
+        # Look-ups say which side of the matrix is which; products can be transposed.
+        lookups = [use.layout for use in self.linear if use.is_lookup]
+        first = (lookups or [self.linear[0].layout])[0]
+        alike = all(x.layout in (first, first.swapped) for x in self.linear)
+        return alike and all(layout == first for layout in lookups)
 
 
 def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
@@ -85,9 +93,14 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
             if use is not None:
                 found[index].linear.append(use)
         if use is None:
-            size = max(var.aval.size for var in eqn.outvars)
+            size = max([var.aval.size for var in eqn.outvars], default=0)
             for i in indices:
                 found[i].others.append(size)
+    # The first output is the loss. Without an example in it, it is no input of anything.
+    value = jaxpr.outvars[0]
+    if not isinstance(value, Literal):
+        for i in made_of.get(value, ()):
+            found[i].others.append(1)
     return found
 
 
@@ -111,7 +124,11 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "copy":
         return axes
     if name == "convert_element_type":
-        return axes if jnp.issubdtype(params["new_dtype"], jnp.inexact) else None
+        # The gradient of what becomes complex is a real part: that does not factor.
+        kinds = jnp.floating, jnp.complexfloating
+        dtypes = dtype_of(eqn.invars[0]), params["new_dtype"]
+        alike = any(all(jnp.issubdtype(d, kind) for d in dtypes) for kind in kinds)
+        return axes if alike else None
     if name == "transpose":
         return tuple(axes[i] for i in params["permutation"])
     if name in ("reshape", "squeeze", "broadcast_in_dim"):

@@ -1,0 +1,530 @@
+"""`clipped_grad` against gradients of examples, one by one."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from eqopt import groups
+from eqopt.microbatching import (
+    AccumulationType,
+    clipped_grad,
+    gradient_paths,
+    per_example_grad_norms,
+)
+
+from .subjects import ROWS, SUBJECTS, mlp, normal, rows, score
+
+
+SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
+RUNNING_MEAN = AccumulationType.RUNNING_MEAN
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """This is about what is computed, not how fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
+
+
+def batched(fun):
+    """The same for a batch of examples."""
+
+    def of_batch(model, x):
+        arrays, static = eqx.partition(x, eqx.is_array)
+        one = lambda arrays: fun(model, eqx.combine(arrays, static))
+        return jnp.sum(jax.vmap(one)(arrays))
+
+    return of_batch
+
+
+def one_by_one(fun, model, x):
+    """The oracle: values and gradients of all examples."""
+    arrays, static = eqx.partition(x, eqx.is_array)
+    one = lambda m, arrays: fun(m, eqx.combine(arrays, static))
+    return eqx.filter_vmap(eqx.filter_value_and_grad(one), in_axes=(None, 0))(
+        model, arrays
+    )
+
+
+def wide(x):
+    dtype = np.complex128 if jnp.iscomplexobj(x) else np.float64
+    return np.asarray(x).astype(dtype)
+
+
+def norms_of(grads):
+    leaves = [wide(g) for g in jax.tree.leaves(grads)]
+    return np.sqrt(sum(np.sum(np.abs(g.reshape(len(g), -1)) ** 2, 1) for g in leaves))
+
+
+def clipped_sum(grads, factors):
+    return [np.tensordot(factors, wide(g), 1) for g in jax.tree.leaves(grads)]
+
+
+def factors_of(norms, limit):
+    return np.minimum(1, limit / np.where(norms == 0, 1, norms))
+
+
+def assert_sums(actual, grads, factors, tolerance=2e-5):
+    """Each close, relative to the largest example's part of all that is summed."""
+    scale = max(np.max(factors * norms_of(grads)), 1e-6)
+    actual = jax.tree.leaves(actual)
+    parts = zip(
+        actual, clipped_sum(grads, factors), jax.tree.leaves(grads), strict=True
+    )
+    for a, b, g in parts:
+        assert a.dtype == g.dtype and a.shape == g.shape[1:]
+        np.testing.assert_allclose(wide(a) / scale, b / scale, atol=4 * tolerance)
+
+
+# (keep_batch_dim, method, microbatch size, accumulator): each subject takes one of these
+WAYS = [(False, "auto", None, SUM), (True, "auto", 2, MEAN)]
+SLOW_WAYS = [
+    *WAYS,
+    (True, "per_example", 5, SUM),
+    (True, "auto", None, RUNNING_MEAN),
+    (False, "auto", 1, SUM),
+    (False, "auto", 3, MEAN),
+    (False, "per_example", 2, SUM),
+]
+
+
+def check(name, ways):
+    make, fun, x, paths, tolerance = SUBJECTS[name]
+    model = make()
+
+    @eqx.filter_jit
+    def everything(model, x, limit):
+        out = []
+        for keep, method, size, kind in ways:
+            if method == "auto" and "per_example" not in paths:
+                method = "ghost"
+            grad_fn = clipped_grad(
+                batched(fun) if keep else fun,
+                limit,
+                keep_batch_dim=keep,
+                method=method,
+                microbatch_size=size,
+                accumulator=kind,
+            )
+            out.append(grad_fn(model, x))
+        return out
+
+    values, grads = eqx.filter_jit(one_by_one)(fun, model, x)
+    norms = norms_of(grads)
+    limit = float(np.median(norms))
+    if name not in ("constant", "parameters alone"):
+        assert 0 < np.sum(norms > limit) < ROWS
+    for way, (total, examples) in zip(
+        ways, everything(model, x, jnp.asarray(limit)), strict=True
+    ):
+        assert jax.tree.structure(total) == jax.tree.structure(grads)
+        scale = max(norms.max(), 1e-6)
+        np.testing.assert_allclose(
+            examples.norms, norms, rtol=0, atol=tolerance * scale
+        )
+        np.testing.assert_allclose(examples.values, values, 1e-5, 1e-5)
+        assert examples.aux is None
+        divisor = 1 if way[-1] is SUM else ROWS
+        assert_sums(total, grads, factors_of(norms, limit) / divisor, tolerance)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_agrees(name):
+    check(name, [WAYS[list(SUBJECTS).index(name) % 2]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_agrees_in_other_ways(name):
+    check(name, SLOW_WAYS)
+
+
+X = rows(3)
+
+
+def layers(params, x):
+    x = x @ params["a"]
+    x = x + jnp.broadcast_to(params["bias"], x.shape)
+    return score(jnp.tanh(x) @ params["b"])
+
+
+def params_of_layers(seed=0):
+    shapes = {"a": (3, 4), "bias": (4,), "b": (4, 2)}
+    return {k: normal(*shape, seed=seed) for k, shape in shapes.items()}
+
+
+PARAMS = params_of_layers()
+
+
+@eqx.filter_jit
+def run(fun, *args, **kwargs):
+    return fun(*args, **kwargs)
+
+
+def assert_trees_close(actual, expected, tolerance=1e-5):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+WEIGHTS = {
+    "float": jnp.array([0.0, 2.0, 1.0, 0.5, 3.0]),
+    "int": np.array([0, 2, 1, 1, 3], np.int8),
+    "bool": jnp.array([False, True, True, False, True]),
+    "none": jnp.zeros(5),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights(name, bad):
+    weights = WEIGHTS[name]
+    w = np.asarray(weights, np.float64)
+    x = jnp.where(w[:, None] == 0, bad, X)
+    grads = one_by_one(layers, PARAMS, X)[1]
+    norms = norms_of(grads)
+    limit = float(np.median(norms))
+
+    @jax.jit
+    def both(x):
+        out = []
+        for kind in (SUM, MEAN, RUNNING_MEAN):
+            size = 2 if kind is MEAN else None
+            out.append(
+                clipped_grad(
+                    layers,
+                    limit,
+                    keep_batch_dim=False,
+                    microbatch_size=size,
+                    accumulator=kind,
+                    weights=weights,
+                )(PARAMS, x)
+            )
+        return out
+
+    for (total, examples), divisor in zip(
+        both(x), (1, w.sum() or 1, w.sum() or 1), strict=True
+    ):
+        assert_sums(total, grads, w * factors_of(norms, limit) / divisor)
+        np.testing.assert_allclose(examples.norms[w != 0], norms[w != 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [SUM, MEAN, RUNNING_MEAN])
+def test_num_real_microbatches(kind):
+    grads = one_by_one(layers, PARAMS, X)[1]
+    norms = norms_of(grads)
+    limit = float(np.median(norms))
+
+    @jax.jit
+    def traced(k):
+        return clipped_grad(
+            layers,
+            limit,
+            keep_batch_dim=False,
+            microbatch_size=2,
+            accumulator=kind,
+            num_real_microbatches=k,
+        )(PARAMS, X)
+
+    # Microbatches of 5 rows by 2: (0, 2), (1, 3), (4,).
+    for k, executed in enumerate(([], [0, 2], [0, 1, 2, 3], range(5))):
+        is_real = np.isin(np.arange(5), executed)
+        divisor = {SUM: 1, MEAN: 5, RUNNING_MEAN: max(1, len(executed))}[kind]
+        total, examples = traced(jnp.array(k))
+        assert_sums(total, grads, is_real * factors_of(norms, limit) / divisor)
+        np.testing.assert_allclose(examples.norms, is_real * norms, rtol=1e-4)
+    assert traced._cache_size() == 1
+
+
+def test_a_static_number_of_microbatches():
+    static = clipped_grad(layers, 1.0, microbatch_size=2, num_real_microbatches=2)
+    traced = clipped_grad(
+        layers, 1.0, microbatch_size=2, num_real_microbatches=jnp.array(2)
+    )
+    assert_trees_close(run(static, PARAMS, X), run(traced, PARAMS, X))
+
+
+GROUPS = {
+    "tree": {"a": "first", "bias": "first", "b": "second"},
+    "function": lambda params: {"a": "first", "bias": "first", "b": "second"},
+    "rules": groups.label(
+        {
+            "second": groups.leaf(lambda p: p.shape == (4, 2)),
+            "first": groups.everything,
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("scalar", [True, False])
+def test_groups(name, scalar):
+    grads = one_by_one(layers, PARAMS, X)[1]
+    parts = {
+        "first": {k: grads[k] for k in ("a", "bias")},
+        "second": {"b": grads["b"]},
+    }
+    norms = {k: norms_of(part) for k, part in parts.items()}
+    limits = {k: float(np.median(x)) for k, x in norms.items()}
+    if scalar:
+        limits = dict.fromkeys(limits, limits["first"])
+    limit = limits["first"] if scalar else limits
+    grad_fn = clipped_grad(
+        layers, limit, keep_batch_dim=False, microbatch_size=2, groups=GROUPS[name]
+    )
+    total, examples = run(grad_fn, PARAMS, X)
+    assert_trees_close(examples.norms, norms, 1e-4)
+    for label, part in parts.items():
+        factors = factors_of(norms[label], limits[label])
+        assert_sums({k: total[k] for k in part}, part, factors)
+
+
+def test_groups_are_a_prefix():
+    model = mlp()()
+    prefix = eqx.tree_at(lambda m: m.layers, model, ("first", "rest", "rest"))
+    prefix = eqx.filter(prefix, lambda x: isinstance(x, str))
+    norms = per_example_grad_norms(lambda m, x: score(m(x)), keep_batch_dim=False)
+    grouped = per_example_grad_norms(
+        lambda m, x: score(m(x)), keep_batch_dim=False, groups=prefix
+    )
+    all_of_it, parts = run(lambda: (norms(model, X).norms, grouped(model, X).norms))
+    assert sorted(parts) == ["first", "rest"]
+    together = jnp.sqrt(parts["first"] ** 2 + parts["rest"] ** 2)
+    np.testing.assert_allclose(together, all_of_it, rtol=1e-5)
+
+
+def test_clip_is_data():
+    traces = 0
+
+    def fun(params, x):
+        nonlocal traces
+        traces += 1
+        return layers(params, x)
+
+    @jax.jit
+    def grads_of(limit, params, x):
+        return clipped_grad(fun, limit, keep_batch_dim=False)(params, x)
+
+    grads = one_by_one(layers, PARAMS, X)[1]
+    norms = norms_of(grads)
+    grads_of(jnp.array(1.0), PARAMS, X)
+    first = traces
+    for limit in (0.0, 0.3, 1e6, np.inf):
+        total, _ = grads_of(jnp.array(limit), PARAMS, X + 0)
+        assert_sums(total, grads, factors_of(norms, limit))
+    assert traces == first
+    jitted = eqx.filter_jit(lambda f, *args: f(*args))
+    for limit in (0.5, 2.0):
+        jitted(clipped_grad(fun, jnp.array(limit)), PARAMS, X)
+    assert traces - first == first
+
+
+@pytest.mark.parametrize("method", ["ghost", "per_example"])
+def test_gradients_that_are_too_large(method):
+    grad_fn = clipped_grad(
+        lambda w, x: jnp.sum(x @ w), 1.0, method=method, keep_batch_dim=False
+    )
+    total, examples = run(grad_fn, PARAMS["a"], X.at[0].set(1e25))
+    without, _ = run(grad_fn, PARAMS["a"], X[1:])
+    assert jnp.isinf(examples.norms[0])
+    np.testing.assert_allclose(total, without, rtol=1e-5)
+    assert jnp.isnan(run(grad_fn, PARAMS["a"], X.at[0].set(jnp.inf))[0]).all()
+
+
+def test_gradients_of_zero_and_nan():
+    x = X.at[0].set(0).at[1].set(jnp.nan)
+    grad_fn = clipped_grad(lambda w, x: jnp.sum(jnp.tanh(x @ w)), 0.1)
+    total, examples = run(grad_fn, PARAMS["a"], x)
+    assert examples.norms[0] == 0 and jnp.isnan(examples.norms[1])
+    assert jnp.all(jnp.isnan(total))
+    assert jnp.all(jnp.isfinite(examples.norms[2:]))
+    assert jnp.isfinite(run(grad_fn, PARAMS["a"], x.at[1].set(0))[0]).all()
+    # A sum with weights leaves it out.
+    weights = jnp.array([1, 0, 1, 1, 1])
+    grad_fn = clipped_grad(lambda w, x: jnp.sum(jnp.tanh(x @ w)), 0.1, weights=weights)
+    assert jnp.isfinite(run(grad_fn, PARAMS["a"], x)[0]).all()
+
+
+def test_what_cancels_has_no_negative_norm():
+    """The terms of a norm may differ in sign, so that their sum is off by rounding."""
+    x = normal(ROWS, 2, 40)
+    x = jnp.concatenate([x, jnp.sum(x, 1, keepdims=True)], 1)
+    fun = lambda w, x: jnp.sum((x @ w) * jnp.array([1.0, 1.0, -1.0])[:, None])
+    norm_fn = per_example_grad_norms(fun, keep_batch_dim=False, method="ghost")
+    norms = run(norm_fn, normal(40, 50), x).norms
+    # Rounding is relative to the square of what cancels.
+    scale = np.sqrt(50) * np.linalg.norm(x, axis=(1, 2))
+    assert np.all((norms >= 0) & (norms <= 1e-3 * scale))
+
+
+def test_aux_and_several_argnums():
+    def fun(bias, x, other, head, *, y):
+        out = (jnp.tanh(x["x"] @ other["w"]) + bias) @ head
+        alone = jnp.sum(head) * jnp.sum(y)
+        aux = {"out": out, "name": "aux", "one": jnp.ones(()), "n": 3, "alone": alone}
+        return score(out), aux
+
+    args = normal(4), {"x": X, "unit": "m"}, {"w": normal(3, 4)}, normal(4, 2)
+    y = rows()
+    options = {"has_aux": True, "argnums": (-1, 0), "keep_batch_dim": False}
+    for size in (None, 2):
+        grad_fn = clipped_grad(fun, 1.0, microbatch_size=size, **options)
+        total, examples = run(grad_fn, *args, y=y)
+        wrt = args[3], args[0]
+        oracle = lambda wrt, xy: fun(wrt[1], {"x": xy[0]}, args[2], wrt[0], y=xy[1])[0]
+        grads = one_by_one(oracle, wrt, (X, y))[1]
+        assert jax.tree.structure(total) == jax.tree.structure(wrt)
+        norms = norms_of(grads)
+        assert_sums(total, grads, factors_of(norms, 1.0))
+        aux = examples.aux
+        assert (aux["name"], aux["n"]) == ("aux", 3)
+        assert aux["out"].shape == (5, 2) and aux["one"].tolist() == [1] * 5
+        np.testing.assert_allclose(aux["alone"], jnp.sum(wrt[0]) * y, rtol=1e-5)
+
+
+def test_used_in_aux_alone():
+    fun = lambda w, x: (score(x @ w[0]), x @ w[1])
+    w = [normal(3, 4), normal(3, 2)]
+    total, examples = run(clipped_grad(fun, 1.0, True, keep_batch_dim=False), w, X)
+    assert not np.any(total[1]) and np.any(total[0])
+    np.testing.assert_allclose(examples.aux, X @ w[1], rtol=1e-5)
+
+
+def test_a_key_is_that_of_the_example():
+    attention = eqx.nn.MultiheadAttention(1, 2, dropout_p=0.5, key=jr.key(0))
+    batch = rows(3, 2)
+    noisy = lambda model, x, *, key: score(model(x, x, x, key=key))
+    outputs = [
+        run(
+            clipped_grad(
+                noisy,
+                1.0,
+                keep_batch_dim=False,
+                microbatch_size=size,
+                method=method,
+            ),
+            attention,
+            batch,
+            key=jr.key(3),
+        )
+        for size, method in ((None, "auto"), (2, "auto"), (5, "per_example"))
+    ]
+    keys = jr.split(jr.key(3), ROWS)
+    oracle = lambda model, xk: noisy(model, xk[0], key=xk[1])
+    _, grads = run(one_by_one, oracle, attention, (batch, keys))
+    norms = norms_of(grads)
+    for total, examples in outputs:
+        np.testing.assert_allclose(examples.norms, norms, rtol=1e-4, atol=1e-5)
+        assert_sums(total, grads, factors_of(norms, 1.0))
+
+
+def test_states_and_callbacks(getkey):
+    norm, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="batch")
+    norm = eqx.nn.inference_mode(norm)
+    seen = []
+
+    def fun(w, x, state):
+        jax.debug.callback(lambda x: seen.append(x), x)
+        y, _ = jax.vmap(norm, axis_name="batch", in_axes=(0, None))(x, state)
+        return score(y @ w)
+
+    norms = run(per_example_grad_norms(fun), PARAMS["a"], X, state).norms
+    plain = lambda w, x: score(norm(x, state)[0] @ w)
+    grads = one_by_one(plain, PARAMS["a"], X)[1]
+    np.testing.assert_allclose(norms, norms_of(grads), rtol=1e-4)
+    jax.effects_barrier()
+    assert len(seen) >= ROWS
+
+
+def test_vmap_over_models():
+    models = [params_of_layers(seed) for seed in range(3)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *models)
+    grad_fn = clipped_grad(layers, 1.0, microbatch_size=2)
+    actual = jax.jit(jax.vmap(grad_fn, (0, None)))(stacked, X)
+    jitted = jax.jit(grad_fn)
+    expected = jax.tree.map(lambda *x: jnp.stack(x), *[jitted(m, X) for m in models])
+    assert_trees_close(actual, expected, 1e-4)
+
+
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("name", ["mlp", "tied head", "conv1d"])
+def test_derivatives_of_norms(name, size):
+    make, fun, x, _, _ = SUBJECTS[name]
+    arrays, static = eqx.partition(make(), eqx.is_inexact_array)
+
+    def fun_of(arrays, x):
+        return fun(eqx.combine(arrays, static), x)
+
+    def norms(arrays):
+        norm_fn = per_example_grad_norms(
+            fun_of, keep_batch_dim=False, microbatch_size=size
+        )
+        return jnp.sum(norm_fn(arrays, x).norms)
+
+    def oracle(arrays):
+        grads = jax.tree.leaves(one_by_one(fun_of, arrays, x)[1])
+        return jnp.sum(jnp.sqrt(sum(jnp.sum(g.reshape(5, -1) ** 2, 1) for g in grads)))
+
+    actual, expected = jax.jit(lambda a: (jax.grad(norms)(a), jax.grad(oracle)(a)))(
+        arrays
+    )
+    assert_trees_close(actual, expected, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights"),
+    [(jnp.float32, np.array([1.0, 2.0, 0.0, 1.0, 1.0])), (jnp.float64, None)],
+)
+def test_x64(dtype, weights, x64):
+    with x64():
+        # One parameter of each of them in float32, one not used.
+        params = {**PARAMS, "unused": jnp.ones(2, jnp.float32)}
+        params["a"] = params["a"].astype(dtype)
+        params["table"] = normal(3, 3).astype(dtype)
+
+        def fun(params, x):
+            a = params["a"].astype(jnp.float32)
+            table = params["table"]
+            y = jnp.sum((x.astype(dtype) @ table)[None] @ table)
+            y = y + jnp.sum(table.astype(jnp.float32)[jnp.array([1, 1])].astype(dtype))
+            y = y + jnp.sum(table[x[:1].astype(int) % 3] * y)
+            return score(layers({**params, "a": a}, x)) + score(y).astype(jnp.float32)
+
+        x = jnp.asarray(X, jnp.float32)
+        grad_fn = clipped_grad(fun, 1.0, keep_batch_dim=False, weights=weights)
+        total, examples = run(grad_fn, params, x)
+        grads = one_by_one(fun, params, x)[1]
+        norms = norms_of(grads)
+        assert examples.norms.dtype == dtype
+        np.testing.assert_allclose(examples.norms, norms, rtol=1e-5)
+        w = np.ones(5) if weights is None else weights
+        assert_sums(total, grads, w * factors_of(norms, 1.0))
+
+
+def test_float64_is_exact(x64):
+    with x64():
+        params = jax.tree.map(lambda p: p.astype(jnp.float64), PARAMS)
+        x = X.astype(jnp.float64)
+        total, examples = jax.jit(clipped_grad(layers, 1.0))(params, x)
+        grads = one_by_one(layers, params, x)[1]
+        norms = norms_of(grads)
+        np.testing.assert_allclose(examples.norms, norms, rtol=1e-12)
+        assert_sums(total, grads, factors_of(norms, 1.0), 1e-12)
+
+
+def test_without_parameters():
+    total, examples = run(clipped_grad(lambda n, x: score(x), 1.0), jnp.arange(3), X)
+    assert total is None
+    assert examples.norms.tolist() == [0] * 5
+
+
+def test_the_wrapped_function_shows():
+    for transform in (per_example_grad_norms, gradient_paths):
+        assert transform(layers).__name__ == "layers"
+    assert clipped_grad(layers, 1.0).__name__ == "layers"

@@ -1,0 +1,106 @@
+"""Which way each layer's parameters take."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqopt import groups
+from eqopt.microbatching import gradient_paths
+
+from .subjects import (
+    KEY,
+    SUBJECTS,
+    Odd,
+    Recurrent,
+    call,
+    make_stack,
+    mlp,
+    rows,
+    stacked,
+)
+
+
+def paths_of(name):
+    make, fun, x, _, _ = SUBJECTS[name]
+    # Of shapes alone: nothing is computed.
+    fun = gradient_paths(fun, keep_batch_dim=False)
+    return eqx.filter_eval_shape(fun, eqx.filter_eval_shape(make), x)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_paths(name):
+    found = set(jax.tree.leaves(paths_of(name)))
+    assert found == set(SUBJECTS[name].paths.split())
+
+
+def test_linear():
+    paths = paths_of("linear")
+    assert (paths.weight, paths.bias) == ("ghost", "direct")
+
+
+def test_recurrent():
+    paths = gradient_paths(call, keep_batch_dim=False)(Recurrent(), rows(3, 3))
+    assert set(jax.tree.leaves(paths.cell)) <= {"per_example", "direct"}
+    assert paths.cell.weight_hh == "per_example"
+    assert (paths.head.weight, paths.head.bias) == ("ghost", "direct")
+
+
+def test_a_loop_over_layers_with_large_activations():
+    fun = lambda model, x: jax.vmap(stacked, (None, 0))(model, x).sum()
+    few, many = (
+        gradient_paths(fun, keep_batch_dim=False)(make_stack(), rows(n, 3))
+        for n in (2, 100)
+    )
+    assert few.weight == "per_example" and many.weight == "direct"
+
+
+def test_leaves_of_other_kinds():
+    paths = gradient_paths(call, keep_batch_dim=False)(Odd(), rows(3))
+    assert (paths.weight, paths.unused) == ("ghost", "unused")
+    assert paths.index is None and paths.nothing is None and paths.rate is None
+
+
+def test_it_makes_a_table():
+    model = eqx.nn.LayerNorm(3)
+    fun = lambda model, x: jnp.sum(jax.vmap(model)(x) ** 2)
+    paths = gradient_paths(fun)(model, rows(3))
+    text = str(groups.table(paths, model))
+    assert "direct" in text and "weight" in text
+
+
+def test_arguments():
+    def fun(x, scale, model, *, y):
+        return jnp.sum(jax.vmap(model)(x) * scale * y), x
+
+    paths = gradient_paths(fun, True, (-1, 1), batch_argnums=0)
+    model = mlp()()
+    of_model, of_scale = paths(rows(3), jnp.ones((1, 1)), model, y=rows(1, 1))
+    assert of_scale == "direct"
+    assert set(jax.tree.leaves(of_model)) == {"ghost", "direct"}
+    assert jax.tree.structure(of_model) == jax.tree.structure(
+        eqx.filter(model, eqx.is_inexact_array)
+    )
+
+
+def test_layers():
+    """Not one of these is larger for one example than its activations."""
+    model = {
+        "linear": eqx.nn.Linear(8, 8, key=KEY),
+        "conv": eqx.nn.Conv1d(8, 8, 3, padding=1, key=KEY),
+        "embedding": eqx.nn.Embedding(9, 8, key=KEY),
+        "layer": eqx.nn.LayerNorm(8),
+        "group": eqx.nn.GroupNorm(2, 8),
+        "attention": eqx.nn.MultiheadAttention(2, 8, key=KEY),
+    }
+
+    def fun(model, i):
+        x = jax.vmap(lambda i: jax.vmap(model["embedding"])(i))(i)[0]
+        x = jax.vmap(model["layer"])(jax.vmap(model["linear"])(x))
+        x = model["group"](model["conv"](x.T)).T
+        return jnp.sum(model["attention"](x, x, x) ** 2)
+
+    paths = gradient_paths(fun)(model, jnp.zeros((2, 5), jnp.int32))
+    assert set(jax.tree.leaves(paths)) == {"ghost", "direct"}
+    assert paths["embedding"].weight == paths["conv"].weight == "ghost"
+    assert paths["attention"].query_proj.weight == "ghost"
