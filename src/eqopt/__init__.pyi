@@ -6,6 +6,7 @@ from . import (
     losses as losses,
     microbatching as microbatching,
     numerics as numerics,
+    perturbations as perturbations,
     plot as plot,
     projections as projections,
     schedules as schedules,

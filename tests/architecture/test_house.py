@@ -26,7 +26,7 @@ FLOORS = [
     {"_random", "_threefry"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
-    {"projections", "linear_algebra", "assignment", "second_order"},
+    {"projections", "linear_algebra", "assignment", "second_order", "perturbations"},
     {"_combinators"},
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},

@@ -41,7 +41,6 @@ NANS = [
     ("kl_divergence_with_log_targets", [f32(-1, 0), f32(-INF, 0)], {}),
     ("cosine_similarity", [f32(0, 0), f32(1, 0)], {}),
     ("cosine_similarity", [f32(1e30, 0), f32(1e30, 0)], {}),
-    ("multiclass_hinge_loss", [f32(0, -INF)], {"labels": np.array(0)}),
     ("ntxent", [jnp.eye(3)], {"labels": np.arange(3)}),
     ("triplet_margin_loss", [f32(0, 0), f32(1, 1), f32(-1, -1)], {"norm_degree": 3}),
     ("dice_loss", [NO_CLASS], {"targets": np.eye(2)[None] * [1, 0], "smooth": 0.0}),
@@ -55,8 +54,13 @@ def test_nan(name, floats, rest):
             k: jnp.asarray(v) for k, v in rest.items() if np.ndim(v) or k == "labels"
         }
         fn = lambda *x: getattr(module, name)(*x, **(rest | rests))
-        value, vjp = jax.vjp(fn, *floats)
-        return [value, *vjp(jnp.ones_like(value))]
+
+        @jax.jit
+        def value_and_grads(*floats):
+            value, vjp = jax.vjp(fn, *floats)
+            return [value, *vjp(jnp.ones_like(value))]
+
+        return value_and_grads(*floats)
 
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in of(losses))
     is_finite = [bool(jnp.all(jnp.isfinite(x))) for x in of(optax.losses)]

@@ -320,6 +320,7 @@ def test_parity(subject, standard_promotion):
 
 
 @every_subject
+@pytest.mark.slow
 def test_outside_of_jit(subject):
     """Takes arrays of NumPy, too, and gives one of JAX."""
     found = subject(*subject.floats.values())

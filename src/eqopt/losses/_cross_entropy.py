@@ -107,7 +107,7 @@ def softmax_cross_entropy_with_integer_labels(
         losses = eqopt.losses.softmax_cross_entropy_with_integer_labels(
             logits, labels, where=labels >= 0
         )
-        loss = jnp.sum(losses) / jnp.maximum(jnp.sum(labels >= 0), 1)
+        loss = jnp.mean(losses, where=labels >= 0)
         ```
 
     **Arguments:**

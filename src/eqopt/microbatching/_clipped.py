@@ -98,7 +98,8 @@ def clipped_grad(
         example contributes nothing, whatever it holds. Defaults to 1.
     - `method`: `"auto"`, or `"ghost"`, which raises an error where `"auto"` has to
         compute large gradients of examples; or `"per_example"`, which computes all of
-        them. They agree to rounding.
+        them. They agree to rounding, that is to that of the rows: where those of one
+        example nearly cancel, `"per_example"` has more digits of its norm.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**

@@ -66,7 +66,7 @@ def _evaluate(
         with eqn.ctx.manager:
             outputs = rule(eqn, inputs)
             if outputs is None and eqn.primitive.name in _CALLS:
-                inner = eqn.params["jaxpr"]
+                inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
                 is_closed = isinstance(inner, ClosedJaxpr)
                 jaxpr_of, consts_of = (
                     (inner.jaxpr, inner.consts) if is_closed else (inner, ())

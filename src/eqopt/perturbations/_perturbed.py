@@ -1,0 +1,211 @@
+"""The mean of a function over perturbations of its argument, with its derivatives."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Float, PyTree
+
+from .._leaves import parameters
+from .._random import split_like
+from .._types import Key, RealScalarLike
+from ..numerics import common_dtype
+from ._noise import Gumbel
+
+
+def make_perturbed_fun(
+    fun: Callable[[Any], PyTree],
+    num_samples: int = 1000,
+    sigma: RealScalarLike = 0.1,
+    noise: Any = Gumbel(),  # noqa: B008, it is frozen
+    use_baseline: bool = True,
+) -> Callable[[Key, PyTree], PyTree]:
+    r"""A smooth stand-in for a function, such as one that is constant in pieces.
+
+    $$f_\sigma(x) = \mathbb{E}\, f(x + \sigma z) \approx \frac1m \sum_{k=1}^m f(y_k),
+      \qquad y_k = x + \sigma z_k.$$
+
+    The value is the mean over $m$ samples, and the derivative
+
+    $$-\frac{1}{m \sigma} \sum_{k=1}^m \big(f(y_k) - f(x)\big)\,
+      \nabla \log \mu(z_k)^\top$$
+
+    with the density $\mu$ of the noise. Both are unbiased, and so are derivatives of any
+    order and those with respect to `sigma`. $f$ itself is not differentiated with respect
+    to $x$. It is evaluated for all samples at once: $m + 1$ values, in that much memory.
+
+    !!! example
+
+        ```python
+        one_hot = lambda x: jax.nn.one_hot(jnp.argmax(x), x.size)
+        soft = eqopt.perturbations.make_perturbed_fun(one_hot, sigma=0.5)
+        soft(jax.random.key(0), x)  # about jax.nn.softmax(x / 0.5)
+        jax.jacobian(soft, argnums=1)(jax.random.key(0), x)
+        ```
+
+    **Arguments:**
+
+    - `fun`: $f$, from one tree to a tree of real arrays. It has to work under `jax.vmap`.
+    - `num_samples`: $m \ge 1$, an integer. Defaults to 1000.
+    - `sigma`: $\sigma > 0$, a number or a 0-d array. Defaults to 0.1.
+    - `noise`: an object with the methods `sample(key, sample_shape, dtype)` and
+        `log_prob(inputs)`, such as [`eqopt.perturbations.Gumbel`][], the default, or
+        [`eqopt.perturbations.Normal`][].
+    - `use_baseline`: whether to subtract $f(x)$ in the derivative. It then varies less,
+        at the price of one more value. Where $f(x)$ is not finite, 0 is used instead.
+        Defaults to `True`.
+
+    **Returns:**
+
+    A function of a key (or a seed) and of $x$, a whole model or any other tree. Its
+    floating arrays are perturbed, in at least float32; all other leaves stay as they are.
+    Values have the dtypes of those of `fun`, or float32 for integers and bools.
+
+    **Raises:**
+
+    A `ValueError` if `num_samples` or `sigma` is out of its range, and a `TypeError` if
+    $x$ has no floating arrays or complex ones, or if `fun` returns other than real
+    arrays.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{berthet2020learning,
+            author = {Berthet, Quentin and Blondel, Mathieu and Teboul, Olivier and
+                      Cuturi, Marco and Vert, Jean-Philippe and Bach, Francis},
+            title = {Learning with Differentiable Perturbed Optimizers},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2020},
+        }
+        ```
+    """
+    _check(num_samples, sigma)
+
+    def perturbed(key: Key, x: PyTree) -> PyTree:
+        arrays = parameters(x)
+        _check_argument(arrays)
+        key = jr.key(key) if isinstance(key, int) else key
+        fixed = lax.stop_gradient(arrays)
+        value = lambda shifted: _real(fun(eqx.combine(shifted, x)))
+        baseline = jtu.tree_map(_finite, value(fixed)) if use_baseline else None
+
+        def sample(key: Any) -> PyTree:
+            shifted, log_prob = _shifted(key, arrays, sigma, noise)
+            narrow = jtu.tree_map(lambda y, p: y.astype(p.dtype), shifted, arrays)
+            out, weight = value(narrow), _weight(log_prob)
+            weighted = lambda y, w: y * w.astype(y.dtype)
+            out_weighted = jtu.tree_map(lambda y: weighted(y, weight), out)
+            if baseline is None:
+                return out_weighted
+            return jtu.tree_map(
+                lambda y, b: y + weighted(b, 1 - weight), out_weighted, baseline
+            )
+
+        samples = jax.vmap(sample)(jr.split(key, num_samples))
+        dtypes = jax.eval_shape(lambda: _dtypes(fun(eqx.combine(fixed, x))))
+        return jtu.tree_map(
+            lambda y, like: jnp.mean(y, axis=0).astype(like.dtype), samples, dtypes
+        )
+
+    return perturbed
+
+
+@jax.custom_jvp
+def _weight(log_prob: Float[Array, ""]) -> Float[Array, ""]:
+    """1, with the derivatives of the ratio of two densities at the same sample."""
+    return jnp.ones_like(log_prob)
+
+
+@_weight.defjvp
+def _weight_jvp(primals, tangents):
+    # In terms of itself: then it has derivatives of every order.
+    weight = _weight(*primals)
+    return weight, weight * tangents[0]
+
+
+def _shifted(key, arrays, sigma, noise):
+    """A sample, which is constant, and the logarithm of its density, which is not."""
+
+    def leaf(p, key):
+        dtype = common_dtype(p.dtype, jnp.float32)
+        x, scale = p.astype(dtype), jnp.asarray(sigma).astype(dtype)
+        y = lax.stop_gradient(x + scale * noise.sample(key, p.shape, dtype))
+        # The logarithm of `scale` matters for derivatives with respect to `sigma`.
+        density = noise.log_prob((y - x) / scale) - jnp.log(scale)
+        return y, jnp.sum(density)
+
+    leaves, treedef = jtu.tree_flatten(arrays)
+    keys = treedef.flatten_up_to(split_like(key, arrays))
+    shifted, parts = zip(*map(leaf, leaves, keys), strict=True)
+    dtype = common_dtype(*(part.dtype for part in parts))
+    return treedef.unflatten(shifted), sum(
+        (part.astype(dtype) for part in parts[1:]), parts[0].astype(dtype)
+    )
+
+
+def _finite(y):
+    # Any constant is right for a baseline, and infinity times zero is none.
+    return jnp.where(jnp.isfinite(y), y, 0)
+
+
+def _dtypes(out: PyTree) -> PyTree:
+    narrow = lambda y: (
+        y if jnp.issubdtype(y.dtype, np.floating) else y.astype(jnp.float32)
+    )
+    return jtu.tree_map(lambda y: narrow(jnp.asarray(y)), out)
+
+
+def _real(out: PyTree) -> PyTree:
+    for path, y in jtu.tree_leaves_with_path(out):
+        if not eqx.is_array_like(y) or jnp.iscomplexobj(y):
+            kind = y.dtype if eqx.is_array(y) else type(y).__name__
+            raise TypeError(
+                "make_perturbed_fun: `fun` must return a tree of real arrays, but at "
+                f"`{jtu.keystr(path) or '(the root)'}` there is one of {kind}."
+            )
+    wide = lambda y: y.astype(common_dtype(y.dtype, jnp.float32))
+    return jtu.tree_map(lambda y: wide(jnp.asarray(y)), out)
+
+
+def _check_argument(arrays: PyTree) -> None:
+    leaves = jtu.tree_leaves(arrays)
+    if not leaves:
+        raise TypeError(
+            "make_perturbed_fun: there is no floating array in the argument of the "
+            "perturbed function, which is called with a key and with that argument. "
+            "Convert integers with `.astype(jnp.float32)`."
+        )
+    for leaf in leaves:
+        if jnp.iscomplexobj(leaf):
+            raise TypeError(
+                "make_perturbed_fun: the argument of the perturbed function must be "
+                f"real, but has an array of dtype {leaf.dtype}. Pass its real and "
+                "imaginary parts."
+            )
+
+
+def _check(num_samples: Any, sigma: Any) -> None:
+    if isinstance(num_samples, bool) or num_samples < 1:
+        raise ValueError(
+            "make_perturbed_fun: `num_samples` must be a Python integer of at least 1, "
+            f"but is {num_samples!r}."
+        )
+    if np.ndim(sigma) != 0:
+        raise ValueError(
+            "make_perturbed_fun: `sigma` must be a number or a 0-d array, but has shape "
+            f"{np.shape(sigma)}."
+        )
+    if not isinstance(sigma, Tracer) and not (
+        0 < np.asarray(sigma) < math.inf  # an array's comparison would be traced
+    ):
+        raise ValueError(
+            f"make_perturbed_fun: `sigma` must be in (0, inf), but is {sigma}."
+        )
