@@ -34,14 +34,17 @@ SLOW = pytest.mark.slow
 
 # The quick set asks this of every row,
 ALWAYS = {"test_shapes_and_dtypes_stay"}
-# and these of none: as a rule they fail only where another law does, too.
+# and these of none: they take long, or fail as a rule only where another law does, too.
 LONG_TAIL = {
     "test_eager_is_jitted",
+    "test_float16_zero_gradients",
     "test_float64",
+    "test_gradients_through_steps",
     "test_hyperparameters_take_schedules",
     "test_no_float64_leaks",
     "test_populations",
     "test_scan",
+    "test_state_is_sharded_like_parameters",
     "test_vmap",
 }
 

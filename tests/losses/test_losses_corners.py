@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 import scipy.special
-import torch
 from jax.scipy.special import logsumexp
 
 from eqopt import losses
@@ -239,7 +238,9 @@ def test_masked_labels_may_be_anything():
     np.testing.assert_allclose(loss[1], INTEGER(x[1], 1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_right_by_torch():
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 6, 5)).astype(np.float32)
     q = scipy.special.softmax(y, -1)

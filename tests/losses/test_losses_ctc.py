@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import torch
 
 from eqopt import losses
 
@@ -29,6 +28,7 @@ def problem(seed, frames=(12, 7, 10, 12), labels=(4, 2, 0, 3), classes=6, blank_
 
 
 def by_torch(logits, logit_paddings, labels, label_paddings, blank_id=0):
+    torch = pytest.importorskip("torch")
     x = torch.tensor(logits, requires_grad=True)
     loss = torch.nn.functional.ctc_loss(
         torch.nn.functional.log_softmax(x, -1).transpose(0, 1),
@@ -49,6 +49,7 @@ def value_and_grad(*example, blank_id=0):
     return value, vjp(jnp.ones_like(value))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blank_id", [0, 2, 5])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_right_by_torch(seed, blank_id):
@@ -197,6 +198,7 @@ def test_impossible_classes():
     assert jnp.all(jnp.isfinite(grad))
 
 
+@pytest.mark.slow
 def test_large_logits():
     logits, *rest = problem(0)
     loss, grad = value_and_grad(logits * 300, *rest)

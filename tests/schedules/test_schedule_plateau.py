@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 import eqopt
 from eqopt.schedules import ReduceOnPlateau
@@ -41,9 +40,11 @@ def rates(schedule, losses=LOSSES):
     return jax.lax.scan(step, schedule.init(), jnp.asarray(losses))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cooldown", [0, 2])
 @pytest.mark.parametrize("threshold", [1e-4, 0.1])
 def test_as_in_torch(cooldown, threshold):
+    torch = pytest.importorskip("torch")
     opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.5)
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
         opt, factor=0.3, patience=2, threshold=threshold, cooldown=cooldown

@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from torch.optim import lr_scheduler
 
 from eqopt import schedules
 
+
+torch = pytest.importorskip("torch")
+lr_scheduler = torch.optim.lr_scheduler
+pytestmark = pytest.mark.slow
 
 RATE = 0.5
 
