@@ -32,9 +32,7 @@ from .subjects import (
 
 SLOW = pytest.mark.slow
 
-# The quick set asks this of every row,
-ALWAYS = {"test_shapes_and_dtypes_stay"}
-# and these of none: they take long, or fail as a rule only where another law does, too.
+# Laws that the quick set does not ask of the building blocks: they take long, or fail as a rule only where another law does, too.
 LONG_TAIL = {
     "test_eager_is_jitted",
     "test_float16_zero_gradients",
@@ -46,6 +44,7 @@ LONG_TAIL = {
     "test_scan",
     "test_state_is_sharded_like_parameters",
     "test_vmap",
+    "test_whole_models",
 }
 
 
@@ -53,9 +52,7 @@ def law(test):
     """Runs a test over the registry; exemptions stand in the rows."""
     params = []
     for row in REGISTRY:
-        is_quick = test.__name__ in ALWAYS or (
-            row.name in TELLING and test.__name__ not in LONG_TAIL
-        )
+        is_quick = row.name in TELLING and test.__name__ not in LONG_TAIL
         marks = [] if is_quick else [SLOW]
         if test.__name__ not in row.exempt:
             params.append(pytest.param(row, id=row.name, marks=marks))
