@@ -32,7 +32,8 @@ from .subjects import (
 
 SLOW = pytest.mark.slow
 
-# Laws that the quick set does not ask of the building blocks: they take long, or fail as a rule only where another law does, too.
+# The quick set asks the laws of the building blocks, but for these: they take long, or
+# fail as a rule only where another law does, too.
 LONG_TAIL = {
     "test_eager_is_jitted",
     "test_float16_zero_gradients",
