@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -30,17 +31,54 @@ def check_range(
     """
     check_scalar(owner, name)
     value = getattr(owner, name)
-    if isinstance(value, Tracer) or callable(value):
+    if not callable(value):
+        check_interval(
+            type(owner).__name__,
+            name,
+            value,
+            low,
+            high,
+            includes_low=includes_low,
+            includes_high=includes_high or high == math.inf,
+        )
+
+
+def check_interval(
+    owner: str,
+    name: str,
+    value: Any,
+    low: float | int,
+    high: float | int = math.inf,
+    *,
+    includes_low: bool = True,
+    includes_high: bool = True,
+) -> None:
+    """Raises a `ValueError` unless the number is in the interval. NaN is in none."""
+    if isinstance(value, Tracer):
         return
     value = np.asarray(value)  # an array's comparison would be traced under `jit`
     is_high_enough = value >= low if includes_low else value > low
-    is_low_enough = value <= high if includes_high or high == math.inf else value < high
+    is_low_enough = value <= high if includes_high else value < high
     if not (is_high_enough and is_low_enough):
-        left, right = "(["[includes_low], ")]"[includes_high]
+        left = "(["[includes_low and low > -math.inf]
+        right = ")]"[includes_high and high < math.inf]
         raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be in {left}{low}, {high}{right}, "
-            f"but is {value}."
+            f"{owner}: `{name}` must be in {left}{low}, {high}{right}, but is {value}."
         )
+
+
+def check_integer(owner: str, name: str, value: Any, low: int) -> int:
+    """`value` as a Python integer; raises unless it is one, of at least `low`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < low:
+        raise ValueError(
+            f"{owner}: `{name}` must be a Python integer of at least {low}, but is "
+            f"{value!r}. It decides what is compiled: under `jax.jit` it is static."
+        )
+    return number
 
 
 def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
@@ -139,6 +177,7 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
 
 
 _EXTRAS = {
+    "grad": "the gradient at the parameters",
     "grad_fn": "the gradients as a function of the parameters",
     "sample_size": "the number of gradients whose mean the updates are",
     "sum_sq_diff_grads": "the sums of their squared differences from that mean",

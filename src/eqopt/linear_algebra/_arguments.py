@@ -1,12 +1,11 @@
 """Checks of what users pass; the values of traced arrays are let through."""
 
-import math
-import operator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+
+from .._checks import check_interval
 
 
 def check_array(owner: str, name: str, value: Any, ndims: tuple[int, ...]) -> None:
@@ -46,20 +45,6 @@ def check_square(owner: str, name: str, matrix: Any) -> None:
         )
 
 
-def check_integer(owner: str, name: str, value: Any, low: int) -> int:
-    """`value` as a Python integer; raises unless it is one, of at least `low`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < low:
-        raise ValueError(
-            f"{owner}: `{name}` must be a Python integer of at least {low}, but is "
-            f"{value!r}. It decides what is compiled: under `jax.jit` it is static."
-        )
-    return number
-
-
 def check_scalar(owner: str, name: str, value: Any, includes_zero: bool = True) -> None:
     """Raises unless `value` is a finite real number or 0-d array, not negative."""
     if np.ndim(value) != 0:
@@ -67,9 +52,6 @@ def check_scalar(owner: str, name: str, value: Any, includes_zero: bool = True) 
             f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
             f"{np.shape(value)}."
         )
-    if isinstance(value, Tracer):
-        return
-    is_high_enough = value >= 0 if includes_zero else value > 0
-    if not (is_high_enough and math.isfinite(value)):
-        low = "[0" if includes_zero else "(0"
-        raise ValueError(f"{owner}: `{name}` must be in {low}, inf), but is {value}.")
+    check_interval(
+        owner, name, value, 0, includes_low=includes_zero, includes_high=False
+    )

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from .._checks import check_integer
 from .._types import RealScalarLike
 from ..numerics import common_dtype
-from ._arguments import check_integer, check_real, check_scalar, check_square
+from ._arguments import check_real, check_scalar, check_square
 from ._power_iteration import power_iteration
 
 

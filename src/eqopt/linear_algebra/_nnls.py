@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from .._checks import check_integer
 from .._types import RealScalarLike
 from ..numerics import common_dtype
-from ._arguments import check_array, check_integer, check_real, check_scalar
+from ._arguments import check_array, check_real, check_scalar
 
 
 def nnls(

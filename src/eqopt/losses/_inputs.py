@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
+from .._checks import check_interval
 from .._types import RealScalarLike
 from ..numerics import common_dtype
 
@@ -45,7 +45,7 @@ def as_scalar(
     includes_low: bool = True,
     includes_high: bool = True,
 ) -> Float[Array, ""]:
-    """A number in a range, both ends of which belong to it unless said otherwise.
+    """A finite number in a range, of which both ends are part unless said otherwise.
 
     The value of a traced one is let through.
     """
@@ -54,17 +54,15 @@ def as_scalar(
             f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
             f"{jnp.shape(value)}. For several, map over them: `jax.vmap`."
         )
-    if not isinstance(value, Tracer):
-        number = float(value)
-        is_high_enough = number >= low if includes_low else number > low
-        is_low_enough = number <= high if includes_high else number < high
-        if not (is_high_enough and is_low_enough and np.isfinite(number)):
-            left = "(["[includes_low and bool(np.isfinite(low))]
-            right = ")]"[includes_high and bool(np.isfinite(high))]
-            raise ValueError(
-                f"{owner}: `{name}` must be in {left}{low}, {high}{right}, but is "
-                f"{number}."
-            )
+    check_interval(
+        owner,
+        name,
+        value,
+        low,
+        high,
+        includes_low=includes_low and low > -np.inf,
+        includes_high=includes_high and high < np.inf,
+    )
     return jnp.asarray(value).astype(dtype)
 
 

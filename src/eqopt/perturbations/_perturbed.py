@@ -1,6 +1,5 @@
 """The mean of a function over perturbations of its argument, with its derivatives."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,9 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import check_integer, check_interval
 from .._leaves import parameters
 from .._random import split_like
 from .._types import Key, RealScalarLike
@@ -193,19 +192,12 @@ def _check_argument(arrays: PyTree) -> None:
 
 
 def _check(num_samples: Any, sigma: Any) -> None:
-    if isinstance(num_samples, bool) or num_samples < 1:
-        raise ValueError(
-            "make_perturbed_fun: `num_samples` must be a Python integer of at least 1, "
-            f"but is {num_samples!r}."
-        )
+    check_integer("make_perturbed_fun", "num_samples", num_samples, 1)
     if np.ndim(sigma) != 0:
         raise ValueError(
             "make_perturbed_fun: `sigma` must be a number or a 0-d array, but has shape "
             f"{np.shape(sigma)}."
         )
-    if not isinstance(sigma, Tracer) and not (
-        0 < np.asarray(sigma) < math.inf  # an array's comparison would be traced
-    ):
-        raise ValueError(
-            f"make_perturbed_fun: `sigma` must be in (0, inf), but is {sigma}."
-        )
+    check_interval(
+        "make_perturbed_fun", "sigma", sigma, 0, includes_low=False, includes_high=False
+    )

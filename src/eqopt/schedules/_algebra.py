@@ -1,11 +1,12 @@
 """Schedules made of others by arithmetic."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import chain
 from operator import add, mul
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -23,7 +24,33 @@ from ._validation import (
 )
 
 
-class Sum(AbstractSchedule):
+class _AbstractReduction(AbstractSchedule):
+    """Schedules whose values are joined by an operator."""
+
+    schedules: tuple[Schedule, ...]
+    _operator: eqx.AbstractClassVar[Callable[[Any, Any], Any]]
+
+    # The parts are checked here, all of them and with better words than beartype's.
+    def __init__(self, schedules: Iterable[Any]):
+        self.schedules = tuple(schedules)
+
+    def __check_init__(self):
+        if not self.schedules:
+            raise ValueError(
+                f"{type(self).__name__}: `schedules` must have at least one schedule, "
+                "but is empty."
+            )
+        check_schedules(self, self.schedules)
+
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        count = as_count(count)
+        values = [schedule(count) for schedule in self.schedules]
+        for i, value in enumerate(values):
+            check_value(self, f"schedules[{i}]", value)
+        return reduce(self._operator, _common(*values))
+
+
+class Sum(_AbstractReduction):
     r"""The sum of schedules: $s(t) = \sum_i s_i(t)$.
 
     This is what `a + b` gives, where one of both may be a number or a function.
@@ -39,20 +66,10 @@ class Sum(AbstractSchedule):
     if one of them gives something else than a real number.
     """
 
-    schedules: tuple[Schedule, ...]
-
-    # The parts are checked below, all of them and with better words than beartype's.
-    def __init__(self, schedules: Iterable[Any]):
-        self.schedules = tuple(schedules)
-
-    def __check_init__(self):
-        _check_parts(self)
-
-    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return reduce(add, _values(self, self.schedules, count))
+    _operator = add
 
 
-class Product(AbstractSchedule):
+class Product(_AbstractReduction):
     r"""The product of schedules: $s(t) = \prod_i s_i(t)$.
 
     This is what `a * b` gives, where one of both may be a number or a function.
@@ -68,17 +85,7 @@ class Product(AbstractSchedule):
     if one of them gives something else than a real number.
     """
 
-    schedules: tuple[Schedule, ...]
-
-    # The parts are checked below, all of them and with better words than beartype's.
-    def __init__(self, schedules: Iterable[Any]):
-        self.schedules = tuple(schedules)
-
-    def __check_init__(self):
-        _check_parts(self)
-
-    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return reduce(mul, _values(self, self.schedules, count))
+    _operator = mul
 
 
 class Clipped(AbstractSchedule):
@@ -128,25 +135,6 @@ class Clipped(AbstractSchedule):
         if self.max_value is not None:
             value = jnp.minimum(value, bounds[-1])
         return value
-
-
-def _check_parts(owner: Sum | Product) -> None:
-    if not owner.schedules:
-        raise ValueError(
-            f"{type(owner).__name__}: `schedules` must have at least one schedule, but "
-            "is empty."
-        )
-    check_schedules(owner, owner.schedules)
-
-
-def _values(
-    owner: AbstractSchedule, schedules: tuple[Schedule, ...], count: IntScalarLike
-) -> list[Float[Array, ""]]:
-    count = as_count(count)
-    values = [schedule(count) for schedule in schedules]
-    for i, value in enumerate(values):
-        check_value(owner, f"schedules[{i}]", value)
-    return _common(*values)
 
 
 def _common(*values: Any) -> list[Float[Array, ""]]:

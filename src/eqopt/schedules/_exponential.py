@@ -41,26 +41,7 @@ def exponential(
     return jnp.where(decay_rate < 1, upper, lower)
 
 
-@partial(jax.jit, static_argnames="staircase")
-def _exponential_decay(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    decay_rate: Float[Array, ""],
-    end_value: Float[Array, ""] | None,
-    transition_steps: Int[Array, ""],
-    transition_begin: Int[Array, ""],
-    *,
-    staircase: bool,
-) -> Float[Array, ""]:
-    return exponential(
-        count,
-        init_value,
-        decay_rate,
-        end_value,
-        transition_steps,
-        transition_begin,
-        staircase,
-    )
+_exponential = jax.jit(exponential, static_argnames="staircase")
 
 
 @partial(jax.jit, static_argnames="staircase")
@@ -134,7 +115,7 @@ class ExponentialDecay(AbstractSchedule):
         _check_decay(self)
 
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return _exponential_decay(
+        return _exponential(
             as_count(count),
             *as_reals(self, "init_value", "decay_rate", "end_value"),
             *as_integers(self, "transition_steps", "transition_begin"),
@@ -227,7 +208,7 @@ class Step(AbstractSchedule):
 
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         count = as_count(count)
-        return _exponential_decay(
+        return _exponential(
             count,
             *as_reals(self, "init_value", "gamma"),
             None,

@@ -20,7 +20,7 @@ from ._validation import check_ascending, check_choice, check_finite, is_real
 
 
 # How much of an interval is left when the fraction `x` of it has passed.
-_INTERPOLATIONS = {
+LEFT = {
     "linear": lambda x: 1 - x,
     "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),
 }
@@ -43,7 +43,7 @@ def interpolate(
     j = jnp.minimum(i + 1, last)
     elapsed = jnp.where(i < last, count - starts[i], 0).astype(heights.dtype)
     steps = jnp.maximum(starts[j] - starts[i], 1).astype(heights.dtype)
-    left = _INTERPOLATIONS[interpolate_type](elapsed / steps)
+    left = LEFT[interpolate_type](elapsed / steps)
     # Exactly the one at the beginning, exactly the other at the end.
     return heights[i] * left + heights[j] * (1 - left)
 
@@ -73,19 +73,6 @@ def _piecewise_interpolate(
 ) -> Float[Array, ""]:
     values = tuple(accumulate((init_value, *scales), mul))
     return interpolate(count, values, boundaries, interpolate_type)
-
-
-@jax.jit
-def _multi_step(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    gamma: Float[Array, ""],
-    milestones: tuple[Int[Array, ""], ...],
-) -> Float[Array, ""]:
-    value = init_value
-    for milestone in milestones:
-        value = jnp.where(count < milestone, value, value * gamma)
-    return value
 
 
 Pairs = tuple[tuple[IntScalarLike, RealScalarLike], ...]
@@ -206,7 +193,7 @@ class PiecewiseInterpolate(AbstractSchedule):
         self.boundaries_and_scales = _sorted_pairs(boundaries_and_scales)
 
     def __check_init__(self):
-        check_choice(self, "interpolate_type", _INTERPOLATIONS)
+        check_choice(self, "interpolate_type", LEFT)
         check_finite(self, "init_value")
         _check_pairs(self)
 
@@ -258,8 +245,10 @@ class MultiStep(AbstractSchedule):
         check_ascending(self, "milestones", self.milestones, 0)
 
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return _multi_step(
+        init_value, gamma = as_reals(self, "init_value", "gamma")
+        return _piecewise_constant(
             as_count(count),
-            *as_reals(self, "init_value", "gamma"),
+            init_value,
+            (gamma,) * len(self.milestones),
             *as_integers(self, "milestones"),
         )

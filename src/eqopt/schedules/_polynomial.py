@@ -51,7 +51,7 @@ def polynomial(
 
 
 # Outside `jit` one kernel per schedule, and no numbers in the cache key.
-_line = jax.jit(line)
+compiled_line = jax.jit(line)
 _polynomial = jax.jit(polynomial)
 
 
@@ -90,7 +90,7 @@ class Linear(AbstractSchedule):
             check_steps(self, name, 0)
 
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return _line(
+        return compiled_line(
             as_count(count),
             *as_reals(self, "init_value", "end_value"),
             *as_integers(self, "transition_steps", "transition_begin"),

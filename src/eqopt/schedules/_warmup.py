@@ -10,27 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
 from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
-from ._polynomial import line
+from ._piecewise import LEFT
+from ._polynomial import compiled_line, line
 from ._schedule import AbstractSchedule
 from ._validation import check_choice, check_finite, check_steps, fits
 
 
 # How much is left when the fraction `x` of a cool-down has passed.
-_COOLDOWNS = {
-    "linear": lambda x: 1 - x,
-    "1-sqrt": lambda x: 1 - jnp.sqrt(x),
-    "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),
-}
-
-
-@jax.jit
-def _warmup_constant(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    peak_value: Float[Array, ""],
-    warmup_steps: Int[Array, ""],
-) -> Float[Array, ""]:
-    return line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
+_COOLDOWNS = LEFT | {"1-sqrt": lambda x: 1 - jnp.sqrt(x)}
 
 
 @partial(jax.jit, static_argnames="cooldown")
@@ -103,10 +90,11 @@ class WarmupConstant(AbstractSchedule):
         check_steps(self, "warmup_steps", 0)
 
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return _warmup_constant(
+        return compiled_line(
             as_count(count),
             *as_reals(self, "init_value", "peak_value"),
             *as_integers(self, "warmup_steps"),
+            as_count(0),
         )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._leaves import parameters
 from .._types import Params, Updates
-from ..microbatching import AccumulationType, microbatch
+from ..microbatching import AccumulationType, micro_vmap
 from ..numerics import abs_sq, common_dtype
 from ._loss import loss_of_arrays
 
@@ -95,10 +95,6 @@ def fisher_diag(
         )
         return jtu.tree_map(_square, jax.grad(value)(arrays))
 
-    def mean_squares(*batch: Any) -> PyTree:
-        rows = eqx.filter_vmap(squares)(*batch)
-        return jtu.tree_map(lambda x: jnp.mean(x, axis=0), rows)
-
     if not per_example:
         if microbatch_size is not None:
             raise ValueError(
@@ -108,16 +104,15 @@ def fisher_diag(
             )
         return _narrow(squares(*args), arrays)
     batch = jtu.tree_map(lambda x: jnp.asarray(x) if _is_numpy(x) else x, args)
-    argnums = [
-        i for i, x in enumerate(batch) if any(map(eqx.is_array, jtu.tree_leaves(x)))
-    ]
-    if not argnums:
+    if not any(map(eqx.is_array, jtu.tree_leaves(batch))):
         raise ValueError(
             "fisher_diag: `per_example=True` needs a batch, but there is no array in "
             f"`args`, which are {args!r}. Pass arrays with the examples along the first "
             "axis after `params`."
         )
-    mean = microbatch(mean_squares, argnums, microbatch_size, AccumulationType.MEAN)
+    mean = micro_vmap(
+        squares, microbatch_size=microbatch_size, accumulator=AccumulationType.MEAN
+    )
     return _narrow(mean(*batch), arrays)
 
 

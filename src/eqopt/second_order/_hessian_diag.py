@@ -1,6 +1,5 @@
 """The diagonal of the Hessian: entry by entry, or estimated."""
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
+from .._checks import check_integer
 from .._leaves import parameters
 from .._types import Key, Params, Updates
 from ..numerics import common_dtype
@@ -88,7 +88,7 @@ def hessian_diag(
     """
     arrays = parameters(params)
     value = loss_of_arrays("hessian_diag", "loss", loss, params, args)
-    _check_positive("batch_size", batch_size)
+    check_integer("hessian_diag", "batch_size", batch_size, 1)
     if num_samples is None:
         if key is not None:
             raise ValueError(
@@ -96,7 +96,7 @@ def hessian_diag(
                 "which is the exact diagonal. Pass `num_samples=1` or more, or no `key`."
             )
         return _exact(value, arrays, batch_size)
-    _check_positive("num_samples", num_samples)
+    check_integer("hessian_diag", "num_samples", num_samples, 1)
     if key is None:
         raise ValueError(
             f"hessian_diag: the estimate with `num_samples={num_samples}` needs a `key` "
@@ -152,15 +152,3 @@ def _estimate(value: Callable[[PyTree], Any], arrays: PyTree, keys: Any) -> PyTr
 
 def _wide(p: Inexact[Array, "..."]) -> Any:
     return common_dtype(jnp.finfo(p.dtype).dtype, jnp.float32)
-
-
-def _check_positive(name: str, value: Any) -> None:
-    try:
-        is_right = not isinstance(value, bool) and operator.index(value) >= 1
-    except TypeError:
-        is_right = False
-    if not is_right:
-        raise ValueError(
-            f"hessian_diag: `{name}` must be a Python integer of at least 1, but is "
-            f"{value!r}. It decides what is compiled: under `jax.jit` it is static."
-        )
