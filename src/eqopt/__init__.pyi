@@ -41,6 +41,19 @@ from ._dimension_numbers import (
 from ._equations import (
     equation as equation,
 )
+from ._linesearch.backtracking import (
+    BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
+    ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
+    ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
+)
+from ._linesearch.value_and_grad import (
+    value_and_grad_from_state as value_and_grad_from_state,
+)
+from ._linesearch.zoom import (
+    ScaleByZoomLinesearch as ScaleByZoomLinesearch,
+    ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
+    ZoomLinesearchInfo as ZoomLinesearchInfo,
+)
 from ._optimizers.acprop import (
     ACProp as ACProp,
     ScaleByACProp as ScaleByACProp,
@@ -129,6 +142,11 @@ from ._optimizers.lamb import (
 )
 from ._optimizers.lars import (
     LARS as LARS,
+)
+from ._optimizers.lbfgs import (
+    LBFGS as LBFGS,
+    ScaleByLBFGS as ScaleByLBFGS,
+    ScaleByLBFGSState as ScaleByLBFGSState,
 )
 from ._optimizers.lion import (
     Lion as Lion,

@@ -97,7 +97,7 @@ LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 
 class Evaluated(AbstractTransformation):
-    """Hands down extra arguments: the `value` of a loss, `value_fn` and `grad_fn`."""
+    """Hands down extra arguments: a loss with its value and gradient."""
 
     inner: AbstractTransformation
 
@@ -116,10 +116,12 @@ class Evaluated(AbstractTransformation):
 
 def _evaluated(params):
     value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
+    grad_fn = eqx.filter_grad(value_fn)
     return {
         "value": value_fn(params),
+        "grad": grad_fn(params),
         "value_fn": value_fn,
-        "grad_fn": eqx.filter_grad(value_fn),
+        "grad_fn": grad_fn,
     }
 
 

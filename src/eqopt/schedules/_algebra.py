@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import chain
 from operator import add, mul
-from typing import Any
+from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -28,7 +27,7 @@ class _AbstractReduction(AbstractSchedule):
     """Schedules whose values are joined by an operator."""
 
     schedules: tuple[Schedule, ...]
-    _operator: eqx.AbstractClassVar[Callable[[Any, Any], Any]]
+    _operator: ClassVar[Callable[[Any, Any], Any]]
 
     # The parts are checked here, all of them and with better words than beartype's.
     def __init__(self, schedules: Iterable[Any]):
@@ -154,4 +153,4 @@ def operand(x: Any) -> Any:
 def flattened(kind: type[Sum] | type[Product], *operands: Any) -> Sum | Product:
     """Their sum or product, without sums in sums or products in products."""
     parts = [x.schedules if isinstance(x, kind) else (x,) for x in operands]
-    return kind(chain.from_iterable(parts))
+    return kind(tuple(chain.from_iterable(parts)))

@@ -1,0 +1,248 @@
+"""Step sizes that make the loss fall enough."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from .._checks import check_count, check_range
+from .._equations import compute_dtype
+from .._leaves import parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractFused, check_state
+from .._types import Hyperparameter, Params, State, Updates
+from ..tree import zeros_like
+from .interval import choose
+from .line import Line, kept, make_line, move
+
+
+class BacktrackingLinesearchInfo(eqx.Module):
+    """How a search went.
+
+    **Attributes:**
+
+    - `num_linesearch_steps`: how often the loss was evaluated.
+    - `decrease_error`: by how much the last step size that was tried misses sufficient
+        decrease; 0 if it does not.
+
+    An int32 and a floating 0-d array.
+    """
+
+    num_linesearch_steps: Int[Array, ""]
+    decrease_error: Float[Array, ""]
+
+
+class ScaleByBacktrackingLinesearchState(eqx.Module):
+    """What the last search found.
+
+    **Attributes:**
+
+    - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
+    - `value`: the loss at the new parameters; infinite before the first step.
+    - `grad`: its gradient there, of the shapes and dtypes of the parameters; `None`
+        without `store_grad`.
+    - `guess`: the step size to begin with next time, before `increase_factor`.
+    - `info`: an [`eqopt.BacktrackingLinesearchInfo`][].
+
+    Numbers are 0-d arrays of at least float32.
+    """
+
+    learning_rate: Float[Array, ""]
+    value: Float[Array, ""]
+    grad: Updates | None
+    guess: Float[Array, ""]
+    info: BacktrackingLinesearchInfo
+
+
+class ScaleByBacktrackingLinesearch(AbstractFused):
+    r"""Scales updates so that the loss falls enough.
+
+    It takes the first of the step sizes $\eta = \eta_0, d \eta_0, d^2 \eta_0, …$ along
+    the updates $u$ with
+
+    $$f(p + \eta u) \le (1 + \delta) f(p) + c_1 \eta \langle u, \nabla f(p) \rangle
+        + \epsilon,$$
+
+    sufficient decrease, or Armijo's condition. $\eta_0$ is the last step size times
+    `increase_factor`, but at most `max_learning_rate`.
+
+    If none is good but the last one makes the loss smaller, that one is taken. Otherwise,
+    as when the updates lead uphill or all values are NaN, the parameters stay,
+    and `learning_rate` in the state is 0; the next search goes on where this one ended.
+    (Optax takes the last step size also if it makes the loss larger.)
+
+    !!! example
+
+        ```python
+        opt = eqopt.Chain(eqopt.SGD(1.0), eqopt.ScaleByBacktrackingLinesearch(15))
+
+        @eqx.filter_jit
+        def train_step(batch, model, state):
+            value_fn = lambda model: loss_fn(model, batch)
+            value, grads = eqx.filter_value_and_grad(value_fn)(model)
+            return opt.step(
+                grads, state, model, value=value, grad=grads, value_fn=value_fn
+            )
+        ```
+
+    `update` and `step` need three extra arguments: `value`, the loss at the parameters;
+    `grad`, its gradient there as `eqx.filter_grad` gives it; and `value_fn`, the loss as
+    a function of the whole model, on the same batch. Put the search last in a chain: what
+    comes after it leaves the point that was evaluated. The step size counts as a constant
+    in derivatives of the step. Use it under `eqx.filter_jit`: outside, the search is
+    compiled anew for each new `value_fn`.
+
+    **Arguments:**
+
+    - `max_backtracking_steps`: how often to make the step size smaller, at most: an
+        integer of at least 0.
+    - `slope_rtol`: $c_1 \in (0, 1)$.
+    - `decrease_factor`: $d \in (0, 1)$.
+    - `increase_factor`: at least 1; may be infinite, which is to begin with
+        `max_learning_rate` each time.
+    - `max_learning_rate`: the largest step size, above 0.
+    - `atol`: $\epsilon \ge 0$.
+    - `rtol`: $\delta \ge 0$.
+    - `store_grad`: whether to keep the gradient at the new parameters, for
+        [`eqopt.value_and_grad_from_state`][] to take it from there: for a loss that is
+        the same in each step.
+    - `verbose`: whether to print what happened when a search fails.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, if `update` was not given
+    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
+    number.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{vaswani2019painless,
+            author = {Vaswani, Sharan and Mishkin, Aaron and Laradji, Issam and
+                      Schmidt, Mark and Gidel, Gauthier and Lacoste-Julien, Simon},
+            title = {Painless Stochastic Gradient: Interpolation, Line-Search, and
+                     Convergence Rates},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2019},
+        }
+        ```
+    """
+
+    max_backtracking_steps: int | Int[Array, ""]
+    slope_rtol: Hyperparameter = 1e-4
+    decrease_factor: Hyperparameter = 0.8
+    increase_factor: Hyperparameter = 1.5
+    max_learning_rate: Hyperparameter = 1.0
+    atol: Hyperparameter = 0.0
+    rtol: Hyperparameter = 0.0
+    store_grad: bool = eqx.field(static=True, default=False)
+    verbose: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        check_count(self, "max_backtracking_steps", 0)
+        for name in ("slope_rtol", "decrease_factor"):
+            check_range(self, name, 0, 1, includes_low=False)
+        check_range(self, "increase_factor", 1)
+        check_range(self, "max_learning_rate", 0, includes_low=False)
+        for name in ("atol", "rtol"):
+            check_range(self, name, 0)
+
+    def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
+        dtype = compute_dtype(parameters(params))
+        one, infinity = jnp.ones((), dtype), jnp.full((), jnp.inf, dtype)
+        return ScaleByBacktrackingLinesearchState(
+            one,
+            infinity,
+            zeros_like(params) if self.store_grad else None,
+            jnp.copy(one),
+            BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), jnp.copy(infinity)),
+        )
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        line = make_line(self, pipeline.flush(), pipeline.params, pipeline.extra)
+        atol = line.constant(self.atol)
+        last = self._search(line, state.guess, atol)
+        is_good = last.decrease_error <= atol
+        is_taken = is_good | (last.value < line.value)
+        if self.verbose:
+            _report(last, line, is_good, is_taken)
+        value, grad = choose(is_taken, (last.value, last.grad), (line.value, line.grad))
+        learning_rate = jnp.where(is_taken, last.step_size, 0)
+        shared = {"step_size": learning_rate}
+        pipeline.push("ScaleByBacktrackingLinesearch", Leafwise(move, shared=shared))
+        return lambda: ScaleByBacktrackingLinesearchState(
+            learning_rate,
+            value,
+            kept(grad, state.grad) if self.store_grad else None,
+            last.step_size,
+            BacktrackingLinesearchInfo(last.evaluations, last.decrease_error),
+        )
+
+    def _search(
+        self, line: Line, guess: Float[Array, ""], atol: Float[Array, ""]
+    ) -> "_Trial":
+        real = line.constant
+        most = jnp.asarray(self.max_backtracking_steps, jnp.int32)
+        first = jnp.minimum(
+            real(self.increase_factor) * real(guess), real(self.max_learning_rate)
+        )
+
+        def decrease_error(step_size, value):
+            bound = (1 + real(self.rtol)) * line.value
+            bound += real(self.slope_rtol) * step_size * line.slope
+            error = value - bound
+            return jnp.where(jnp.isnan(error), jnp.inf, jnp.maximum(error, 0))
+
+        def body(now: _Trial) -> _Trial:
+            shrunk = real(self.decrease_factor) * now.step_size
+            step_size = jnp.where(now.evaluations > 0, shrunk, now.step_size)
+            if not self.store_grad:
+                value, grad = line.value_at(step_size), now.grad
+                error = decrease_error(step_size, value)
+            else:
+                value, pullback = line.value_and_pullback_at(step_size)
+                error = decrease_error(step_size, value)
+                is_last = (error <= atol) | (now.evaluations >= most)
+                # Half of the work for those that are not the last.
+                grad = lax.cond(is_last, pullback, lambda: now.grad)
+            return _Trial(step_size, value, grad, error, now.evaluations + 1)
+
+        none = _Trial(
+            first, line.value, line.grad, jnp.full_like(first, jnp.inf), jnp.int32(0)
+        )
+        return lax.while_loop(
+            lambda now: ~(now.decrease_error <= atol) & (now.evaluations <= most),
+            body,
+            none,
+        )
+
+
+class _Trial(NamedTuple):
+    step_size: Float[Array, ""]
+    value: Float[Array, ""]
+    grad: Updates
+    decrease_error: Float[Array, ""]
+    evaluations: Int[Array, ""]
+
+
+def _report(last: _Trial, line: Line, is_good: Any, is_taken: Any) -> None:
+    message = (
+        "ScaleByBacktrackingLinesearch: no step size makes the loss fall enough after "
+        "{count} evaluations. The loss is {value} and its slope along the updates "
+        "{slope}; the last step size was {last}, with an error of {decrease}. It was "
+        "taken: {taken}."
+    )
+    numbers: dict[str, Any] = {
+        "count": last.evaluations,
+        "value": line.value,
+        "slope": line.slope,
+        "last": last.step_size,
+        "decrease": last.decrease_error,
+        "taken": is_taken,
+    }
+    jax.lax.cond(is_good, lambda: None, lambda: jax.debug.print(message, **numbers))

@@ -1,0 +1,226 @@
+"""The search for a step size with the strong Wolfe conditions, as in the textbook.
+
+First the step size grows until there is an interval that must contain such a step size.
+Then the interval shrinks round it. Nocedal and Wright call the two algorithms 3.5 and
+3.6; the interpolation is that of SciPy.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from .._types import Updates
+from .line import Line
+
+
+class Criteria(eqx.Module):
+    r"""What a step size $\eta$ has to fulfil; errors are zero if it does.
+
+    With $\varphi_0$ and $\varphi_0'$ at the beginning of the line,
+
+    $$\varphi(\eta) \le \varphi_0 + c_1 \eta \varphi_0', \qquad
+      |\varphi'(\eta)| \le c_2 |\varphi_0'|.$$
+
+    Where $\varphi$ is so flat that the first one is lost in rounding,
+    $\varphi(\eta) \le \varphi_0 + c_3 |\varphi_0|$, Hager and Zhang ask the slope
+    instead, $\varphi'(\eta) \le (2 c_1 - 1) \varphi_0'$.
+    """
+
+    slope_rtol: Float[Array, ""]
+    curv_rtol: Float[Array, ""]
+    approx_dec_rtol: Float[Array, ""] | None
+
+    def decrease_error(self, line: Line, trial: "Point") -> Float[Array, ""]:
+        c1, c3 = self.slope_rtol, self.approx_dec_rtol
+        error = trial.value - line.value - c1 * trial.step_size * line.slope
+        if c3 is not None:
+            steepness = trial.slope - (2 * c1 - 1) * line.slope
+            height = trial.value - line.value - c3 * jnp.abs(line.value)
+            error = jnp.minimum(jnp.maximum(steepness, height), error)
+        return _positive(error)
+
+    def curvature_error(self, line: Line, trial: "Point") -> Float[Array, ""]:
+        # Infinity times zero is no number, but any slope is small enough for infinity.
+        bound = jnp.where(jnp.isinf(self.curv_rtol), jnp.inf, jnp.abs(line.slope))
+        bound = jnp.where(jnp.isinf(bound), bound, self.curv_rtol * jnp.abs(line.slope))
+        return _positive(jnp.abs(trial.slope) - bound)
+
+
+class Point(eqx.Module):
+    """A step size, and what the loss is there."""
+
+    step_size: Float[Array, ""]
+    value: Float[Array, ""]
+    slope: Float[Array, ""]
+
+
+class Search(eqx.Module):
+    """Where a search stands.
+
+    `safe` is the step size to fall back on, and `grad` its gradient: at first that of no
+    step at all. Once `done`, `trial` is the result, and `grad` belongs to it.
+    """
+
+    count: Int[Array, ""]
+    trial: Point
+    low: Point
+    high: Point
+    reference: Point
+    safe: Point
+    grad: Updates
+    decrease_error: Float[Array, ""]
+    curvature_error: Float[Array, ""]
+    is_interval: Bool[Array, ""]
+    is_done: Bool[Array, ""]
+    has_failed: Bool[Array, ""]
+
+    @property
+    def result(self) -> Point:
+        return choose(self.is_done, self.trial, self.safe)
+
+
+def search(
+    line: Line,
+    criteria: Criteria,
+    guess: Float[Array, ""],
+    max_steps: Int[Array, ""],
+    max_step_size: Float[Array, ""],
+    tol: Float[Array, ""],
+    increase_factor: Float[Array, ""],
+    precision: Float[Array, ""],
+) -> Search:
+    """Looks for a step size along `line`, from `guess` on.
+
+    Along a direction that does not go down there is nothing to look for.
+    """
+    start = Point(jnp.zeros_like(line.value), line.value, line.slope)
+    false = jnp.asarray(False)
+    first = Search(
+        count=jnp.zeros((), jnp.int32),
+        trial=start,
+        low=start,
+        high=start,
+        reference=start,
+        safe=start,
+        grad=line.grad,
+        decrease_error=criteria.decrease_error(line, start),
+        curvature_error=criteria.curvature_error(line, start),
+        is_interval=false,
+        is_done=false,
+        has_failed=~(line.slope < 0) | (max_steps < 1),
+    )
+
+    def body(now: Search) -> Search:
+        grown = jnp.where(now.count == 0, guess, increase_factor * now.trial.step_size)
+        is_longest = grown >= max_step_size
+        step_size = jnp.where(
+            now.is_interval, _inside(now), jnp.minimum(grown, max_step_size)
+        )
+        value, slope, grad = line.value_and_grad_at(step_size)
+        trial = Point(step_size, value, slope)
+        decrease_error = criteria.decrease_error(line, trial)
+        curvature_error = criteria.curvature_error(line, trial)
+        is_good = jnp.maximum(decrease_error, curvature_error) <= tol
+        is_low_enough = decrease_error <= tol
+
+        *first_interval, is_found = _grow(now, trial, decrease_error)
+        part = _shrink(now, trial, decrease_error)
+        low, high, reference = choose(now.is_interval, part, tuple(first_interval))
+        is_interval = now.is_interval | is_found | is_good
+        is_done = is_good | (~is_interval & is_longest)
+        is_safe = is_low_enough & (~now.is_interval | (value < now.safe.value))
+        safe = choose(is_safe, trial, now.safe)
+        is_too_small = now.is_interval & (
+            jnp.abs(now.high.step_size - now.low.step_size) <= precision
+        )
+        is_over = (now.count + 1 >= max_steps) | (is_too_small & (safe.step_size > 0))
+        return Search(
+            count=now.count + 1,
+            trial=trial,
+            low=low,
+            high=high,
+            reference=reference,
+            safe=safe,
+            grad=choose(is_safe | is_done, grad, now.grad),
+            decrease_error=decrease_error,
+            curvature_error=curvature_error,
+            is_interval=is_interval,
+            is_done=is_done,
+            has_failed=is_over & ~is_done,
+        )
+
+    return lax.while_loop(lambda now: ~(now.is_done | now.has_failed), body, first)
+
+
+def _grow(
+    now: Search, trial: Point, decrease_error: Float[Array, ""]
+) -> tuple[Point, Point, Point, Bool[Array, ""]]:
+    """The interval between the last two step sizes, and whether it must contain one.
+
+    Its lower end is the one with the lower loss.
+    """
+    is_risen = (trial.value >= now.trial.value) & (now.count > 0)
+    is_high = (decrease_error > 0) | is_risen
+    is_low = (trial.slope >= 0) & ~is_high
+    low = choose(is_low, trial, now.trial)
+    high = choose(is_low, now.trial, trial)
+    return low, high, low, is_high | is_low
+
+
+def _shrink(
+    now: Search, trial: Point, decrease_error: Float[Array, ""]
+) -> tuple[Point, Point, Point]:
+    """The part of the interval to go on with, and the end that is left behind."""
+    width = now.high.step_size - now.low.step_size
+    is_high = (decrease_error > 0) | (trial.value >= now.low.value)
+    turns = (trial.slope * width >= 0) & ~is_high
+    high = choose(is_high, trial, choose(turns, now.low, now.high))
+    low = choose(is_high, now.low, trial)
+    return low, high, choose(is_high | turns, now.high, now.low)
+
+
+def _inside(now: Search) -> Float[Array, ""]:
+    """A step size in the interval: by a cubic, else by a parabola, else in the middle.
+
+    What comes out as infinite or as no number is not inside.
+    """
+    a, b = now.low.step_size, now.high.step_size
+    left, right, width = jnp.minimum(a, b), jnp.maximum(a, b), jnp.abs(b - a)
+    cubic = _minimum_of_cubic(now.low, now.high, now.reference)
+    parabola = _minimum_of_parabola(now.low, now.high)
+    is_inside = lambda x, margin: (
+        (x > left + margin * width) & (x < right - margin * width)
+    )
+    middle = jnp.where(is_inside(parabola, 0.1), parabola, (a + b) / 2)
+    return jnp.where(is_inside(cubic, 0.2), cubic, middle)
+
+
+def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Float[Array, ""]:
+    """Of the cubic with the values at `a`, `b` and `c`, and the slope at `a`."""
+    to_b, to_c = b.step_size - a.step_size, c.step_size - a.step_size
+    bend_b = (b.value - a.value - a.slope * to_b) / to_b**2
+    bend_c = (c.value - a.value - a.slope * to_c) / to_c**2
+    third = (bend_b - bend_c) / (to_b - to_c)
+    second = bend_b - third * to_b
+    root = jnp.sqrt(second**2 - 3 * third * a.slope)
+    return a.step_size + (root - second) / (3 * third)
+
+
+def _minimum_of_parabola(a: Point, b: Point) -> Float[Array, ""]:
+    """Of the parabola with the values at `a` and `b`, and the slope at `a`."""
+    to_b = b.step_size - a.step_size
+    second = (b.value - a.value - a.slope * to_b) / to_b**2
+    return a.step_size - a.slope / (2 * second)
+
+
+def choose(pred: Bool[Array, ""], new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(pred, x, y), new, old)
+
+
+def _positive(error: Float[Array, ""]) -> Float[Array, ""]:
+    return jnp.where(jnp.isnan(error), math.inf, jnp.maximum(error, 0))

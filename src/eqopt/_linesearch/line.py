@@ -1,0 +1,154 @@
+"""The loss along a line: where a line search is, and what it finds there."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Float, Inexact, PyTree
+
+from .._checks import required, required_params, required_value
+from .._equations import compute_dtype, equation
+from .._leaves import align, flatten_updates, keystr
+from .._pipeline import Leafwise, Pipeline
+from .._reductions import sum_over_leaves
+from .._types import Params, Updates
+from ..second_order._loss import loss_of_arrays
+
+
+@equation
+def move(
+    g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
+) -> Inexact[Array, "*leaf"]:
+    # No step along a direction that is not finite is a step of nothing, not of NaN.
+    return jnp.where(step_size == 0, 0, step_size * g)
+
+
+@equation
+def directional(
+    g: Inexact[Array, "*leaf"], grad: Inexact[Array, "*leaf"]
+) -> Float[Array, ""]:
+    # No conjugate: `jax.grad` gives df/dx - i df/dy for a complex parameter x + iy.
+    return jnp.sum((g * grad).real)
+
+
+class Line(eqx.Module):
+    r"""The loss $\varphi(\eta) = f(p + \eta u)$ and its derivatives.
+
+    The search is a constant for whoever differentiates the step: a loop that ends when it
+    may has no reverse-mode derivative.
+    """
+
+    loss: Callable[[PyTree], Any]
+    params: Params
+    direction: Updates
+    value: Float[Array, ""]
+    slope: Float[Array, ""]
+    grad: Updates
+
+    def model(self, step_size: Float[Array, ""]) -> Params:
+        """The parameters there, just as `step` computes them."""
+        pipeline = Pipeline(self.direction, self.params, {})
+        pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
+        return pipeline.apply()
+
+    def value_at(self, step_size: Float[Array, ""]) -> Float[Array, ""]:
+        return self.loss(self._moved(step_size)).astype(self.value.dtype)
+
+    def value_and_grad_at(
+        self, step_size: Float[Array, ""]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Updates]:
+        """The value, the slope and the gradient."""
+        value, grad = jax.value_and_grad(self.loss)(self._moved(step_size))
+        slope = slope_along(self.direction, grad)
+        dtype = self.value.dtype
+        return value.astype(dtype), slope.astype(dtype), grad
+
+    def value_and_pullback_at(
+        self, step_size: Float[Array, ""]
+    ) -> tuple[Float[Array, ""], Callable[[], Updates]]:
+        """The value, and the gradient once it is asked for."""
+        value, pullback = jax.vjp(self.loss, self._moved(step_size))
+        one = jnp.ones_like(value)
+        return value.astype(self.value.dtype), lambda: pullback(one)[0]
+
+    def constant(self, x: Any) -> Float[Array, ""]:
+        """A number for the search, in the precision of the loss."""
+        return lax.stop_gradient(jnp.asarray(x).astype(self.value.dtype))
+
+    def _moved(self, step_size: Float[Array, ""]) -> PyTree:
+        return chosen(self.model(step_size), self.grad, "params")
+
+
+def make_line(
+    owner: Any, direction: Updates, params: Params | None, extra: Mapping[str, Any]
+) -> Line:
+    """The line from `params` along `direction`, with all that `extra` says of it.
+
+    **Raises:**
+
+    A `ValueError` if an argument is missing, or if trees do not fit.
+    """
+    name = type(owner).__name__
+    value_fn = required(owner, extra, "value_fn")
+    value = required_value(owner, extra)
+    grad = required(owner, extra, "grad")
+    params = required_params(name, params)
+    _check_covers(name, grad, direction)
+    start = chosen(params, grad, "params")
+    dtype = compute_dtype(start)
+    arrays, others = eqx.partition(params, eqx.is_array)
+    loss = eqx.filter_closure_convert(
+        loss_of_arrays(name, "value_fn", value_fn, params, ()), start
+    )
+    arrays, loss, direction, value, grad = _constant(
+        (arrays, loss, direction, jnp.asarray(value), grad)
+    )
+    return Line(
+        loss,
+        eqx.combine(arrays, others),
+        direction,
+        value.astype(dtype),
+        slope_along(direction, grad).astype(dtype),
+        grad,
+    )
+
+
+def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:
+    return sum_over_leaves(directional, direction, {"grad": grad})[0]
+
+
+def chosen(tree: PyTree, like: PyTree, name: str) -> PyTree:
+    """`tree` with `None` wherever `like` has it."""
+    leaves, treedef = flatten_updates(like)
+    pairs = zip(leaves, align(treedef, tree, name, like), strict=True)
+    return treedef.unflatten(None if x is None else y for x, y in pairs)
+
+
+def kept(grad: Updates, old: Updates) -> Updates:
+    """A gradient for the state, in the dtypes there; `old` where there is none."""
+    leaves, treedef = flatten_updates(old)
+    pairs = zip(leaves, align(treedef, grad, "grad", old), strict=True)
+    return treedef.unflatten(
+        x if x is None or g is None else g.astype(x.dtype) for x, g in pairs
+    )
+
+
+def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
+    leaves, treedef = flatten_updates(direction)
+    column = align(treedef, grad, "grad", direction)
+    for i, (u, g) in enumerate(zip(leaves, column, strict=True)):
+        if u is not None and g is None:
+            raise ValueError(
+                f"{owner}: `grad` has no value at `{keystr(direction, i)}`, where there "
+                "is an update. Pass the gradient of all parameters that move, as "
+                "`eqx.filter_grad` gives it."
+            )
+
+
+def _constant(tree: PyTree) -> PyTree:
+    stop = lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
+    return jtu.tree_map(stop, tree)

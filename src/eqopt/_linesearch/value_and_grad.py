@@ -1,0 +1,82 @@
+"""The loss and its gradient where a line search has left them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._leaves import filter_cond
+from .._types import Params, State, Updates
+from ..tree import get_all_with_path
+from .line import chosen
+
+
+def value_and_grad_from_state(
+    value_fn: Callable[..., Any],
+) -> Callable[..., tuple[Float[Array, ""], Updates]]:
+    """As `eqx.filter_value_and_grad`, but takes what a line search has computed already.
+
+    A line search ends with the loss and its gradient at the new parameters, which are
+    what the next step begins with. For a loss that is the same in each step, this saves
+    one evaluation in each of them.
+
+    !!! example
+
+        ```python
+        opt = eqopt.LBFGS()
+        value_and_grad = eqopt.value_and_grad_from_state(loss_fn)
+        value, grads = value_and_grad(model, state=state)
+        ```
+
+    It cannot know whether parameters or batch have changed since. Where they have, use
+    `eqx.filter_value_and_grad`.
+
+    **Arguments:**
+
+    - `value_fn`: a function whose first argument is the model, and whose value is one
+        real number.
+
+    **Returns:**
+
+    A function of the arguments of `value_fn` and of `state=`, the optimizer's state. It
+    returns the value and the gradient with respect to the inexact arrays of the model.
+    They are computed only if the state has none yet (or a value that is not finite).
+
+    **Raises:**
+
+    A `ValueError` if there is no line search in `state`, or more than one, or if it keeps
+    no gradient.
+    """
+
+    def value_and_grad(
+        params: Params, *args: Any, state: State, **kwargs: Any
+    ) -> tuple[Float[Array, ""], Updates]:
+        value, grad = _stored(state)
+
+        def computed() -> tuple[Float[Array, ""], Updates]:
+            new = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
+            return new[0].astype(value.dtype), chosen(new[1], grad, "params")
+
+        return filter_cond(~jnp.isfinite(value), computed, lambda: (value, grad))
+
+    return value_and_grad
+
+
+_NAMES = "ScaleByZoomLinesearchState", "ScaleByBacktrackingLinesearchState"
+
+
+def _stored(state: State) -> tuple[Float[Array, ""], Updates]:
+    found = [x for name in _NAMES for _, x in get_all_with_path(state, name)]
+    if len(found) != 1:
+        raise ValueError(
+            "value_and_grad_from_state: there must be one line search in `state`, but "
+            f"there are {len(found)}. Use `eqx.filter_value_and_grad`."
+        )
+    if found[0].grad is None:
+        raise ValueError(
+            "value_and_grad_from_state: the line search keeps no gradient. Build it "
+            "with `eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`."
+        )
+    return found[0].value, found[0].grad

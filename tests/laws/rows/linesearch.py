@@ -1,0 +1,67 @@
+"""Step sizes from looking along the updates, and L-BFGS, which goes with them."""
+
+import math
+
+import eqopt
+
+from ..row import LINEAR, Evaluated, row
+
+
+def searched(make, *arguments, **keywords):
+    return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))
+
+
+ROWS = [
+    row(
+        searched(eqopt.ScaleByBacktrackingLinesearch, 5),
+        name="ScaleByBacktrackingLinesearch",
+        slope_rtol=0.1,
+        decrease_factor=0.5,
+        increase_factor=4.0,
+        max_learning_rate=0.5,
+        atol=0.1,
+        rtol=0.2,
+    ),
+    row(
+        searched(
+            eqopt.ScaleByBacktrackingLinesearch,
+            5,
+            store_grad=True,
+            increase_factor=math.inf,
+        ),
+        name="ScaleByBacktrackingLinesearch(store_grad)",
+        max_learning_rate=0.5,
+    ),
+    row(
+        searched(eqopt.ScaleByZoomLinesearch, 5),
+        name="ScaleByZoomLinesearch",
+        max_learning_rate=0.5,
+        tol=0.1,
+        increase_factor=8.0,
+        slope_rtol=0.1,
+        curv_rtol=0.5,
+        approx_dec_rtol=1e-3,
+        stepsize_precision=0.1,
+    ),
+    row(
+        searched(
+            eqopt.ScaleByZoomLinesearch,
+            5,
+            approx_dec_rtol=None,
+            initial_guess_strategy="one",
+        ),
+        name="ScaleByZoomLinesearch(one, no approximation)",
+        curv_rtol=0.5,
+    ),
+    row(eqopt.ScaleByLBFGS),
+    row(
+        lambda: eqopt.ScaleByLBFGS(2, scale_init_precond=False),
+        name="ScaleByLBFGS(2, unscaled)",
+    ),
+    row(searched(eqopt.LBFGS, memory_size=2), name="LBFGS"),
+    row(
+        lambda learning_rate=LINEAR: eqopt.LBFGS(learning_rate, 2, linesearch=None),
+        name="LBFGS(schedule, no line search)",
+        learning_rate=0.5,
+    ),
+]
