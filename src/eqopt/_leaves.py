@@ -155,17 +155,24 @@ def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
     )
 
 
-def restrict(params: Params, tree: PyTree, name: str) -> Params:
-    """`params` with `None` where `tree`, which is a part of the state, has it."""
-    leaves, treedef = flatten_updates(tree)
+def restrict(
+    tree: PyTree, like: PyTree, name: str = "params", like_name: str = "updates"
+) -> PyTree:
+    """`tree` with `None` where `like`, parameters or updates, has it.
+
+    **Raises:**
+
+    A `ValueError` that lists key paths, if they have different structures.
+    """
+    leaves, treedef = flatten_updates(like)
     try:
-        column = treedef.flatten_up_to(params)
+        column = treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
         raise ValueError(
-            f"{disagreement('params', params, name, tree)} {_ONE_MODEL}"
+            f"{disagreement(name, tree, like_name, like)} {_ONE_MODEL}"
         ) from None
     pairs = zip(leaves, column, strict=True)
-    return treedef.unflatten(None if x is None else p for x, p in pairs)
+    return treedef.unflatten(None if x is None else y for x, y in pairs)
 
 
 def mask_out(

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._apply import apply_updates
-from .._leaves import mask_out
+from .._leaves import mask_out, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import (
     AbstractFused,
@@ -120,7 +120,12 @@ def extra_of_part(
     extra: Mapping[str, Any], part: Params | None, params: Params | None
 ) -> Mapping[str, Any]:
     """The extra arguments for a transformation that sees a part of the parameters."""
-    value_fn = extra.get("value_fn")
-    if value_fn is None or part is None:
+    if part is None:
         return extra
-    return {**extra, "value_fn": lambda part: value_fn(eqx.combine(part, params))}
+    value_fn, grad = extra.get("value_fn"), extra.get("grad")
+    if value_fn is not None:
+        of_part = lambda part: value_fn(eqx.combine(part, params))
+        extra = {**extra, "value_fn": of_part}
+    if grad is not None:
+        extra = {**extra, "grad": restrict(grad, part, "grad", "params")}
+    return extra

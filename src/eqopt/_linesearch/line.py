@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._checks import required, required_params, required_value
 from .._equations import compute_dtype, equation
-from .._leaves import align, flatten_updates, keystr
+from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._types import Params, Updates
@@ -80,7 +80,7 @@ class Line(eqx.Module):
         return lax.stop_gradient(jnp.asarray(x).astype(self.value.dtype))
 
     def _moved(self, step_size: Float[Array, ""]) -> PyTree:
-        return chosen(self.model(step_size), self.grad, "params")
+        return restrict(self.model(step_size), self.grad)
 
 
 def make_line(
@@ -98,7 +98,7 @@ def make_line(
     grad = required(owner, extra, "grad")
     params = required_params(name, params)
     _check_covers(name, grad, direction)
-    start = chosen(params, grad, "params")
+    start = restrict(params, grad, like_name="grad")
     dtype = compute_dtype(start)
     arrays, others = eqx.partition(params, eqx.is_array)
     loss = eqx.filter_closure_convert(
@@ -119,13 +119,6 @@ def make_line(
 
 def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:
     return sum_over_leaves(directional, direction, {"grad": grad})[0]
-
-
-def chosen(tree: PyTree, like: PyTree, name: str) -> PyTree:
-    """`tree` with `None` wherever `like` has it."""
-    leaves, treedef = flatten_updates(like)
-    pairs = zip(leaves, align(treedef, tree, name, like), strict=True)
-    return treedef.unflatten(None if x is None else y for x, y in pairs)
 
 
 def kept(grad: Updates, old: Updates) -> Updates:

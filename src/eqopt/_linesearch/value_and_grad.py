@@ -7,10 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._leaves import filter_cond
+from .._leaves import filter_cond, restrict
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path
-from .line import chosen
 
 
 def value_and_grad_from_state(
@@ -57,7 +56,9 @@ def value_and_grad_from_state(
 
         def computed() -> tuple[Float[Array, ""], Updates]:
             new = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
-            return new[0].astype(value.dtype), chosen(new[1], grad, "params")
+            return new[0].astype(value.dtype), restrict(
+                new[1], grad, like_name="state.grad"
+            )
 
         return filter_cond(~jnp.isfinite(value), computed, lambda: (value, grad))
 

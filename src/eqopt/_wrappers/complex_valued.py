@@ -92,9 +92,10 @@ def _join(tree: PyTree) -> PyTree:
 
 
 def _of_pairs(extra: dict[str, Any]) -> dict[str, Any]:
-    value_fn = extra.get("value_fn")
-    return (
-        extra
-        if value_fn is None
-        else {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}
-    )
+    value_fn, grad = extra.get("value_fn"), extra.get("grad")
+    if value_fn is not None:
+        extra = {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}
+    if grad is not None:
+        # JAX gives df/dx - i df/dy, of which the pair is df/dx and df/dy.
+        extra = {**extra, "grad": _split(jtu.tree_map(jnp.conj, grad))}
+    return extra

@@ -188,7 +188,9 @@ class Lookahead(AbstractTransformation):
 
     def _synced(self, fast, slow, fast_state):
         step_size: Any = self.slow_step_size
-        moved = restrict(fast, parameters(slow), "state.slow")  # not what is frozen
+        moved = restrict(
+            fast, parameters(slow), like_name="state.slow"
+        )  # not what is frozen
         slow = incremental_update(moved, slow, step_size)
         fast = eqx.combine(parameters(slow), fast)
         return fast, slow, self._restarted(slow, fast_state)

@@ -217,7 +217,7 @@ class SAM(AbstractTransformation):
         if self.opaque_mode:
             return self._opaquely(grads, state, params, extra, descend)
         # Two branches, one after the other: with `sync_period=1` both are taken.
-        here = restrict(params, state.cache, "state.cache")
+        here = restrict(params, state.cache, like_name="state.cache")
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )
@@ -247,7 +247,7 @@ class SAM(AbstractTransformation):
                 grads = lax.pmean(grads, self.batch_axis_name)
             grads = _as_updates(grads, like)
         result, opt_state = descend(grads, state.opt_state, params)
-        adv_state = self._restarted(adv_state, restrict(params, like, "updates"))
+        adv_state = self._restarted(adv_state, restrict(params, like))
         return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
 
     def _ascent(self, grads, adv_state, params, extra):

@@ -1,0 +1,381 @@
+"""What a search evaluates, what it finds, and what it does when there is nothing."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import eqopt
+
+from .subjects import found, minimise, problem, quadratic, stepper
+
+
+BACKTRACKING = eqopt.ScaleByBacktrackingLinesearch(30, store_grad=True)
+ZOOM = eqopt.ScaleByZoomLinesearch(20)
+both = pytest.mark.parametrize("search", [BACKTRACKING, ZOOM], ids=["armijo", "wolfe"])
+
+
+def descent(search, learning_rate=1.0):
+    return eqopt.Chain(eqopt.SGD(learning_rate), search)
+
+
+def search_along(search, direction, loss, params, grads=None):
+    """One search along a direction that somebody else has chosen."""
+    value, own = eqx.filter_value_and_grad(loss)(params)
+    extra = {"value": value, "grad": own if grads is None else grads, "value_fn": loss}
+    return search.step(direction, search.init(params), params, **extra)
+
+
+@both
+def test_no_evaluation_but_those_of_the_search(search):
+    calls = []
+
+    def loss(p):
+        jax.debug.callback(lambda: calls.append(1))
+        return quadratic(p)
+
+    opt, params = descent(search), jnp.zeros(4)
+    step, state, expected = stepper(opt, loss), opt.init(params), 1  # the first value
+    for _ in range(6):
+        params, state = step(params, state)
+        jax.effects_barrier()
+        expected += int(found(state).info.num_linesearch_steps)
+        assert len(calls) == expected
+
+
+@both
+def test_value_and_gradient_are_those_of_the_new_parameters(search):
+    model = eqx.nn.MLP(2, 1, 4, 1, key=jr.key(0))
+    x = jr.normal(jr.key(1), (8, 2))
+    loss = lambda model: jnp.mean((jax.vmap(model)(x)[:, 0] - jnp.sin(x[:, 0])) ** 2)
+    for new, state in minimise(descent(search), loss, model, 5):
+        value, grads = eqx.filter_value_and_grad(loss)(new)
+        np.testing.assert_allclose(found(state).value, value, 1e-6)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 1e-6),
+            found(state).grad,
+            grads,
+        )
+
+
+@pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
+def test_the_wolfe_conditions_hold(name, x64):
+    with x64():
+        loss, before = problem(name)
+        for after, state in minimise(descent(ZOOM), loss, before, 8):
+            (value, grad), (new_value, new_grad) = (
+                jax.value_and_grad(loss)(p) for p in (before, after)
+            )
+            rate = found(state).learning_rate
+            slope = -sum(jnp.sum(g * g) for g in jax.tree.leaves(grad))
+            new_slope = -sum(
+                jnp.sum(g * h)
+                for g, h in zip(*map(jax.tree.leaves, (grad, new_grad)), strict=True)
+            )
+            assert new_value <= value + 1e-4 * rate * slope + 1e-12
+            assert abs(new_slope) <= 0.9 * abs(slope) + 1e-9
+            before = after
+
+
+@both
+def test_uphill_there_is_nothing_to_find(search):
+    params = jnp.zeros(3)
+    new, state = search_along(search, jax.grad(quadratic)(params), quadratic, params)
+    assert jnp.array_equal(new, params)
+    assert found(state).learning_rate == 0
+    assert found(state).value == quadratic(params)
+    assert jnp.array_equal(found(state).grad, jax.grad(quadratic)(params))
+
+
+@both
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
+def test_values_that_are_no_numbers_are_no_place_to_go(search, bad):
+    """The loss is `bad` from a distance of 0.1 on."""
+
+    def loss(p):
+        return jnp.where(jnp.abs(p[0] - 1) < 0.1, (p[0] - 3) ** 2, bad)
+
+    params = jnp.array([1.0])
+    new, state = search_along(search, jnp.array([1.0]), loss, params)
+    if bad == -jnp.inf:  # as low as can be
+        assert found(state).learning_rate > 0
+        return
+    assert 0 < found(state).learning_rate < 0.1
+    assert loss(new) < loss(params)
+    assert jnp.isfinite(found(state).value)
+
+
+@both
+def test_nowhere_a_number(search):
+    loss = lambda p: jnp.where(p[0] == 1, 0.0, jnp.nan) * p[0]
+    params, direction = jnp.array([1.0]), jnp.array([-1.0])
+    value_and_grad = {"value": jnp.float32(0), "grad": jnp.array([1.0])}
+    new, state = search.step(
+        direction, search.init(params), params, value_fn=loss, **value_and_grad
+    )
+    assert jnp.array_equal(new, params)
+    assert found(state).learning_rate == 0
+    assert found(state).info.decrease_error == jnp.inf
+
+
+@both
+def test_a_direction_that_is_no_number_moves_nothing(search):
+    params = jnp.zeros(3)
+    direction = jnp.full(3, jnp.nan)
+    new, state = search_along(search, direction, quadratic, params)
+    assert jnp.array_equal(new, params)
+    assert jnp.isfinite(found(state).value)
+
+
+@both
+def test_a_search_that_failed_does_not_spoil_the_next(search):
+    """In Optax, backtracking from a step size of 0 stays there."""
+    params = jnp.zeros(3)
+    cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan) + 0 * jnp.sum(p)
+    _, state = search_along(search, -jnp.ones(3), cliff, params, grads=jnp.ones(3))
+    assert found(state).learning_rate == 0
+    value, grad = jax.value_and_grad(quadratic)(params)
+    new, state = search.step(
+        -grad, state, params, value=value, grad=grad, value_fn=quadratic
+    )
+    assert found(state).learning_rate > 0
+    assert quadratic(new) < value
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_optax_stays_at_a_step_size_of_zero():
+    tx = optax.scale_by_backtracking_linesearch(5)
+    params = jnp.zeros(3)
+    cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan)
+    state = tx.init(params)
+    for loss in (cliff, quadratic):
+        value, grad = loss(params), jnp.ones(3)
+        updates, state = tx.update(
+            -grad, state, params, value=value, grad=grad, value_fn=loss
+        )
+    assert not updates.any()
+
+
+def test_backtracking_takes_a_small_decrease_but_no_increase():
+    search = eqopt.ScaleByBacktrackingLinesearch(2, 0.9, 0.5)
+    params, loss = jnp.array([1.0]), lambda p: p[0] ** 2
+    # 1, 1/2 and 1/4 of the way: never nine tenths of what the slope promises.
+    new, state = search_along(search, -2 * params, loss, params)
+    assert found(state).info.num_linesearch_steps == 3
+    assert found(state).info.decrease_error > 0
+    assert found(state).learning_rate == 0.25
+    assert loss(new) < loss(params)
+    new, state = search_along(search, -200 * params, loss, params)
+    assert jnp.array_equal(new, params)
+    assert found(state).learning_rate == 0
+    assert found(state).guess == 0.25
+
+
+@both
+def test_trees_with_other_leaves_and_frozen_ones(search):
+    model = eqx.nn.MLP(2, "scalar", 4, 1, key=jr.key(0))
+    loss = lambda model: jnp.mean(jax.vmap(model)(jnp.eye(2)) ** 2)
+    is_bias = lambda tree: jax.tree.map(lambda x: x.ndim == 1, tree)
+    opt = eqopt.Chain(eqopt.Freeze(is_bias), eqopt.SGD(1.0), search)
+    path = minimise(opt, loss, model, 3)
+    for new, _ in path:
+        assert jnp.array_equal(new.layers[0].bias, model.layers[0].bias)
+        assert not jnp.array_equal(new.layers[0].weight, model.layers[0].weight)
+        assert loss(new) < loss(model)
+    assert found(path[-1][1]).grad.layers[0].bias is not None
+
+
+@both
+def test_a_masked_search_and_a_part_of_the_parameters(search):
+    loss = lambda p: jnp.sum((p["a"] - 1) ** 2) + jnp.sum((p["b"] - 2) ** 2)
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(3)}
+    opt = eqopt.Partition(
+        {"searched": descent(search), "plain": eqopt.SGD(0.1)},
+        {"a": "searched", "b": "plain"},
+    )
+    value, grads = jax.value_and_grad(loss)(params)
+    new, state = opt.step(
+        grads, opt.init(params), params, value=value, grad=grads, value_fn=loss
+    )
+    np.testing.assert_allclose(new["b"], 0.4, 1e-6)
+    assert jnp.all(new["a"] > 0)
+    assert set(jax.tree.leaves(found(state).grad)[0].shape) == {2}
+
+
+@both
+def test_slopes_of_complex_parameters(search):
+    """Along the conjugate of JAX's gradient the loss falls."""
+    loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
+    z = jnp.zeros(2, jnp.complex64)
+    opt, state = descent(search), descent(search).init(z)
+    for _ in range(3):
+        value, grad = jax.value_and_grad(loss)(z)
+        z, state = opt.step(
+            grad.conj(), state, z, value=value, grad=grad, value_fn=loss
+        )
+    assert loss(z) < 1
+    assert found(state).info.decrease_error == 0
+
+
+@both
+@pytest.mark.parametrize("split", [False, True])
+def test_complex_parameters_as_pairs(search, split):
+    loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
+    z = jnp.zeros(2, jnp.complex64)
+    opt = descent(search)
+    opt = eqopt.SplitRealAndImaginary(opt) if split else opt
+    value, grad = jax.value_and_grad(loss)(z)
+    new, state = opt.step(
+        grad.conj(), opt.init(z), z, value=value, grad=grad, value_fn=loss
+    )
+    assert loss(new) < loss(z)
+    assert found(state).info.decrease_error == 0
+
+
+@both
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision(search, dtype):
+    params = jnp.zeros(4, dtype)
+    loss = lambda p: jnp.mean((p.astype(jnp.float32) - 1) ** 2)
+    *_, (params, state) = minimise(descent(search), loss, params, 4)
+    assert params.dtype == dtype
+    assert found(state).value.dtype == jnp.float32
+    assert loss(params) < 5e-3
+
+
+def test_states_keep_their_types_so_that_nothing_compiles_twice():
+    opt = descent(BACKTRACKING)
+    params = {"a": jnp.zeros(2, jnp.bfloat16), "b": jnp.zeros(2)}
+    loss = lambda p: sum(jnp.sum((x.astype(jnp.float32) - 1) ** 2) for x in p.values())
+    step = stepper(
+        opt,
+        loss,
+        jit=lambda f: eqx.filter_jit(eqx.debug.assert_max_traces(f, max_traces=1)),
+    )
+    state = opt.init(params)
+    for _ in range(3):
+        params, state = step(params, state)
+
+
+def test_the_step_size_is_a_constant_for_derivatives():
+    """Also where the loss depends on what is differentiated."""
+
+    @jax.jit
+    @jax.grad
+    def slope(target):
+        loss = lambda p: jnp.sum((p - target) ** 2)
+        opt, p = descent(ZOOM, 0.25), jnp.zeros(2)
+        value, grad = jax.value_and_grad(loss)(p)
+        p, state = opt.step(grad, opt.init(p), p, value=value, grad=grad, value_fn=loss)
+        return jnp.sum(p) / found(state).learning_rate
+
+    np.testing.assert_allclose(slope(1.0), 1.0, 1e-5)  # 2 * 0.25 * 2 * target
+
+
+@both
+def test_it_says_so_when_it_fails(search, capfd):
+    loud = type(search)(5, verbose=True)
+    params = jnp.zeros(3)
+    grad = jax.grad(quadratic)(params)
+    jax.block_until_ready(search_along(loud, grad, quadratic, params))
+    jax.effects_barrier()
+    said = capfd.readouterr().out
+    assert type(search).__name__ in said
+    assert str(quadratic(params))[:5] in said
+    jax.block_until_ready(search_along(loud, -grad / 1e4, quadratic, params))
+    jax.effects_barrier()
+    assert not capfd.readouterr().out
+
+
+ERRORS = [
+    ({"value_fn": None}, r"`value_fn`, the loss as a function"),
+    ({"value": None}, "`value`"),
+    ({"grad": None}, "`grad`, the gradient at the parameters"),
+    ({"value": jnp.ones(2)}, r"`value` must be .* shape \(2,\)"),
+    ({"value_fn": lambda p: p}, r"`value_fn` must return one real number.*\(3,\)"),
+    ({"grad": {"a": jnp.ones(3)}}, r"another tree structure than `grad`"),
+]
+
+
+@both
+@pytest.mark.parametrize(("given", "message"), ERRORS)
+def test_what_is_missing_or_wrong(search, given, message):
+    params = jnp.zeros(3)
+    extra = {"value": jnp.ones(()), "grad": params, "value_fn": quadratic, **given}
+    with pytest.raises(ValueError, match=message):
+        search.update(params, search.init(params), params, **extra)
+
+
+@both
+def test_a_gradient_that_does_not_cover_the_updates(search):
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+    with pytest.raises(ValueError, match=r"`grad` has no value at `\['b'\]`"):
+        search.update(
+            params,
+            search.init(params),
+            params,
+            value=jnp.ones(()),
+            grad={"a": jnp.zeros(2), "b": None},
+            value_fn=lambda p: jnp.sum(p["a"]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.ScaleByZoomLinesearch(0), "`max_linesearch_steps`.*at least 1"),
+        (lambda: eqopt.ScaleByZoomLinesearch(5, 0.0), r"`max_learning_rate`.*\(0, inf"),
+        (lambda: eqopt.ScaleByZoomLinesearch(5, tol=-1.0), r"`tol` must be in \[0"),
+        (
+            lambda: eqopt.ScaleByZoomLinesearch(5, increase_factor=1.0),
+            r"`increase_factor` must be in \(1, inf",
+        ),
+        (
+            lambda: eqopt.ScaleByZoomLinesearch(5, slope_rtol=1.0),
+            r"`slope_rtol` must be in \(0, 1\)",
+        ),
+        (
+            lambda: eqopt.ScaleByZoomLinesearch(5, curv_rtol=0.0),
+            r"`curv_rtol` must be in \(0",
+        ),
+        (
+            lambda: eqopt.ScaleByBacktrackingLinesearch(-1),
+            "`max_backtracking_steps` must be an integer of at least 0",
+        ),
+        (
+            lambda: eqopt.ScaleByBacktrackingLinesearch(5, decrease_factor=1.0),
+            r"`decrease_factor` must be in \(0, 1\)",
+        ),
+        (
+            lambda: eqopt.ScaleByBacktrackingLinesearch(5, increase_factor=0.5),
+            r"`increase_factor` must be in \[1, inf",
+        ),
+    ],
+)
+def test_hyperparameters_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_value_and_grad_needs_one_search_that_keeps_gradients():
+    params, evaluate = jnp.zeros(3), eqopt.value_and_grad_from_state(quadratic)
+    for opt, message in [
+        (eqopt.Adam(0.1), "there are 0"),
+        (eqopt.Chain(ZOOM, BACKTRACKING), "there are 2"),
+        (eqopt.ScaleByBacktrackingLinesearch(5), "store_grad=True"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            evaluate(params, state=opt.init(params))
+
+
+def test_value_and_grad_takes_other_arguments():
+    loss = lambda p, scale, *, shift: scale * jnp.sum((p - shift) ** 2)
+    params = jnp.zeros(2)
+    value, grad = eqopt.value_and_grad_from_state(loss)(
+        params, 2.0, state=ZOOM.init(params), shift=1.0
+    )
+    assert value == 4
+    assert jnp.array_equal(grad, jnp.full(2, -4.0))
