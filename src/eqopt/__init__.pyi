@@ -2,6 +2,7 @@ from . import (
     aggregating as aggregating,
     assignment as assignment,
     groups as groups,
+    interop as interop,
     linear_algebra as linear_algebra,
     losses as losses,
     microbatching as microbatching,

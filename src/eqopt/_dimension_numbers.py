@@ -115,7 +115,7 @@ def resolve_dimension_numbers(
     tree: PyTree,
     params: Params | None,
     default: Callable[[PyTree], list] = of_layers,
-) -> list["Axes | None"]:
+) -> "list[Axes | None]":
     """The axes of each leaf of `tree` (counting `None`s), or `None` if it is no matrix.
 
     **Arguments:**

@@ -156,7 +156,8 @@ def python(code, **environment):
     ).stdout.strip()
 
 
-OPTIONAL = ["hypothesis", "matplotlib", "optax", "pytest", "sklearn", "torch", "tqdm"]
+OPTIONAL = ["flax", "hypothesis", "matplotlib", "optax", "optimistix"]
+OPTIONAL += ["pytest", "sklearn", "torch", "tqdm"]
 
 
 def test_import_needs_no_optional_package():

@@ -133,6 +133,7 @@ def test_table_of_names_is_true():
         *(public for public in PUBLIC if ".Abstract" in public),
         *(public for public in PUBLIC if public.startswith("eqopt.numerics.")),
         *(public for public in PUBLIC if public.startswith("eqopt.groups.")),
+        *(public for public in PUBLIC if public.startswith("eqopt.interop.")),
         "eqopt.DynamicLossScale",
         "eqopt.Leafwise",
         "eqopt.LookaheadParams",

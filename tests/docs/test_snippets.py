@@ -1,7 +1,8 @@
 """Every piece of Python in the documentation runs, and its `assert`s hold.
 
 The blocks of one page run in order and share their names. Only a block that opens with
-```` ```{.python .no-run} ```` is left out.
+```` ```{.python .no-run} ```` is left out; one with `.needs-flax` in its place is run by
+a slow test, where that package is installed.
 """
 
 import contextlib
@@ -20,10 +21,15 @@ def is_run(block: Block) -> bool:
     )
 
 
+def needs(block: Block) -> list[str]:
+    return re.findall(r"\.needs-(\w+)", block.info)
+
+
 SNIPPETS = {
     name(page): [block for block in blocks(page) if is_run(block)]
     for page in [ROOT / "README.md", *PAGES]
 }
+OPTIONAL = [page for page, found in SNIPPETS.items() if any(map(needs, found))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,10 +45,24 @@ def quick_compilation():
 @pytest.mark.parametrize("page", [page for page, found in SNIPPETS.items() if found])
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    _run(page, [block for block in SNIPPETS[page] if not needs(block)])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of others, about others
+@pytest.mark.parametrize("page", OPTIONAL)
+def test_snippets_with_optional_packages_run(page, tmp_path, monkeypatch):
+    for package in {package for block in SNIPPETS[page] for package in needs(block)}:
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    _run(page, SNIPPETS[page])
+
+
+def _run(page: str, found: list[Block]) -> None:
     # A module, so that what the page defines says where it comes from.
     module = types.ModuleType("snippets")
-    with _as_optax_needs_it(SNIPPETS[page]):
-        for block in SNIPPETS[page]:
+    with _as_optax_needs_it(found):
+        for block in found:
             # Blank lines in front, and a traceback has the line numbers of the page.
             source = "\n" * (block.line - 1) + block.code
             exec(compile(source, ROOT / page, "exec"), vars(module))

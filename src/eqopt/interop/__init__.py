@@ -1,0 +1,6 @@
+"""Bridges to other libraries, each of which is imported when its bridge is entered."""
+
+from .._lazy import attach_stub
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,4 @@
+from . import (
+    optax as optax,
+    optimistix as optimistix,
+)

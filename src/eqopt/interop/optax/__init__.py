@@ -1,0 +1,8 @@
+"""The bridge to Optax: optimizers both ways, and the states of trainings."""
+
+from ..._lazy import attach_stub
+from .._require import require
+
+
+require("optax", __name__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

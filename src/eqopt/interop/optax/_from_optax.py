@@ -1,0 +1,144 @@
+"""Optax's transformations as eqopt's."""
+
+import contextlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import PyTree
+
+from ..._combinators.masked import extra_of_part
+from ..._leaves import flatten_updates, parameters, restrict
+from ..._transformation import AbstractTransformation, check_state
+from ..._types import Params, State, Updates
+
+
+class FromOptaxState(eqx.Module):
+    """`optax_state`: the state of the transformation of Optax."""
+
+    optax_state: State
+
+
+class FromOptax(AbstractTransformation):
+    """What [`eqopt.interop.optax.from_optax`][] makes of a transformation of Optax."""
+
+    tx: optax.GradientTransformation = eqx.field(static=True)
+
+    def init(self, params: Params) -> FromOptaxState:
+        params = parameters(params)
+        with _as_optax_needs_it():
+            state = self.tx.init(params)
+        return FromOptaxState(_unshared(state, params))
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, FromOptaxState]:
+        check_state(self, state)
+        flatten_updates(updates)
+        part = None
+        if params is not None:
+            part = parameters(restrict(params, updates, "updates"))
+        extra = dict(extra_of_part(extra, part, params))
+        tx = optax.with_extra_args_support(self.tx)
+        try:
+            with _as_optax_needs_it():
+                updates, new = tx.update(updates, state.optax_state, part, **extra)
+        except (TypeError, ValueError) as error:
+            error.add_note(_NOTE)
+            raise
+        return updates, FromOptaxState(new)
+
+
+_NOTE = (
+    "This is an error of the Optax transformation in `from_optax`. Updates, parameters "
+    "and optimizer state belong to one model: was the model changed after `init`, or is "
+    "this another model's state?"
+)
+
+
+def from_optax(tx: Any) -> AbstractTransformation:
+    """An Optax transformation, for whatever wants one of eqopt.
+
+    !!! example
+
+        ```python
+        import optax
+        from eqopt.interop.optax import from_optax
+
+        opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), from_optax(optax.adam(1e-3)))
+        state = opt.init(model)  # the whole model
+        ```
+
+    Whole models go in: Optax sees their floating and complex arrays alone. It is run
+    with implicit promotion of dtypes and shapes, which it relies on, also where JAX is
+    told to be strict. Extra arguments of `update` are handed to `tx`; a `value_fn` is
+    called with the whole model.
+
+    The rest is up to `tx`. Of the laws of eqopt, these are not those of Optax: that the
+    state keeps its dtypes when gradients have others than the parameters, that nothing
+    is NaN in float16, that derivatives through steps are finite at zero gradients, that
+    the state is sharded like the parameters when `init` is compiled. Hyperparameters are
+    no data, unless `tx` is made by `optax.inject_hyperparams`: then they are in the
+    state, where `eqopt.tree.set(state, learning_rate=1e-4)` changes them.
+
+    Two of these are equal, and share compiled functions, if they were made of the same
+    object `tx`.
+
+    **Arguments:**
+
+    - `tx`: an `optax.GradientTransformation`, with or without extra arguments.
+
+    **Returns:**
+
+    An [`eqopt.AbstractTransformation`][]. Its state has one attribute, `optax_state`,
+    which is the state of `tx`.
+
+    **Raises:**
+
+    A `TypeError` if `tx` is something else.
+    """
+    if not isinstance(tx, optax.GradientTransformation):
+        raise TypeError(
+            "from_optax: `tx` must be an optax.GradientTransformation, but is "
+            + _said(tx)
+        )
+    return FromOptax(tx)
+
+
+def _said(tx: Any) -> str:
+    if isinstance(tx, AbstractTransformation):
+        return f"an eqopt {type(tx).__name__} already. It can be used as it is."
+    if isinstance(tx, optax.MultiSteps):
+        return "an optax.MultiSteps. Pass `tx.gradient_transformation()`."
+    if callable(tx) and hasattr(tx, "__name__"):
+        return f"{tx.__name__} itself. Call it: `{tx.__name__}(...)`."
+    return f"a {type(tx).__module__}.{type(tx).__qualname__}."
+
+
+@contextlib.contextmanager
+def _as_optax_needs_it():
+    """Implicit promotion, whatever JAX is told elsewhere."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _unshared(state: PyTree, params: PyTree) -> PyTree:
+    """`state`, with copies of the arrays that it shares with `params` or has twice.
+
+    Some transformations keep the parameters they start from, which may be donated.
+    """
+    seen = {id(x) for x in jax.tree.leaves(params)}
+
+    def own(x: Any) -> Any:
+        if eqx.is_array(x) and id(x) in seen:
+            return jnp.array(x, copy=True)
+        seen.add(id(x))
+        return x
+
+    return jax.tree.map(own, state)

@@ -1,0 +1,240 @@
+"""Continuing a training of one library with the other."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import optax
+from jaxtyping import Array, Int
+
+from ..._combinators.chain import Chain, NamedChain
+from ..._combinators.partition import Partition
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.scale import ScaleByLearningRate, at, recorded
+from ..._types import Params, State
+from ._from_optax import FromOptax, FromOptaxState
+from ._pairs import (
+    PARTNERS,
+    WITHOUT_PARTNER,
+    is_ours,
+    is_theirs,
+    map_nodes,
+    nodes_of,
+    their_fields,
+)
+from ._values import count_of, taken
+
+
+def state_from_optax(
+    opt: AbstractTransformation,
+    optax_state: Any,
+    params: Params,
+    *,
+    count: int | Int[Array, ""] | None = None,
+) -> State:
+    """The state with which `opt` continues a training that Optax began.
+
+    !!! example
+
+        ```python
+        from eqopt.interop.optax import state_from_optax
+
+        opt = eqopt.AdamW(1e-3)
+        state = state_from_optax(opt, optax_state, model)
+        model, state = opt.step(grads, state, model)
+        ```
+
+    Every array is taken over bit by bit, without a copy but for the counts. The steps
+    after that are those of Optax up to rounding; in float32 they have the same bits for
+    most optimizers if Optax's is made by `optax.inject_hyperparams`.
+
+    Hyperparameters are those of `opt`, also if `optax_state` is one of
+    `optax.inject_hyperparams`: look them up there.
+
+    These states can be converted, within chains, masks and partitions: those of SGD with
+    momentum, Adam, AdamW, NAdam, NAdamW, Adamax, AMSGrad, AdaBelief, Yogi, RAdam, Lion,
+    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, and of
+    [`eqopt.EMA`][] and schedules. The parts of `opt` have to come in the order of those
+    of the Optax transformation.
+
+    !!! warning
+
+        A state does not say everything. In Optax, Adam, Adamax, RAdam and Yogi have
+        states of one type, so that one is taken for the other without an error.
+
+    **Arguments:**
+
+    - `opt`: the optimizer.
+    - `optax_state`: what `init` or `update` of the Optax transformation returned.
+    - `params`: the model, or the parameters as they were given to Optax.
+    - `count`: the steps taken so far, an integer of at least 0, for those parts of `opt`
+        that count where Optax does not. Defaults to what the other parts counted, and to
+        0 if none did: `optax.sgd` without a schedule does not.
+
+    **Returns:**
+
+    The state, as if `opt` had trained from the first step on.
+
+    **Raises:**
+
+    A `ValueError` that names key paths, if `optax_state` is that of another optimizer or
+    model, or has arrays of other shapes or dtypes than `opt` would, or if its counts
+    differ where one is needed.
+    """
+    template = opt.init(params)
+    if isinstance(opt, FromOptax):
+        expected = template.optax_state
+        return FromOptaxState(taken(expected, optax_state, ".optax_state", ""))
+    counted = lambda: count_of(count, optax_state)
+    rates = _learning_rates(opt)
+    ours, theirs = nodes_of(template, is_ours), nodes_of(optax_state, is_theirs)
+    new = {}
+    for path, node, their_path, other in _paired(ours, theirs):
+        new[path] = _converted(node, other, path, their_path, counted)
+        if type(node).__name__ == "ScaleByLearningRateState":
+            new[path] = _with_rate(new[path], next(rates, None))
+    return map_nodes(lambda path, node: new[jtu.keystr(path)], template, is_ours)
+
+
+def state_to_optax(
+    tx: optax.GradientTransformation,
+    state: State,
+    params: Params,
+    *,
+    count: int | Int[Array, ""] | None = None,
+) -> Any:
+    """The state with which an Optax transformation continues a training of eqopt.
+
+    It is the inverse of [`eqopt.interop.optax.state_from_optax`][], which has the list of
+    what can be converted: there and back, every array has the same bits.
+
+    **Arguments:**
+
+    - `tx`: the Optax transformation. If it is made by `optax.inject_hyperparams`, then
+        its hyperparameters are those it starts with, or what its schedules give; stateful
+        schedules begin anew.
+    - `state`: what `init`, `update` or `step` of an eqopt optimizer returned.
+    - `params`: the model, or the parameters as they are given to Optax.
+    - `count`: the steps taken so far, for `optax.inject_hyperparams`. Defaults to what
+        is counted in `state`.
+
+    **Returns:**
+
+    The state of `tx`.
+
+    **Raises:**
+
+    A `ValueError` that names key paths, as its inverse does.
+    """
+    template = FromOptax(tx).init(params).optax_state
+    if isinstance(state, FromOptaxState):
+        return taken(template, state.optax_state, "", ".optax_state")
+    ours, theirs = nodes_of(state, is_ours), nodes_of(template, is_theirs)
+    new = {
+        their_path: _inverted(node, other, path, their_path)
+        for path, node, their_path, other in _paired(ours, theirs)
+        if other is not None
+    }
+    counted = lambda: count_of(count, state)
+    found = lambda path, node: new[jtu.keystr(path)]
+    return map_nodes(found, template, is_theirs, counted)
+
+
+def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
+    """The states of both libraries that belong together, `None` for a missing one."""
+    rest = deque(theirs)
+    for path, node in ours:
+        name = type(node).__name__
+        if not is_ours(node):
+            raise ValueError(
+                f"The state of eqopt has at `{path or _ROOT}` what has no counterpart in "
+                f"Optax. {_SUPPORTED}"
+            )
+        if rest and type(rest[0][1]).__name__ in PARTNERS[name]:
+            yield path, node, *rest.popleft()
+        elif name in WITHOUT_PARTNER:
+            yield path, node, "", None
+        else:
+            found = f"{_shown(rest)} instead" if rest else "nothing is left there"
+            raise ValueError(
+                f"The {name} of eqopt at `{path or _ROOT}` needs a "
+                f"{' or '.join(PARTNERS[name])} of Optax, but {found}. {_ORDER}"
+            )
+    if rest:
+        raise ValueError(
+            f"{_shown(rest)} of Optax, for which nothing is left in the state of eqopt. "
+            + (_ORDER if is_theirs(rest[0][1]) else _SUPPORTED)
+        )
+
+
+def _shown(rest: deque) -> str:
+    path, node = rest[0]
+    kind = f"a {type(node).__name__}" if is_theirs(node) else "something"
+    return f"there is {kind} at `{path or _ROOT}`"
+
+
+_ROOT = "(the root)"
+_ORDER = (
+    "Do the two optimizers have the same parts, in the same order? Learning rates, "
+    "schedules and what has no state do not matter."
+)
+_SUPPORTED = (
+    "Converted are the states of Adam and its kin, of momentum and of schedules, within "
+    "chains, masks and partitions; `state_from_optax` has the list. For others, "
+    "`from_optax(tx)` runs the Optax transformation itself."
+)
+
+
+def _converted(ours: Any, other: Any, path: str, their_path: str, counted: Any) -> Any:
+    """`ours` with the values of `other`, and a count from elsewhere if it has none."""
+    names = {} if other is None else {v: k for k, v in their_fields(other).items()}
+    values = {}
+    for field in dataclasses.fields(ours):
+        name = names.get(field.name)
+        place = f"{path}.{field.name}"
+        if name is not None:
+            source = getattr(other, name), place, f"{their_path}.{name}"
+            values[field.name] = taken(getattr(ours, field.name), *source)
+        elif field.name == "count":
+            values["count"] = counted()
+    # Two counts of one state must not be one buffer, which could not be donated twice.
+    if "count" in values:
+        values["count"] = jnp.array(values["count"])
+    return dataclasses.replace(ours, **values)
+
+
+def _inverted(ours: Any, other: Any, path: str, their_path: str) -> Any:
+    """`other` with the values of `ours`."""
+    values = {}
+    for name, own in their_fields(other).items():
+        source = getattr(ours, own), f"{their_path}.{name}", f"{path}.{own}"
+        value = taken(getattr(other, name), *source)
+        values[name] = jnp.array(value) if own == "count" else value
+    return other._replace(**values)
+
+
+def _with_rate(node: Any, rate: Any) -> Any:
+    """A state that records the learning rate of the last step."""
+    if rate is None:
+        return node
+    last = jnp.maximum(node.count - 1, 0)
+    return dataclasses.replace(node, learning_rate=recorded(at(rate, last)))
+
+
+def _learning_rates(opt: Any) -> Iterator[Any]:
+    """The learning rates in an optimizer, in the order of its state."""
+    if isinstance(opt, ScaleByLearningRate):
+        yield opt.learning_rate
+    elif isinstance(opt, AbstractOptimizer):
+        yield from _learning_rates(opt.chain)
+    elif isinstance(opt, Chain):
+        for part in opt.transformations:
+            yield from _learning_rates(part)
+    elif isinstance(opt, NamedChain | Partition):
+        for name in sorted(opt.names):  # as JAX sorts a dictionary
+            yield from _learning_rates(opt[name])
+    elif isinstance(inner := getattr(opt, "inner", None), AbstractTransformation):
+        yield from _learning_rates(inner)

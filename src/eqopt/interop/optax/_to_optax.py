@@ -1,0 +1,99 @@
+"""eqopt's transformations as Optax's."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PyTree
+
+from ..._leaves import parameters
+from ..._transformation import AbstractTransformation
+from ..._types import Params, State, Updates
+
+
+def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
+    """An eqopt optimizer or transformation, for whatever wants one of Optax.
+
+    !!! example
+
+        ```python
+        import optax
+        from eqopt.interop.optax import to_optax
+
+        tx = optax.chain(optax.clip(1.0), to_optax(eqopt.Muon(1e-2)))
+        ```
+
+    It can stand in `optax.chain`, `optax.masked`, `optax.partition` and other wrappers of
+    Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of `update` are
+    handed to `opt`.
+
+    Optax adds an update to every array. So those that eqopt takes for no parameters,
+    integers say, have zeros for updates here. Python floats are parameters, as they are
+    in Optax.
+
+    The hyperparameters are those that `opt` has now. If they are arrays, then a function
+    that is compiled with the transformation has their values in it.
+
+    **Arguments:**
+
+    - `opt`: any [`eqopt.AbstractTransformation`][].
+
+    **Returns:**
+
+    An `optax.GradientTransformationExtraArgs`, whose state is that of `opt`. With it and
+    the parameters, `opt.eval_params` gives those to evaluate with.
+
+    **Raises:**
+
+    A `TypeError` if `opt` is something else.
+    """
+    if not isinstance(opt, AbstractTransformation):
+        raise TypeError(
+            f"to_optax: `opt` must be an eqopt transformation, but is {_said(opt)}"
+        )
+
+    def init(params: Params) -> State:
+        return opt.init(_floats_as_arrays(params))
+
+    def update(
+        updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
+        given, params = _floats_as_arrays(updates), _floats_as_arrays(params)
+        updates, state = opt.update(parameters(given), state, params, **extra)
+        return eqx.combine(updates, _zeros_for_others(given, params)), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _said(opt: Any) -> str:
+    if isinstance(opt, optax.GradientTransformation):
+        return "one of Optax already. It can be used as it is."
+    if isinstance(opt, type):
+        return f"the class {opt.__name__}: create an instance of it."
+    return f"a {type(opt).__module__}.{type(opt).__qualname__}."
+
+
+def _floats_as_arrays(tree: PyTree) -> PyTree:
+    is_number = lambda x: isinstance(x, float | complex | np.inexact)
+    return jax.tree.map(lambda x: jnp.asarray(x) if is_number(x) else x, tree)
+
+
+def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
+    """Zeros in the place of what is no update: an integer's, or JAX's `float0`."""
+    others = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
+    if not jax.tree.leaves(others):
+        return others
+    return jax.tree.map(
+        lambda g, p: None if eqx.is_inexact_array(g) else _zeros_like(g, p),
+        updates,
+        updates if params is None else params,
+    )
+
+
+def _zeros_like(g: Any, p: Any) -> Array:
+    dtype = jnp.result_type(p)
+    # What JAX gives as the gradient of an integer can be added to nothing.
+    return jnp.zeros(jnp.shape(g), bool if dtype == jax.dtypes.float0 else dtype)

@@ -1,0 +1,87 @@
+"""Arrays and counts on their way from one state into another."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, PyTree
+
+from ..._leaves import listed
+from ...tree import get_all_with_path
+
+
+def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree:
+    """`given` with the structure of `expected`; what is masked out is in neither."""
+    leaves, treedef = jtu.tree_flatten_with_path(expected)
+    there = {jtu.keystr(p): _array(x) for p, x in jtu.tree_leaves_with_path(given)}
+    here = {jtu.keystr(p): x for p, x in leaves}
+    missing = [given_path + p for p in here if p not in there]
+    surplus = [given_path + p for p in there if p not in here]
+    if missing or surplus:
+        raise ValueError(
+            "The state to convert does not fit the parameters"
+            + (f" at `{path}`." if path else ".")
+            + (f" It has nothing at {listed(missing)}." if missing else "")
+            + (f" Only it has an array at {listed(surplus)}." if surplus else "")
+            + " Is it of another model, or is there another mask?"
+        )
+    for p, x in here.items():
+        _check_array(x, there[p], path + p, given_path + p)
+    return treedef.unflatten(_typed_like(x, there[p]) for p, x in here.items())
+
+
+def _array(x: Any) -> Array:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
+def _typed_like(expected: Array, x: Array) -> Array:
+    # By another weak type the second step would be compiled again.
+    return jnp.asarray(x, x.dtype) if x.weak_type and not expected.weak_type else x
+
+
+def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
+    found, wanted = (f"{x.dtype}{list(np.shape(x))}" for x in (given, expected))
+    if found != wanted:
+        raise ValueError(
+            f"The state to convert has {found} at `{given_path}`, but the optimizer has "
+            f"{wanted} at `{path}`. "
+            + (
+                "Give it the same dtypes for its state, `mu_dtype=...` or `nu_dtype=...`."
+                if np.shape(given) == np.shape(expected)
+                else "Is it the state of another model?"
+            )
+        )
+
+
+def count_of(given: Any, state: Any) -> Array:
+    """The steps taken so far: `given`, or what is counted anywhere in `state`."""
+    if given is not None:
+        if not isinstance(given, Tracer) and given < 0:
+            raise ValueError(
+                f"`count` must be an integer of at least 0, but is {given!r}."
+            )
+        return jnp.asarray(given, jnp.int32)
+    counts = {
+        jtu.keystr(path): x
+        for name in _COUNTS
+        for path, x in get_all_with_path(state, name, lambda path, x: _is_count(x))
+    }
+    known = {int(x) for x in counts.values() if not isinstance(x, Tracer)}
+    if len(known) > 1:
+        found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
+        raise ValueError(
+            "A count is asked for where the other library has none, and those that there "
+            f"are differ: {found}. Say how many steps were taken: `count=...`."
+        )
+    return jnp.asarray(next(iter(counts.values()), 0), jnp.int32)
+
+
+_COUNTS = ("count", "t")  # as the fields of states are called
+
+
+def _is_count(x: Any) -> bool:
+    is_array = isinstance(x, jax.Array | np.ndarray)
+    return is_array and x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.integer)

@@ -1,0 +1,3 @@
+from ._minimiser import (
+    Minimiser as Minimiser,
+)

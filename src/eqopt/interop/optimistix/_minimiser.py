@@ -1,0 +1,200 @@
+"""Optimizers that run in the loop of Optimistix."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..._apply import apply_updates
+from ..._checks import check_range
+from ..._transformation import AbstractTransformation
+from ..._types import Params, RealScalarLike, State, Updates
+
+
+class MinimiserState(eqx.Module):
+    """What the loop carries.
+
+    **Attributes:**
+
+    - `step`: the steps taken so far, a 0-d integer array.
+    - `f`: the value at the last point but one, a 0-d real array.
+    - `opt_state`: the state of the optimizer.
+    - `terminate`: whether the last step was small enough to end with, a 0-d bool array.
+    """
+
+    step: Int[Array, ""]
+    f: Float[Array, ""]
+    opt_state: State
+    terminate: Bool[Array, ""]
+
+
+class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
+    """Runs an eqopt optimizer in `optimistix.minimise`, until its steps are small.
+
+    !!! example
+
+        ```python
+        import optimistix
+        from eqopt.interop.optimistix import Minimiser
+
+        solver = Minimiser(eqopt.Adam(1e-1), rtol=1e-6, atol=1e-6)
+        solution = optimistix.minimise(fn, solver, y0, max_steps=10_000)
+        ```
+
+    It ends when both the point and the value have changed by less than `atol` plus `rtol`
+    times their size in one step, as `optimistix.OptaxMinimiser` does. A step in which an
+    optimizer holds still, as [`eqopt.MultiSteps`][] does most of the time, is not the
+    end, unless the gradient is zero.
+
+    The optimizer is given the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
+    The solution is what its `eval_params` gives: for [`eqopt.ScheduleFree`][], say, the
+    average.
+
+    Optimistix makes arrays of everything in `y0`, so that of a model give it the
+    parameters, `params, rest = eqx.partition(model, eqx.is_inexact_array)`, and put them
+    together in `fn`.
+
+    **Arguments:**
+
+    - `opt`: any [`eqopt.AbstractTransformation`][] that descends.
+    - `rtol`, `atol`: the relative and the absolute tolerance, numbers or 0-d arrays of at
+        least 0.
+    - `norm`: of how much is changed, relative to the tolerance: a function of a tree that
+        gives a 0-d array. Defaults to `optimistix.max_norm`.
+    - `verbose`: whether to print each step; or a function to call in each, with the
+        keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
+        value.
+
+    **Raises:**
+
+    A `TypeError` if `opt` is no eqopt transformation; a `ValueError` if a tolerance is
+    negative.
+    """
+
+    opt: AbstractTransformation
+    rtol: RealScalarLike
+    atol: RealScalarLike
+    norm: Callable[[PyTree], Any]
+    verbose: bool | Callable[..., Any] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        opt: Any,
+        rtol: RealScalarLike,
+        atol: RealScalarLike,
+        norm: Callable[[PyTree], Any] = optx.max_norm,
+        verbose: bool | Callable[..., Any] = False,
+    ):
+        if not isinstance(opt, AbstractTransformation):
+            kind = f"{type(opt).__module__}.{type(opt).__qualname__}"
+            raise TypeError(
+                f"Minimiser: `opt` must be an eqopt transformation, but is a {kind}. For "
+                "one of Optax there is `optimistix.OptaxMinimiser`."
+            )
+        self.opt, self.norm, self.verbose = opt, norm, verbose
+        # Optimistix declares a `float`, and takes arrays as well.
+        self.rtol, self.atol = rtol, atol  # type: ignore
+        check_range(self, "rtol", 0)
+        check_range(self, "atol", 0)
+
+    def init(
+        self,
+        fn: Callable,
+        y: Params,
+        args: PyTree,
+        options: dict[str, Any],
+        f_struct: jax.ShapeDtypeStruct,
+        aux_struct: PyTree,
+        tags: frozenset[object],
+    ) -> MinimiserState:
+        return MinimiserState(
+            step=jnp.zeros((), jnp.int32),
+            f=jnp.array(jnp.finfo(f_struct.dtype).max, f_struct.dtype),
+            opt_state=self.opt.init(y),
+            terminate=jnp.array(False),
+        )
+
+    def step(
+        self,
+        fn: Callable,
+        y: Params,
+        args: PyTree,
+        options: dict[str, Any],
+        state: MinimiserState,
+        tags: frozenset[object],
+    ) -> tuple[Params, MinimiserState, PyTree]:
+        value_fn = lambda y: fn(y, args)[0]
+        (f, aux), grads = eqx.filter_value_and_grad(fn, has_aux=True)(y, args)
+        self._report(
+            num_steps=("step", state.step), loss_this_step=("loss", f), y=("y", y)
+        )
+        updates, opt_state = self.opt.update(
+            grads,
+            state.opt_state,
+            y,
+            value=f,
+            grad=grads,
+            value_fn=value_fn,
+            grad_fn=eqx.filter_grad(value_fn),
+        )
+        # Whether this step says anything: it does if it moved, or nothing is left to do.
+        counts = _any_nonzero(updates) | ~_any_nonzero(grads)
+        is_small = self._is_small(y, updates) & self._is_small(f, f - state.f)
+        new_state = MinimiserState(
+            step=state.step + 1,
+            f=jnp.where(counts, f, state.f),
+            opt_state=opt_state,
+            terminate=is_small & counts,
+        )
+        return apply_updates(y, updates), new_state, aux
+
+    def terminate(
+        self,
+        fn: Callable,
+        y: Params,
+        args: PyTree,
+        options: dict[str, Any],
+        state: MinimiserState,
+        tags: frozenset[object],
+    ) -> tuple[Bool[Array, ""], optx.RESULTS]:
+        return state.terminate, optx.RESULTS.successful
+
+    def postprocess(
+        self,
+        fn: Callable,
+        y: Params,
+        aux: PyTree,
+        args: PyTree,
+        options: dict[str, Any],
+        state: MinimiserState,
+        tags: frozenset[object],
+        result: optx.RESULTS,
+    ) -> tuple[Params, PyTree, dict[str, Any]]:
+        return self.opt.eval_params(state.opt_state, y), aux, {}
+
+    def _is_small(self, x: PyTree, change: PyTree) -> Bool[Array, ""]:
+        """Whether `change` is within the tolerance: the Cauchy criterion."""
+
+        def ratio(x: Array, change: Array) -> Array:
+            size = jnp.abs(x)
+            rtol, atol = (jnp.asarray(t, size.dtype) for t in (self.rtol, self.atol))
+            return jnp.abs(change) / (atol + rtol * size)
+
+        return self.norm(jax.tree.map(ratio, x, change)) < 1
+
+    def _report(self, **values: tuple[str, Any]) -> None:
+        if callable(self.verbose):
+            self.verbose(**values)
+        elif self.verbose:
+            line = ", ".join(f"{name}: {{}}" for name, _ in values.values())
+            jax.debug.print(line, *(value for _, value in values.values()))
+
+
+def _any_nonzero(tree: Updates) -> Bool[Array, ""]:
+    """Whether any number in it is other than zero; NaN is."""
+    flags = [jnp.any(x != 0) for x in jax.tree.leaves(tree)]
+    return jnp.any(jnp.stack(flags)) if flags else jnp.array(False)

@@ -1,0 +1,95 @@
+"""Optimizers of eqopt in Flax."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import eqopt
+from eqopt.interop.optax import to_optax
+
+from ..laws.subjects import assert_close
+
+
+pytestmark = [
+    pytest.mark.slow,  # flax comes with the extra `dev` alone
+    pytest.mark.usefixtures("standard_promotion"),
+    # Deprecations between versions of JAX, Flax and Orbax are not ours to mend.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+X = jnp.linspace(-1, 1, 6).reshape(3, 2)
+Y = jnp.sum(X, axis=1, keepdims=True)
+PAIRS = {
+    "adamw": (eqopt.AdamW(0.1, weight_decay=0.1), optax.adamw(0.1, weight_decay=0.1)),
+    "clipped": (
+        eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), eqopt.Lion(0.1)),
+        optax.chain(optax.clip_by_global_norm(0.1), optax.lion(0.1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_train_state(name):
+    nn = pytest.importorskip("flax.linen")
+    train_state = pytest.importorskip("flax.training.train_state")
+    network = nn.Dense(1)
+    params = network.init(jax.random.key(0), X)["params"]
+
+    @jax.jit
+    def step(state):
+        loss = lambda p: jnp.mean((state.apply_fn({"params": p}, X) - Y) ** 2)
+        return state.apply_gradients(grads=jax.grad(loss)(state.params))
+
+    trained = []
+    for tx in (to_optax(PAIRS[name][0]), PAIRS[name][1]):
+        state = train_state.TrainState.create(
+            apply_fn=network.apply, params=params, tx=tx
+        )
+        for _ in range(4):
+            state = step(state)
+        trained.append(state.params)
+    assert_close(*trained)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_nnx_optimizer(name):
+    nnx = pytest.importorskip("flax.nnx")
+
+    @nnx.jit
+    def step(model, optimizer):
+        grads = nnx.grad(lambda model: jnp.mean((model(X) - Y) ** 2))(model)
+        optimizer.update(model, grads)
+
+    trained = []
+    for tx in (to_optax(PAIRS[name][0]), PAIRS[name][1]):
+        model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+        for _ in range(4):
+            step(model, optimizer)
+        trained.append(nnx.to_pure_dict(nnx.state(model)))
+    assert_close(*trained)
+
+
+def test_extra_arguments_through_nnx():
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    before = model.kernel.get_value()
+    optimizer = nnx.Optimizer(model, to_optax(eqopt.PolyakSGD(1.0)), wrt=nnx.Param)
+    loss = lambda model: jnp.mean((model(X) - Y) ** 2)
+    value, grads = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, grads, value=value)
+    assert loss(model) < value
+    assert not jnp.array_equal(model.kernel.get_value(), before)
+
+
+def test_a_checkpoint_by_orbax(tmp_path):
+    checkpoint = pytest.importorskip("orbax.checkpoint")
+    tx, params = to_optax(PAIRS["clipped"][0]), {"w": jnp.ones(2)}
+    _, state = tx.update(params, tx.init(params), params)
+    with checkpoint.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "state", tx.init(params))
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    assert_close(restored, state)

@@ -1,0 +1,375 @@
+"""Trainings that begin in one library and go on in the other."""
+
+import importlib
+import pkgutil
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax._src import transform as optax_transform
+from optax.transforms import _adding as optax_adding
+
+import eqopt
+from eqopt.interop.optax import (
+    from_optax,
+    state_from_optax,
+    state_to_optax,
+    to_optax,
+)
+from eqopt.interop.optax._pairs import PARTNERS, RENAMED, is_ours, nodes_of
+
+from ..laws.subjects import (
+    arrays,
+    assert_close,
+    assert_equal,
+    avals,
+    grads_of,
+    params_of,
+)
+from ..parity import cases
+from ..parity.case import LINEAR, Case, is_matrix
+
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+FAMILIES = [
+    importlib.import_module(f"{cases.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(cases.__path__)
+]
+PARITY = {name: case for family in FAMILIES for name, case in family.CASES.items()}
+
+
+def matrix_or_other(params):
+    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
+
+
+NESTED = {
+    "clipped": Case(
+        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(LINEAR[0])),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LINEAR[1])),
+    ),
+    "names": Case(
+        eqopt.NamedChain(b=eqopt.Trace(0.9), a=eqopt.Adam(LINEAR[0])),
+        optax.named_chain(("b", optax.trace(0.9)), ("a", optax.adam(LINEAR[1]))),
+    ),
+    "mask": Case(
+        eqopt.Chain(eqopt.Masked(eqopt.ScaleByAdam(), is_matrix), eqopt.Scale(-0.1)),
+        optax.chain(optax.masked(optax.scale_by_adam(), is_matrix), optax.scale(-0.1)),
+    ),
+    "partition": Case(
+        eqopt.Partition(
+            {"other": eqopt.SGD(LINEAR[0], 0.9), "matrix": eqopt.Lion(0.01)},
+            matrix_or_other,
+        ),
+        optax.partition(
+            {"other": optax.sgd(LINEAR[1], 0.9), "matrix": optax.lion(0.01)},
+            matrix_or_other,
+        ),
+    ),
+    "injected": Case(
+        eqopt.AdamW(LINEAR[0], weight_decay=0.1),
+        optax.inject_hyperparams(optax.adamw)(LINEAR[1], weight_decay=0.1),
+    ),
+    "injected within": Case(
+        eqopt.Chain(eqopt.Clip(1.0), eqopt.SGD(LINEAR[0], 0.9)),
+        optax.chain(
+            optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(LINEAR[1], 0.9)
+        ),
+    ),
+    "ema": Case(
+        eqopt.Chain(eqopt.EMA(0.9), eqopt.ScaleBySchedule(LINEAR[0])),
+        optax.chain(optax.ema(0.9), optax.scale_by_schedule(LINEAR[1])),
+    ),
+    "there and back": Case(
+        from_optax(TX := optax.adam(0.1)),
+        TX,
+    ),
+}
+# One of each kind of state at least, and those with schedules, masks and momentum.
+NAMES = """
+adam; adam, nesterov; adamw, masked; nadamw, scheduled decay; adamax; amsgrad, other;
+adabelief; yogi; radam; rms; stddev; rms, corrected; stddev, corrected;
+rmsprop; rmsprop, momentum; rmsprop, centered; adagrad, schedule; adadelta, masked; adan;
+ademamix, schedules; simplified_ademamix; lamb, decay; lars; novograd;
+sgd; sgd, momentum; sgd, nesterov; lion; sign_sgd, schedule; schedule; decay, masked;
+trace; ema, biased; flatten
+"""
+BY_NAME = {
+    name: PARITY[name] for name in NAMES.replace("\n", " ").strip(" ").split("; ")
+}
+CONVERTIBLE = {**NESTED, **BY_NAME}
+QUICK = {"partition", "injected"}
+
+
+def train(tx, params, state, steps):
+    """Some steps with Optax, or with ours by its name there."""
+    update = jax.jit(optax.with_extra_args_support(tx).update)
+    for i in steps:
+        updates, state = update(grads_of(params, i), state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+def bits(tree):
+    return {np.asarray(x).tobytes() for x in arrays(tree) if x.ndim}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONVERTIBLE],
+)
+def test_goes_on_where_the_other_stopped(name):
+    case = CONVERTIBLE[name]
+    ours, theirs, start = case.ours, case.theirs, params_of()
+    params, their_state = train(theirs, start, theirs.init(start), range(5))
+    state = state_from_optax(ours, their_state, params, count=5)
+
+    # Every array is that of Optax by the bit, in a state like that of eqopt's training.
+    assert bits(state) == bits(their_state)
+    own = train(to_optax(ours), start, ours.init(start), range(5))[1]
+    assert avals(state) == avals(own)
+    assert_close(state, own, case.rtol, case.rtol)
+    back = state_to_optax(theirs, state, params)
+    assert bits(back) == bits(their_state)
+    if not name.startswith("injected"):  # these also record the values of schedules
+        assert_equal(back, their_state)
+
+    # All three go on alike.
+    expected, _ = train(theirs, params, their_state, range(5, 10))
+    assert_equal(train(theirs, params, back, range(5, 10))[0], expected)
+    trained, _ = train(to_optax(ours), params, state, range(5, 10))
+    assert_close(trained, expected, case.rtol, case.rtol / 10)
+
+
+TO_THE_BIT = {
+    "adam": (eqopt.Adam, optax.adam, {"learning_rate": 0.1}),
+    "adamw": (eqopt.AdamW, optax.adamw, {"learning_rate": 0.1, "weight_decay": 0.1}),
+    "amsgrad": (eqopt.AMSGrad, optax.amsgrad, {"learning_rate": 0.1}),
+    "adamax": (eqopt.Adamax, optax.adamax, {"learning_rate": 0.1}),
+    "adabelief": (eqopt.AdaBelief, optax.adabelief, {"learning_rate": 0.1}),
+    "yogi": (eqopt.Yogi, optax.yogi, {"learning_rate": 0.1}),
+    "lion": (eqopt.Lion, optax.lion, {"learning_rate": 0.1}),
+    "sgd": (eqopt.SGD, optax.sgd, {"learning_rate": 0.1, "momentum": 0.9}),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "adam" else pytest.param(n, marks=pytest.mark.slow) for n in TO_THE_BIT],
+)
+def test_goes_on_bit_identically(name):
+    """Where both compute with hyperparameters that are arrays of float32."""
+    ours, theirs, hyperparameters = TO_THE_BIT[name]
+    opt = ours(**hyperparameters)
+    tx = optax.inject_hyperparams(theirs)(**hyperparameters)
+    params, their_state = train(tx, params_of(), tx.init(params_of()), range(5))
+    state = state_from_optax(opt, their_state, params)
+    expected, _ = train(tx, params, their_state, range(5, 15))
+    assert_equal(train(to_optax(opt), params, state, range(5, 15))[0], expected)
+
+
+def test_every_state_of_the_table():
+    """There is no name in it that does not exist, and no row that is not tested."""
+    theirs = {name for names in PARTNERS.values() for name in names}
+    rooms = optax, optax.contrib, optax.transforms, optax_transform, optax_adding
+    for name in theirs:
+        found = [getattr(room, name) for room in rooms if hasattr(room, name)]
+        assert found, name
+        fields = RENAMED.get(name, {})
+        assert fields.keys() <= {*found[0]._fields}
+    seen = set()
+    for case in CONVERTIBLE.values():
+        nodes = nodes_of(case.ours.init(params_of()), is_ours)
+        seen.update(type(node).__name__ for _, node in nodes if is_ours(node))
+    assert seen == PARTNERS.keys()
+
+
+MODEL = eqx.nn.MLP(2, "scalar", 4, 1, key=jax.random.key(0))
+PARAMS = eqx.filter(MODEL, eqx.is_inexact_array)
+
+
+def after(tx, steps, params=PARAMS):
+    ones = jax.tree.map(jnp.ones_like, params)
+    state = tx.init(params)
+    for _ in range(steps):
+        _, state = tx.update(ones, state, params)
+    return state
+
+
+def test_a_whole_model():
+    opt, tx = eqopt.AdamW(1e-2), optax.adamw(1e-2)
+    state = state_from_optax(opt, after(tx, 3), MODEL)
+    assert state[0].count == 3
+    assert_equal(state[0].mu, after(tx, 3)[0].mu)
+    assert_equal(state_to_optax(tx, state, MODEL), after(tx, 3))
+    donated = eqx.filter_jit(lambda s, g: opt.step(g, s, MODEL), donate="all")
+    donated(state, jax.tree.map(jnp.ones_like, PARAMS))
+
+
+def test_with_optax_itself_to_the_bit():
+    """Whatever it is: no state is too strange to go on with `from_optax`."""
+    tx = optax.chain(optax.contrib.dog(1.0), optax.apply_every(2))
+    opt, params = from_optax(tx), params_of()
+    params, their_state = train(tx, params, tx.init(params), range(3))
+    state = state_from_optax(opt, their_state, params)
+    assert_equal(state.optax_state, their_state)
+    assert_equal(state_to_optax(tx, state, params), their_state)
+    expected, _ = train(tx, params, their_state, range(3, 6))
+    assert_equal(train(to_optax(opt), params, state, range(3, 6))[0], expected)
+
+
+def test_counts():
+    """Taken from where there is one, or as given; and so is the learning rate."""
+    falling = eqopt.SGD(eqopt.schedules.Linear(1.0, 0.0, 10), 0.9)
+    plain = after(optax.sgd(0.1, 0.9), 4)
+    cases = [
+        (falling, plain, {}, 0, 1.0),
+        (falling, plain, {"count": 4}, 4, 0.7),
+        (falling, after(optax.sgd(lambda count: 0.1, 0.9), 4), {}, 4, 0.7),
+        (eqopt.SGD(0.3, 0.9), after(optax.sgd(lambda count: 0.1, 0.9), 4), {}, 4, 0.3),
+        (falling, after(optax.inject_hyperparams(optax.sgd)(0.1, 0.9), 4), {}, 4, 0.7),
+        (
+            eqopt.Chain(eqopt.Trace(0.9), eqopt.Adam(0.2)),
+            after(optax.chain(optax.trace(0.9), optax.adam(0.2)), 4),
+            {},
+            4,
+            0.2,
+        ),
+    ]
+    for opt, optax_state, options, count, rate in cases:
+        state = state_from_optax(opt, optax_state, MODEL, **options)
+        [(_, last)] = eqopt.tree.get_all_with_path(state, "ScaleByLearningRateState")
+        assert last.count == count
+        np.testing.assert_allclose(last.learning_rate, rate, rtol=1e-6)
+
+
+def test_injected_schedules_go_on():
+    tx = optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.0, 10))
+    opt = eqopt.Adam(eqopt.schedules.Linear(0.1, 0.0, 10))
+    state = state_to_optax(tx, after(to_optax(opt), 4), MODEL)
+    assert state.count == 4
+    assert state.hyperparams_states["learning_rate"].count == 4
+    ones = jax.tree.map(jnp.ones_like, PARAMS)
+    _, state = tx.update(ones, state, PARAMS)
+    np.testing.assert_allclose(state.hyperparams["learning_rate"], 0.06, rtol=1e-6)
+
+
+def test_arrays_of_a_checkpoint():
+    """NumPy's are as good as JAX's, and leave no weak type behind."""
+    opt = eqopt.Adam(1e-2)
+    loaded = jax.tree.map(np.asarray, after(optax.adam(1e-2), 2))
+    state = state_from_optax(opt, loaded, MODEL)
+    assert avals(state) == avals(opt.init(MODEL))
+
+
+def test_under_jit():
+    opt, optax_state = eqopt.Adam(1e-2), after(optax.adam(1e-2), 2)
+    convert = eqx.filter_jit(lambda s: state_from_optax(opt, s, MODEL))
+    assert_equal(convert(optax_state), state_from_optax(opt, optax_state, MODEL))
+
+
+ADAM = eqopt.Adam(1e-2)
+OTHER = eqx.nn.MLP(2, "scalar", 4, 2, key=jax.random.key(0))
+WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("convert", "messages"),
+    [
+        (
+            lambda: state_from_optax(ADAM, after(optax.sgd(0.1, 0.9), 1), MODEL),
+            [
+                "The ScaleByAdamState of eqopt at `[0]` needs a ScaleByAdamState of Opt",
+                "there is a TraceState at `[0]` instead",
+                "the same parts, in the same order?",
+            ],
+        ),
+        (
+            lambda: state_from_optax(ADAM, after(optax.sgd(0.1), 1), MODEL),
+            ["`[0]` needs a ScaleByAdamState of Optax, but nothing is left there"],
+        ),
+        (
+            lambda: state_from_optax(
+                eqopt.ScaleByRMS(), after(optax.adam(0.1), 1), MODEL
+            ),
+            [
+                "The ScaleByRMSState of eqopt at `(the root)` needs a ScaleByRmsState or "
+                "ScaleByRmsWithCountState of Optax",
+            ],
+        ),
+        (
+            lambda: state_from_optax(
+                ADAM, after(optax.chain(optax.adam(0.1), optax.trace(0.9)), 1), MODEL
+            ),
+            [
+                "there is a TraceState at `[1]` of Optax, for which nothing is left",
+                "the same parts, in the same order?",
+            ],
+        ),
+        (
+            lambda: state_from_optax(
+                ADAM, after(optax.chain(optax.adam(0.1), optax.zero_nans()), 1), MODEL
+            ),
+            [
+                "there is something at `[1].found_nan.layers[0].weight` of Optax",
+                "`from_optax(tx)` runs the Optax transformation itself",
+            ],
+        ),
+        (
+            lambda: state_from_optax(eqopt.DoG(), after(optax.adam(0.1), 1), MODEL),
+            ["what has no counterpart in Optax", "`state_from_optax` has the list"],
+        ),
+        (
+            lambda: state_from_optax(ADAM, after(optax.adam(0.1), 1), OTHER),
+            [
+                "does not fit the parameters at `[0].mu`",
+                "It has nothing at `[0].mu.layers[2].weight`, `[0].mu.layers[2].bias`",
+                "another model",
+            ],
+        ),
+        (
+            lambda: state_to_optax(optax.adam(0.1), ADAM.init(OTHER), MODEL),
+            ["Only it has an array at `[0].mu.layers[2].weight`"],
+        ),
+        (
+            lambda: state_from_optax(ADAM, after(optax.adam(0.1), 1), WIDER),
+            [
+                "has float32[4, 2] at `[0].mu.layers[0].weight`, but the optimizer has "
+                "float32[5, 2] at `[0].mu.layers[0].weight`",
+                "Is it the state of another model?",
+            ],
+        ),
+        (
+            lambda: state_from_optax(
+                ADAM, after(optax.adam(0.1, mu_dtype=jnp.bfloat16), 1), MODEL
+            ),
+            ["has bfloat16[4, 2] at", "has float32[4, 2] at", "`mu_dtype=...`"],
+        ),
+        (
+            lambda: state_from_optax(
+                eqopt.Chain(ADAM, ADAM),
+                (after(optax.adam(0.1), 1), after(optax.adam(0.1), 2)),
+                MODEL,
+            ),
+            ["differ: `[0][0].count` is 1, `[1][0].count` is 2", "`count=...`"],
+        ),
+        (
+            lambda: state_from_optax(ADAM, after(optax.adam(0.1), 1), MODEL, count=-1),
+            ["`count` must be an integer of at least 0, but is -1"],
+        ),
+        (
+            lambda: state_from_optax(
+                from_optax(optax.adam(0.1)), after(optax.sgd(0.1, 0.9), 1), MODEL
+            ),
+            ["does not fit the parameters at `.optax_state`", "nothing at `[0].count`"],
+        ),
+    ],
+)
+def test_states_that_do_not_fit(convert, messages):
+    with pytest.raises(ValueError) as error:
+        convert()
+    for message in messages:
+        assert message in str(error.value)

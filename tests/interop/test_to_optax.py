@@ -1,0 +1,186 @@
+"""eqopt's transformations in Optax's hands."""
+
+import importlib
+import re
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import eqopt
+from eqopt.interop.optax import to_optax
+
+from ..laws.subjects import arrays, assert_close, assert_equal, grads_of, params_of
+
+
+# Optax does not run under strict promotion.
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+def is_matrix(params):
+    return jax.tree.map(lambda p: p.ndim >= 2, params)
+
+
+def matrix_or_other(params):
+    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
+
+
+def train(tx, params, steps=4):
+    state = tx.init(params)
+    update = jax.jit(tx.update)
+    for i in range(steps):
+        updates, state = update(grads_of(params, i), state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+ADAMW = eqopt.AdamW(0.1, weight_decay=0.1), optax.adamw(0.1, weight_decay=0.1)
+PLACES = {
+    "alone": lambda tx: tx,
+    "chain": lambda tx: optax.chain(optax.clip(0.5), tx, optax.scale(0.5)),
+    "named chain": lambda tx: optax.named_chain(("a", optax.clip(0.5)), ("b", tx)),
+    "masked": lambda tx: optax.masked(tx, is_matrix),
+    "partition": lambda tx: optax.partition(
+        {"matrix": tx, "other": optax.sgd(0.1)}, matrix_or_other
+    ),
+    "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 2),
+    "MultiSteps": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
+    "flatten": optax.flatten,
+}
+
+
+QUICK = {"chain", "masked"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PLACES],
+)
+def test_like_that_of_optax(place):
+    ours, theirs = ADAMW
+    params = params_of()
+    trained, _ = train(PLACES[place](to_optax(ours)), params)
+    expected, _ = train(PLACES[place](theirs), params)
+    assert_close(trained, expected)
+
+
+def test_no_state_for_what_is_masked_out():
+    tx = optax.masked(to_optax(eqopt.Adam(0.1)), is_matrix)
+    _, state = train(tx, params_of())
+    assert {x.shape for x in arrays(state)} == {(3, 2), ()}
+
+
+def test_the_state_is_that_of_the_optimizer():
+    opt, params = ADAMW[0], params_of()
+    tx = to_optax(opt)
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    assert_equal(tx.init(params), opt.init(params))
+    grads = grads_of(params, 0)
+    given = tx.update(grads, tx.init(params), params)
+    assert_equal(given, opt.update(grads, opt.init(params), params))
+    average = eqopt.ScheduleFree(eqopt.SGD(0.1), 0.1)
+    params, state = train(to_optax(average), params)
+    evaluated = average.eval_params(state, params)
+    assert not eqx.tree_equal(evaluated, params)
+
+
+def test_extra_arguments_arrive():
+    """Behind others in a chain, as they do in Optax."""
+    seen = {}
+
+    class Spy(eqopt.AbstractTransformation):
+        def init(self, params):
+            return None
+
+        def update(self, updates, state, params=None, **extra):
+            seen.update(extra)
+            return updates, state
+
+    params = params_of()
+    grads = grads_of(params, 0)
+    tx = optax.chain(optax.clip(1.0), optax.masked(to_optax(Spy()), is_matrix))
+    extra = {"value": jnp.ones(()), "grad": grads, "value_fn": lambda params: 0.0}
+    tx.update(grads, tx.init(params), params, **extra)
+    assert seen == extra
+
+
+def test_an_optimizer_that_needs_the_loss():
+    params, value = params_of(), jnp.asarray(0.7)
+    grads = grads_of(params, 0)
+    updates = []
+    for tx in (to_optax(eqopt.PolyakSGD(0.3)), optax.polyak_sgd(0.3)):
+        tx = optax.chain(optax.clip(1.0), tx)
+        updates.append(tx.update(grads, tx.init(params), params, value=value)[0])
+    assert_close(*updates)
+
+
+@pytest.mark.parametrize("with_params", [True, False])
+def test_integers_stay(with_params):
+    params = {"w": jnp.ones(2), "n": jnp.arange(3), "masked": optax.MaskedNode()}
+    loss = lambda params: jnp.sum(params["w"] ** 2)
+    grads = jax.grad(loss, allow_int=True)(params)
+    assert grads["n"].dtype == jax.dtypes.float0
+    tx = to_optax(eqopt.Adam(0.1))
+    state = tx.init(params)
+    updates, state = tx.update(grads, state, params if with_params else None)
+    new = optax.apply_updates(params, updates)
+    np.testing.assert_array_equal(new["n"], params["n"])
+    assert new["n"].dtype == params["n"].dtype
+    np.testing.assert_allclose(new["w"], 0.9, rtol=1e-6)
+    integers = {**grads, "n": jnp.array([7, 8, 9])}
+    updates, _ = tx.update(integers, state, params if with_params else None)
+    np.testing.assert_array_equal(updates["n"], 0)
+
+
+def test_python_floats_are_parameters():
+    params = {"slope": 1.0, "offset": np.float32(2.0)}
+    grads = {"slope": 3.0, "offset": jnp.ones(())}
+    trained = []
+    for tx in (to_optax(eqopt.Adam(0.1)), optax.adam(0.1)):
+        updates, _ = tx.update(grads, tx.init(params), params)
+        trained.append(optax.apply_updates(params, updates))
+    assert_close(*trained)
+    assert trained[0]["slope"] < 1
+
+
+@pytest.mark.slow
+def test_arrays_as_hyperparameters():
+    """Also traced ones: a learning rate is differentiated through steps of Optax."""
+    params = params_of()
+
+    def final(learning_rate):
+        trained, _ = train(to_optax(eqopt.Adam(learning_rate)), params, 2)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(trained))
+
+    slope = jax.grad(final)(jnp.asarray(0.1))
+    low, high = final(jnp.asarray(0.099)), final(jnp.asarray(0.101))
+    np.testing.assert_allclose(slope, (high - low) / 0.002, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("opt", "message"),
+    [
+        (optax.adam(0.1), "one of Optax already. It can be used as it is"),
+        (eqopt.Adam, "the class Adam: create an instance of it"),
+        (0.1, "a builtins.float."),
+    ],
+)
+def test_what_is_no_transformation(opt, message):
+    with pytest.raises(
+        TypeError, match=f"`opt` must be .* but is {re.escape(message)}"
+    ):
+        to_optax(opt)
+
+
+@pytest.mark.parametrize("package", ["optax", "optimistix"])
+def test_missing_packages(package, monkeypatch):
+    room = f"eqopt.interop.{package}"
+    monkeypatch.delitem(sys.modules, room, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    message = f"{room} needs {package}, .* `pip install 'eqopt\\[interop\\]'`"
+    with pytest.raises(ImportError, match=message):
+        importlib.import_module(room)

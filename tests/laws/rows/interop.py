@@ -1,0 +1,44 @@
+"""Bridges: transformations of Optax, as far as these obey the laws."""
+
+import optax
+
+import eqopt
+from eqopt.interop.optax import from_optax, to_optax
+
+from ..row import is_matrix, nested, row
+
+
+# Equal ones are made of one object.
+ADAM = optax.adam(0.01)
+CLIPPED = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1, momentum=0.9))
+INJECTED = optax.inject_hyperparams(optax.adamw, "mask")(0.01, mask=is_matrix)
+STATELESS = optax.centralize()
+THERE_AND_BACK = to_optax(nested())
+
+NOT_OPTAX = {
+    "test_gradients_through_steps": "the square roots of Optax have no derivative at "
+    "zero gradients",
+    "test_shapes_and_dtypes_stay_in_any_precision": "Optax computes in the dtypes that "
+    "meet, and its moments take on those that come out",
+    "test_state_is_sharded_like_parameters": "compiled, the zeros of Optax have nothing "
+    "to do with the parameters",
+}
+NOT_ADAM = {
+    **NOT_OPTAX,
+    "test_float16_zero_gradients": "an epsilon of 1e-8 is zero in float16",
+}
+
+ROWS = [
+    row(lambda: from_optax(ADAM), name="from_optax(adam)", exempt=NOT_ADAM),
+    row(lambda: from_optax(CLIPPED), name="from_optax(chain)", exempt=NOT_OPTAX),
+    row(
+        lambda: from_optax(INJECTED),
+        name="from_optax(inject_hyperparams)",
+        exempt=NOT_ADAM,
+    ),
+    row(
+        lambda: eqopt.Chain(from_optax(STATELESS), eqopt.Adam(0.01)),
+        name="Chain(from_optax)",
+    ),
+    row(lambda: from_optax(THERE_AND_BACK), name="from_optax(to_optax)"),
+]
