@@ -54,8 +54,9 @@ class AbstractTransformation(eqx.Module):
             like the parameters', with inexact arrays and `None`.
         - `state`: what `init` or the last `update` returned.
         - `params`: the parameters, for those transformations that look at them.
-        - `extra`: anything else that a transformation may look at (`value`, `grad`,
-            `value_fn`, ...). Everyone takes everything and passes it on.
+        - `extra`: anything else that a transformation may look at: `value`, `grad`,
+            `value_fn`, `grad_fn`, `weight`, `sample_size`, `sum_sq_diff_grads`. Everyone
+            takes everything and passes it on.
 
         **Returns:**
 

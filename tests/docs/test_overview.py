@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import pytest
 from benchmarks.optimizers import OPTIMIZERS
 
+import eqopt
+from eqopt._checks import _EXTRAS
+
 from .pages import DOCS
 
 
@@ -19,14 +22,22 @@ def table(page):
 OVERVIEW = table(DOCS / "api" / "optimizers" / "index.md")
 
 
-@pytest.mark.parametrize("page", ["api/optimizers/index.md", "training.md"])
-def test_every_optimizer_is_there(page):
-    assert table(DOCS / page).keys() == OPTIMIZERS.keys()
+def test_every_optimizer_is_there():
+    # L-BFGS is not for batches, which those are trained on.
+    assert OVERVIEW.keys() == OPTIMIZERS.keys() | {"LBFGS"}
+    assert table(DOCS / "training.md").keys() == OPTIMIZERS.keys()
 
 
 @pytest.mark.parametrize("name", OVERVIEW)
 def test_sizes_of_states(name):
     params = [jax.ShapeDtypeStruct((1000, 1000), jnp.float32)]
-    state = jax.eval_shape(OPTIMIZERS[name].ours(0.1).init, params)
+    make = OPTIMIZERS[name].ours if name in OPTIMIZERS else getattr(eqopt, name)
+    state = jax.eval_shape(make(0.1).init, params)
     size = sum(x.size for x in jax.tree.leaves(state)) / 1e6
     assert float(OVERVIEW[name][0]) == pytest.approx(size, abs=0.05)
+
+
+def test_the_list_of_extra_arguments():
+    page = (DOCS / "api" / "base.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert listed == {*_EXTRAS, "weight"}

@@ -115,6 +115,13 @@ def test_holding_still_is_not_the_end():
     close(one.value, other.value, 1e-6)
 
 
+def test_a_line_search_that_can_go_no_further_is_the_end():
+    solver = Minimiser(eqopt.LBFGS(), rtol=0.0, atol=1e-30)
+    solution = optx.minimise(bowl, solver, START, TARGET, max_steps=200)
+    close(solution.value, TARGET)
+    assert solution.stats["num_steps"] < 50
+
+
 def test_there_is_nothing_to_do():
     solver = Minimiser(eqopt.SGD(0.1), rtol=1e-4, atol=1e-4)
     solution = optx.minimise(bowl, solver, TARGET, TARGET)

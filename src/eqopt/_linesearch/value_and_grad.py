@@ -68,8 +68,13 @@ def value_and_grad_from_state(
 _NAMES = "ScaleByZoomLinesearchState", "ScaleByBacktrackingLinesearchState"
 
 
+def searches_in(state: State) -> list[Any]:
+    """The states of all line searches in an optimizer's state."""
+    return [x for name in _NAMES for _, x in get_all_with_path(state, name)]
+
+
 def _stored(state: State) -> tuple[Float[Array, ""], Updates]:
-    found = [x for name in _NAMES for _, x in get_all_with_path(state, name)]
+    found = searches_in(state)
     if len(found) != 1:
         raise ValueError(
             "value_and_grad_from_state: there must be one line search in `state`, but "

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._apply import apply_updates
 from ..._checks import check_range
+from ..._linesearch.value_and_grad import searches_in
 from ..._transformation import AbstractTransformation
 from ..._types import Params, RealScalarLike, State, Updates
 
@@ -48,7 +49,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     It ends when both the point and the value have changed by less than `atol` plus `rtol`
     times their size in one step, as `optimistix.OptaxMinimiser` does. A step in which an
     optimizer holds still, as [`eqopt.MultiSteps`][] does most of the time, is not the
-    end, unless the gradient is zero.
+    end, unless the gradient is zero or a line search has failed.
 
     The optimizer is given the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
     The solution is what its `eval_params` gives: for [`eqopt.ScheduleFree`][], say, the
@@ -141,8 +142,11 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
             value_fn=value_fn,
             grad_fn=eqx.filter_grad(value_fn),
         )
-        # Whether this step says anything: it does if it moved, or nothing is left to do.
+        # Whether this step says anything: it does if it moved, or nothing is left to do,
+        # or all that a line search could find was to stay.
         counts = _any_nonzero(updates) | ~_any_nonzero(grads)
+        for search in searches_in(opt_state):
+            counts |= search.learning_rate == 0
         is_small = self._is_small(y, updates) & self._is_small(f, f - state.f)
         new_state = MinimiserState(
             step=state.step + 1,
