@@ -3,12 +3,14 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
 from ._equations import equation
-from ._leaves import parameters
+from ._leaves import keystr, parameters
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, RealScalarLike, Updates
+from .tree._together import together
 
 
 def apply_updates(params: Params, updates: Updates) -> Params:
@@ -33,9 +35,9 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
 @equation
 def interpolate(
-    g: Inexact[Array, "*leaf"], p: Inexact[Array, "*leaf"], *, step_size
+    old: Inexact[Array, "*leaf"], p: Inexact[Array, "*leaf"], *, step_size
 ) -> Inexact[Array, "*leaf"]:
-    return step_size * g + (1 - step_size) * p
+    return step_size * p + (1 - step_size) * old
 
 
 def incremental_update(
@@ -53,8 +55,13 @@ def incremental_update(
 
     **Returns:**
 
-    A tree like `old_tensors`. All leaves but the inexact arrays are those of
-    `old_tensors`.
+    `old_tensors` with its arrays moved, in the dtypes that they had: a float32 average of
+    bfloat16 parameters stays float32. Where `new_tensors` has `None`, and in all leaves
+    but the inexact arrays, it is `old_tensors`.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ.
 
     ??? cite "Reference"
 
@@ -70,7 +77,14 @@ def incremental_update(
         }
         ```
     """
-    pipeline = Pipeline(parameters(new_tensors), old_tensors, {})
+    trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
+    leaves, rows, treedef = together("incremental_update", trees, may_lack=True)
+    moved = [
+        x if row and row[0] is not None else None
+        for x, row in zip(leaves, rows, strict=True)
+    ]
+    # What is moved takes the place of the updates: the result has its dtype.
+    pipeline = Pipeline(treedef.unflatten(moved), new_tensors, {})
     shared = {"step_size": step_size}
     pipeline.push("incremental_update", Leafwise(interpolate, shared=shared))
     return eqx.combine(pipeline.flush(), old_tensors)
@@ -92,7 +106,14 @@ def periodic_update(
 
     **Returns:**
 
-    `new_tensors` if `steps` is a multiple of `update_period`, else `old_tensors`.
+    `old_tensors`, with the arrays of `new_tensors` if `steps` is a multiple of
+    `update_period`.
+
+    **Raises:**
+
+    A `ValueError` if `update_period` is not positive (traced values are let through), and
+    one that names the key path if structures or shapes differ or only one tree has an
+    array; a `TypeError` if dtypes differ.
 
     ??? cite "Reference"
 
@@ -108,6 +129,20 @@ def periodic_update(
         }
         ```
     """
+    if not isinstance(update_period, Tracer) and update_period < 1:
+        raise ValueError(
+            "periodic_update: `update_period` must be an integer of at least 1, but is "
+            f"{update_period}."
+        )
+    trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
+    leaves, rows, _ = together("periodic_update", trees, may_lack=False)
+    for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
+        if row and row[0].dtype != x.dtype:
+            raise TypeError(
+                f"periodic_update: dtypes differ at `{keystr(old_tensors, i)}`: "
+                f"`old_tensors` has {x.dtype}, `new_tensors` has {row[0].dtype}. Pass "
+                "`eqopt.tree.cast_like(new_tensors, old_tensors)`."
+            )
     new, old = parameters(new_tensors), parameters(old_tensors)
     due = jnp.mod(steps, update_period) == 0
     chosen = jax.lax.cond(due, lambda: new, lambda: old)

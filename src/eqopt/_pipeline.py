@@ -293,8 +293,9 @@ def _misfit(owners: list[str], path: str, named: Mapping[str, Any]) -> str:
         for name, x in named.items()
         if hasattr(x, "dtype")
     )
+    owner = " and ".join(owners) or "apply_updates"
     return (
-        f"{' and '.join(owners)}: shapes do not fit at `{path}`: {shapes}. Updates, "
+        f"{owner}: shapes do not fit at `{path}`: {shapes}. Updates, "
         "parameters and optimizer state belong to one model: was the model changed "
         "after `init`, or is this another model's state?"
     )

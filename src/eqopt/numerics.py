@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
 
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
@@ -21,18 +21,18 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
         return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
 
 
-def safe_increment(count: Int[Array, ""]) -> Int[Array, ""]:
+def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
     """`count + 1`, staying at the largest value of the dtype instead of overflowing.
 
     **Arguments:**
 
-    - `count`: a 0-d integer array.
+    - `count`: a 0-d integer array, signed or not.
 
     **Returns:**
 
     An array of the same dtype.
     """
-    largest = jnp.iinfo(count.dtype).max
+    largest = jnp.asarray(jnp.iinfo(count.dtype).max, count.dtype)
     return jnp.where(count < largest, count + 1, count)
 
 
@@ -80,6 +80,65 @@ def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     positive = x > 0
     root = jnp.sqrt(jnp.where(positive, x, 1))
     return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
+
+
+def safe_norm(
+    x: Inexact[Array, "..."],
+    min_norm: float | int | Float[Array, ""],
+    ord: int | float | str | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Float[Array, "..."]:
+    r"""$\max(\lVert x \rVert, m)$, with derivative 0 where the norm is at most $m$.
+
+    The norm has no derivative at 0, where that of the textbook formula is NaN, even if
+    $m > 0$.
+
+    **Arguments:**
+
+    - `x`: a floating or complex array.
+    - `min_norm`: $m$, a number or a 0-d array, at least 0.
+    - `ord`, `axis`, `keepdims`: as for `jnp.linalg.norm`. By default it is the 2-norm of
+        all numbers of a vector or matrix.
+
+    **Returns:**
+
+    A real array of the precision of `x`, at least float32: one norm, or as many as `axis`
+    leaves. NaN stays NaN.
+    """
+    x = x.astype(common_dtype(x.dtype, jnp.float32))
+    floor = jnp.asarray(min_norm, x.real.dtype)
+    is_small = jnp.linalg.norm(x, ord, axis, keepdims=True) <= floor
+    # The derivative of what is not chosen must be finite, too.
+    norm = jnp.linalg.norm(
+        jnp.where(is_small, jnp.ones_like(x), x), ord, axis, keepdims
+    )
+    is_small = is_small if keepdims else jnp.squeeze(is_small, axis)
+    return jnp.where(is_small, floor, norm)
+
+
+def safe_root_mean_squares(
+    x: Inexact[Array, "*shape"], min_rms: float | int | Float[Array, ""]
+) -> Float[Array, ""]:
+    r"""$\max(\operatorname{rms}(x), m)$, with derivative 0 where it is $m$.
+
+    Here $\operatorname{rms}(x)$ is the root of the mean of $|x|^2$, which has no
+    derivative at 0.
+
+    **Arguments:**
+
+    - `x`: a floating or complex array.
+    - `min_rms`: $m$, a number or a 0-d array, at least 0.
+
+    **Returns:**
+
+    A 0-d real array of the precision of `x`, at least float32. It is $m$ if `x` is empty,
+    and NaN stays NaN.
+    """
+    x = x.astype(common_dtype(x.dtype, jnp.float32))
+    mean_square = jnp.sum(abs_sq(x)) / max(x.size, 1)
+    rms, floor = safe_sqrt(mean_square), jnp.asarray(min_rms, mean_square.dtype)
+    return jnp.where(rms <= floor, floor, rms)
 
 
 def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:

@@ -1,13 +1,22 @@
-from typing import Any
+from typing import Any, TypeAlias, no_type_check
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree
 
-from .._leaves import map_parameters
+from .._leaves import is_parameter, map_parameters
+from .._types import RealScalarLike
 from ..numerics import common_dtype
+from ._together import number, own_dtype
+
+
+_Leaf: TypeAlias = (
+    Inexact[Array | np.ndarray, "*leaf"] | np.generic | jax.ShapeDtypeStruct
+)
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
@@ -27,6 +36,58 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     return map_parameters(lambda x: zeros_like_leaf(x, _dtype_for(x, dtype)), tree)
 
 
+def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
+    """Ones in the place of every inexact array, `None` in the place of all else.
+
+    **Arguments:**
+
+    - `tree`, `dtype`: as for [`eqopt.tree.zeros_like`][].
+
+    **Returns:**
+
+    A tree of the same structure, sharded like `tree`.
+    """
+    return full_like(tree, 1, dtype)
+
+
+def full_like(
+    tree: PyTree, fill_value: RealScalarLike | complex, dtype: DTypeLike | None = None
+) -> PyTree:
+    """One number in the place of every inexact array, `None` in the place of all else.
+
+    **Arguments:**
+
+    - `tree`, `dtype`: as for [`eqopt.tree.zeros_like`][].
+    - `fill_value`: a number or a 0-d array of one.
+
+    **Returns:**
+
+    A tree of the same structure, sharded like `tree`.
+
+    **Raises:**
+
+    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is no number, or if
+    it is complex where the array is to be real.
+    """
+    value = number("full_like", "fill_value", fill_value, complex_too=True)
+    return jtu.tree_map_with_path(
+        lambda path, x: _filled(path, x, value, dtype) if is_parameter(x) else None,
+        tree,
+    )
+
+
+@no_type_check
+def _filled(path, x, value, dtype):
+    into = own_dtype(x) if dtype is None else jnp.dtype(_dtype_for(x, dtype))
+    if jnp.iscomplexobj(value) and not jnp.issubdtype(into, jnp.complexfloating):
+        raise TypeError(
+            f"full_like: `fill_value` is complex, {value}, but the array at "
+            f"`{jtu.keystr(path) or '(the root)'}` is to be of dtype {into}. Pass its "
+            "real part, or a complex `dtype`."
+        )
+    return full_like_leaf(x, value, into)
+
+
 def _dtype_for(x, dtype):
     if dtype is None or not jnp.issubdtype(x.dtype, jnp.complexfloating):
         return dtype
@@ -34,16 +95,15 @@ def _dtype_for(x, dtype):
 
 
 def zeros_like_leaf(
-    x: Inexact[Array, "*leaf"] | jax.ShapeDtypeStruct, dtype: DTypeLike | None = None
+    x: _Leaf, dtype: DTypeLike | None = None
 ) -> Inexact[Array, "*leaf"]:
     return full_like_leaf(x, 0, dtype)
 
 
 def full_like_leaf(
-    x: Inexact[Array, "*leaf"] | jax.ShapeDtypeStruct,
-    value: Any,
-    dtype: DTypeLike | None = None,
+    x: _Leaf, value: Any, dtype: DTypeLike | None = None
 ) -> Inexact[Array, "*leaf"]:
+    x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
     # Under `jit` on an automatic mesh nothing else ties them to the shards of `x`.
     return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled

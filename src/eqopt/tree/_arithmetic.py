@@ -1,0 +1,156 @@
+"""Trees as vectors: sums, products, and multiples."""
+
+import operator
+
+from jaxtyping import PyTree
+
+from .._types import RealScalarLike
+from ._together import elementwise, mapped, number
+
+
+def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
+    r"""The sum $x + y + \dots$ of two or more trees, array by array.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.add(model, updates)
+        ```
+
+    **Arguments:**
+
+    - `tree_x`: any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`, `other_trees`: trees like it, with arrays of the same shapes. Where one
+        has `None`, it adds nothing.
+
+    **Returns:**
+
+    `tree_x` with the sums in the dtypes that its arrays had. They are computed in at
+    least float32, and rounded once. All else in it stays.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if complex numbers are added to real ones.
+    """
+    others = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
+    trees = {"tree_x": tree_x, "tree_y": tree_y, **others}
+    return elementwise("add", operator.add, trees)
+
+
+def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    r"""The difference $x - y$ of two trees, array by array.
+
+    **Arguments:**
+
+    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, nothing
+        is subtracted.
+
+    **Returns:**
+
+    A tree like `tree_x`, as for [`eqopt.tree.add`][].
+
+    **Raises:**
+
+    As [`eqopt.tree.add`][].
+    """
+    return elementwise("sub", operator.sub, {"tree_x": tree_x, "tree_y": tree_y})
+
+
+def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    r"""The product $x \odot y$ of two trees, array by array and number by number.
+
+    **Arguments:**
+
+    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, the
+        array of `tree_x` stays as it is.
+
+    **Returns:**
+
+    A tree like `tree_x`, as for [`eqopt.tree.add`][].
+
+    **Raises:**
+
+    As [`eqopt.tree.add`][].
+    """
+    return elementwise("mul", operator.mul, {"tree_x": tree_x, "tree_y": tree_y})
+
+
+def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    r"""The quotient $x / y$ of two trees, array by array and number by number.
+
+    **Arguments:**
+
+    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, the
+        array of `tree_x` stays as it is. Division by zero gives what it gives in JAX.
+
+    **Returns:**
+
+    A tree like `tree_x`, as for [`eqopt.tree.add`][].
+
+    **Raises:**
+
+    As [`eqopt.tree.add`][].
+    """
+    return elementwise("div", operator.truediv, {"tree_x": tree_x, "tree_y": tree_y})
+
+
+def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
+    r"""The multiple $s\,x$ of a tree.
+
+    !!! example
+
+        ```python
+        updates = eqopt.tree.scale(-1e-3, grads)
+        ```
+
+    **Arguments:**
+
+    - `scalar`: $s$, a number or a 0-d array, of any dtype.
+    - `tree`: $x$, any pytree, such as gradients or a whole model.
+
+    **Returns:**
+
+    `tree` with its arrays multiplied, in the dtypes that they had. All else in it stays.
+
+    **Raises:**
+
+    A `ValueError` if `scalar` has axes, and a `TypeError` if it is no number, or if it is
+    complex and an array of the tree is real.
+    """
+    s = number("scale", "scalar", scalar, complex_too=True)
+    return mapped("scale", lambda x: s * x, "tree", tree)
+
+
+def add_scale(
+    tree_x: PyTree, scalar: RealScalarLike | complex, tree_y: PyTree
+) -> PyTree:
+    r"""The sum $x + s\,y$ of a tree and the multiple of another one.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.add_scale(model, -1e-3, grads)
+        ```
+
+    **Arguments:**
+
+    - `tree_x`, `tree_y`: $x$ and $y$, as for [`eqopt.tree.add`][]. Where `tree_y` has
+        `None`, nothing is added.
+    - `scalar`: $s$, a number or a 0-d array, of any dtype.
+
+    **Returns:**
+
+    A tree like `tree_x`, as for [`eqopt.tree.add`][]. The product is not rounded before
+    it is added.
+
+    **Raises:**
+
+    As [`eqopt.tree.add`][] and [`eqopt.tree.scale`][].
+    """
+    s = number("add_scale", "scalar", scalar, complex_too=True)
+    return elementwise(
+        "add_scale",
+        lambda x, y: x + s * y,
+        {"tree_x": tree_x, "tree_y": tree_y},
+    )

@@ -1,0 +1,265 @@
+"""Other dtypes, other values for some numbers, and axes in front."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, DTypeLike, PyTree
+
+from .._leaves import is_none, is_parameter, listed, parameters
+from .._types import RealScalarLike
+from ..numerics import common_dtype
+from ._like import _dtype_for
+from ._together import column_of, elementwise, mapped, number, own_dtype, replaced
+
+
+def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
+    """`tree` with its arrays in another dtype.
+
+    !!! example
+
+        ```python
+        half = eqopt.tree.cast(model, jnp.bfloat16)
+        ```
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
+    - `dtype`: the new dtype, or `None` to leave all as they are. For a complex array, a
+        real dtype stands for the complex one of its precision: see
+        [`eqopt.tree.real`][].
+
+    **Returns:**
+
+    `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does all
+    else.
+    """
+    return replaced(lambda x: _as(x, _dtype_for(x, dtype)), tree)
+
+
+def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
+    """`tree` with each array in the dtype of the one in another tree.
+
+    **Arguments:**
+
+    - `tree`: as for [`eqopt.tree.cast`][].
+    - `other_tree`: a tree of the same structure. Its arrays may have other shapes, and
+        be `jax.ShapeDtypeStruct`s. Where it has none, an array keeps its dtype.
+
+    **Returns:**
+
+    `tree` with the arrays cast; a complex array stays complex, as for
+    [`eqopt.tree.cast`][].
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures differ.
+    """
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    column = column_of("cast_like", treedef, "other_tree", other_tree, "tree", tree)
+    return treedef.unflatten(
+        _as(x, _dtype_for(x, own_dtype(y)))
+        if is_parameter(x) and is_parameter(y)
+        else x
+        for x, y in zip(leaves, column, strict=True)
+    )
+
+
+def _as(x: Any, dtype: Any) -> Any:
+    if dtype is None:
+        return x
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x.update(dtype=jnp.dtype(dtype))
+    return jnp.asarray(x).astype(dtype)
+
+
+def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
+    """The dtype of the arrays in `tree`.
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s. Integer arrays do not count.
+    - `mixed_dtype_handler`: what to return where there are several dtypes. `None` is an
+        error, `"promote"` the dtype to which all of them promote, `"highest"` and
+        `"lowest"` are the one to which all others promote, and the one that promotes to
+        all others. Defaults to `None`.
+
+    **Returns:**
+
+    A dtype; the default one for floating-point numbers if there are no arrays.
+
+    **Raises:**
+
+    A `ValueError` that lists the dtypes if `mixed_dtype_handler` does not allow them, as
+    with `"highest"` for float16 and bfloat16, or is not one of these four.
+    """
+    if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
+        raise ValueError(
+            "dtype: `mixed_dtype_handler` must be None, 'promote', 'highest' or "
+            f"'lowest', but is {mixed_dtype_handler!r}."
+        )
+    places = {}
+    for path, x in jtu.tree_leaves_with_path(parameters(tree)):
+        places.setdefault(own_dtype(x), jtu.keystr(path) or "(the root)")
+    found = list(places) or [jnp.zeros(0).dtype]
+    promoted = common_dtype(*found)
+    if mixed_dtype_handler == "promote" or len(found) == 1:
+        return promoted
+    if mixed_dtype_handler == "highest" and promoted in found:
+        return promoted
+    if mixed_dtype_handler == "lowest":
+        for dtype in found:
+            if all(common_dtype(dtype, other) == other for other in found):
+                return dtype
+    mixed = listed([f"{dtype} (as at `{path}`)" for dtype, path in places.items()], "")
+    problem = (
+        "but `mixed_dtype_handler` is None. Pass 'promote', 'highest' or 'lowest', or "
+        "cast them with `eqopt.tree.cast`."
+        if mixed_dtype_handler is None
+        else f"of which none is the {mixed_dtype_handler}. Pass 'promote'."
+    )
+    raise ValueError(f"dtype: `tree` has arrays of several dtypes, {mixed}, {problem}")
+
+
+def real(tree: PyTree) -> PyTree:
+    """`tree` with the real parts of its complex arrays, as real arrays.
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as gradients or a whole model.
+
+    **Returns:**
+
+    `tree`, in which all that is not complex stays.
+    """
+    return replaced(lambda x: x.real, tree)
+
+
+def conj(tree: PyTree) -> PyTree:
+    """`tree` with the complex conjugates of its complex arrays.
+
+    **Arguments:**
+
+    - `tree`: any pytree. The gradient that JAX gives for a real function of complex
+        parameters is the conjugate of the direction of steepest ascent.
+
+    **Returns:**
+
+    `tree`, in which all that is not complex stays.
+    """
+    return replaced(lambda x: x.conj() if jnp.iscomplexobj(x) else x, tree)
+
+
+def clip(
+    tree: PyTree,
+    min_value: RealScalarLike | None = None,
+    max_value: RealScalarLike | None = None,
+) -> PyTree:
+    r"""`tree` with all numbers in $[\text{min}, \text{max}]$.
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as gradients or a whole model. Of complex arrays the real
+        and the imaginary parts are clipped, as in [`eqopt.Clip`][].
+    - `min_value`, `max_value`: numbers or 0-d arrays. `None`, the default, is no bound.
+
+    **Returns:**
+
+    `tree` with its arrays clipped, in the dtypes that they had. All else stays, and so
+    does NaN.
+
+    **Raises:**
+
+    A `ValueError` if a bound has axes or is NaN, or if `min_value` is larger than
+    `max_value`. Traced values are let through.
+    """
+    low, high = (
+        None if value is None else number("clip", name, value)
+        for name, value in (("min_value", min_value), ("max_value", max_value))
+    )
+    known = [
+        x.item() if hasattr(x, "item") else x
+        for x in (low, high)
+        if x is not None and not isinstance(x, Tracer)
+    ]
+    if any(x != x for x in known) or known != sorted(known):
+        raise ValueError(
+            "clip: `min_value` must be at most `max_value`, and neither of them NaN, but "
+            f"they are {min_value} and {max_value}."
+        )
+    return mapped("clip", lambda x: _clipped(x, low, high), "tree", tree)
+
+
+def _clipped(x: Any, low: Any, high: Any) -> Any:
+    if jnp.iscomplexobj(x):
+        return jax.lax.complex(_clipped(x.real, low, high), _clipped(x.imag, low, high))
+    bounds = (None if y is None else jnp.asarray(y, x.dtype) for y in (low, high))
+    return jnp.clip(x, *bounds)
+
+
+def where(
+    condition: bool | np.bool_ | Bool[Array, ""], tree_x: PyTree, tree_y: PyTree
+) -> PyTree:
+    """The arrays of one of two trees.
+
+    Both trees are there before one is chosen: around work that is to be skipped, use
+    `jax.lax.cond`.
+
+    **Arguments:**
+
+    - `condition`: a bool or a 0-d array of one. For one per leaf or number, use
+        `jax.tree.map` with `jnp.where`.
+    - `tree_x`, `tree_y`: trees of one structure with arrays of the same shapes.
+
+    **Returns:**
+
+    `tree_x` if `condition`, else `tree_x` with the arrays of `tree_y`, in the dtypes
+    that those of `tree_x` had.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, or if only one
+    tree has an array, and a `TypeError` if a complex array would become real.
+    """
+    return elementwise(
+        "where",
+        lambda x, y: jnp.where(condition, x, y),
+        {"tree_x": tree_x, "tree_y": tree_y},
+        may_lack=False,
+    )
+
+
+def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
+    """`tree` with further axes in front of those of each array, along which it repeats.
+
+    !!! example
+
+        ```python
+        models = eqopt.tree.batch_shape(model, (8,))
+        outputs = eqx.filter_vmap(lambda model: model(x))(models)
+        ```
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
+    - `shape`: the sizes of the new axes.
+
+    **Returns:**
+
+    `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are no parameters,
+    and stay, as does all else.
+    """
+    return replaced(lambda x: _batched(x, shape), tree)
+
+
+def _batched(x: Any, shape: Any) -> Any:
+    full = (*shape, *x.shape)
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(full, x.dtype)
+    return jnp.broadcast_to(x, full)

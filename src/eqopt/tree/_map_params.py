@@ -1,0 +1,220 @@
+"""The leaves of a state that stand for parameters."""
+
+from collections.abc import Callable
+from typing import Any, no_type_check
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._leaves import disagreement, is_none, is_parameter, parameters
+from .._types import Params, State
+from ._search import _children
+from ._together import column_of
+
+
+def map_params(
+    initable: Any,
+    f: Callable[..., Any],
+    state: State,
+    /,
+    *rest: PyTree,
+    params: Params | None = None,
+    transform_non_params: Callable[[Any], Any] | None = None,
+) -> PyTree:
+    """Applies `f` to what stands for a parameter in the state of an optimizer.
+
+    For shardings like those of the parameters, or to move averages to the host.
+
+    A leaf of the state *stands for a parameter* if it lies at the place of that parameter
+    in a tree with the structure of the parameters, and has its shape, whatever shape that
+    is. So first and second moments do, averages, and copies of the parameters. What does
+    not: counts, keys, learning rates, the scalar that NovoGrad keeps of each array, the
+    sums over rows and columns of Adafactor, and all of [`eqopt.Flatten`][]'s vectors.
+
+    !!! example
+
+        ```python
+        specs = jax.tree.map(spec_of, eqx.filter(model, eqx.is_inexact_array))
+        state_specs = eqopt.tree.map_params(
+            opt,
+            lambda _, spec: spec,
+            state,
+            specs,
+            params=model,
+            transform_non_params=lambda _: jax.sharding.PartitionSpec(),
+        )
+        ```
+
+    **Arguments:**
+
+    - `initable`: the optimizer, or its `init`.
+    - `f`: a function of such a leaf and the leaves of `rest` at the parameter's place.
+    - `state`: what `init` or `update` returned, also as an abstract or already mapped
+        tree if `params` is given.
+    - `rest`: trees with the structure of the parameters, with any leaves.
+    - `params`: the parameters, or the whole model, of that state; its arrays may be
+        `jax.ShapeDtypeStruct`s. If they are `None`, the default, they are inferred from
+        the state. That is not possible if a mask is a tree and not a function, or where
+        the state has no tree of the parameters' shapes.
+    - `transform_non_params`: a function for all other leaves, which stay as they are by
+        default.
+
+    **Returns:**
+
+    A tree like `state`.
+
+    **Raises:**
+
+    A `ValueError` if `state` is not one of `initable` for `params`, if the parameters
+    cannot be inferred, or if one of `rest` has another structure.
+    """
+    init = getattr(initable, "init", initable)
+    if params is None:
+        params = _inferred(init, state)
+    abstract = eqx.filter_eval_shape(init, params)
+    treedef = jtu.tree_structure(abstract)
+    values = _values(treedef, state, abstract)
+    places = _places(init, params, abstract)
+    arrays = parameters(params)
+    structure = jtu.tree_structure(arrays, is_leaf=is_none)
+    columns = [
+        column_of("map_params", structure, f"rest[{i}]", tree, "params", arrays)
+        for i, tree in enumerate(rest)
+        if not isinstance(params, _Anything)
+    ]
+    other = transform_non_params or (lambda x: x)
+    return treedef.unflatten(
+        other(x) if place is None else f(x, *(column[place] for column in columns))
+        for x, place in zip(values, places, strict=True)
+    )
+
+
+def _values(treedef: Any, state: State, abstract: PyTree) -> list:
+    try:
+        return treedef.flatten_up_to(state)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"map_params: {disagreement('state', state, 'init(params)', abstract)} Pass "
+            "the optimizer and the model that the state belongs to."
+        ) from None
+
+
+def _places(init: Callable, params: Params, abstract: PyTree) -> list:
+    """For each leaf of a state the number of the parameter that it stands for, or `None`.
+
+    A place and a shape alone could be found by accident: a single scalar parameter would
+    take every count for its own. So `init` is asked for another state, of parameters that
+    are larger by one along each axis.
+    """
+    leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_none)
+    shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]
+    larger = jtu.tree_map(lambda x: _larger(x) if is_parameter(x) else x, params)
+    grown = _shapes_if_any(init, larger)
+    places = []
+    paths = jtu.tree_leaves_with_path(abstract)
+    for nested, (path, x) in zip(_nested(structure, abstract), paths, strict=True):
+        here = getattr(x, "shape", None)
+        there = grown.get(jtu.keystr(path))
+        fits = [i for i in nested if _follows(shapes[i], here, there)]
+        places.append(fits[0] if fits else None)
+    return places
+
+
+@no_type_check
+def _follows(shapes, here, there):
+    return shapes is not None and here == shapes[0] and there in (None, shapes[1])
+
+
+def _larger(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(n + 1 for n in x.shape) or (1,), x.dtype)
+
+
+def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
+    try:
+        state = eqx.filter_eval_shape(init, params)
+    except Exception:
+        # A mask or a measurement may be made for these shapes alone.
+        return {}
+    leaves = jtu.tree_leaves_with_path(state)
+    return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
+
+
+@no_type_check  # called once per node
+def _nested(structure, node):
+    """For each leaf of `node` its places in the trees of that structure around it.
+
+    That in the smallest one comes first: parameters in a tuple have the structure of a
+    chain's state, too.
+    """
+    if jtu.all_leaves([node]):
+        return [[0] if structure == _LEAF else []]
+    found = [places for _, x in _children(node) for places in _nested(structure, x)]
+    try:
+        column = structure.flatten_up_to(node)
+    except (ValueError, TypeError):
+        return found
+    around = (i for i, x in enumerate(column) for _ in jtu.tree_leaves(x))
+    return [[*places, i] for places, i in zip(found, around, strict=True)]
+
+
+_LEAF = jtu.tree_structure(0)
+
+
+class _Anything(eqx.Module):
+    """Stands for all parameters: a tree without leaves, and so are trees made from it."""
+
+
+def _inferred(init: Callable, state: State) -> Params:
+    """Parameters of which `state` would be the state; only their shapes matter.
+
+    Trees like the parameters are where `init` leaves `_Anything`. One of their structures
+    is that of the parameters, and their largest shapes are the parameters' own: if so,
+    `init` makes of them what `state` is like.
+    """
+    is_mark = lambda x: isinstance(x, _Anything)
+    try:
+        marked = eqx.filter_eval_shape(init, _Anything())
+        marks, treedef = jtu.tree_flatten(marked, is_leaf=is_mark)
+        pairs = zip(marks, treedef.flatten_up_to(state), strict=True)
+    except Exception as error:
+        raise ValueError(_UNKNOWN) from error
+    trees = [tree for mark, tree in pairs if is_mark(mark)]
+    if not trees:
+        return _Anything()
+    alike = {}
+    for tree in trees:
+        leaves, structure = jtu.tree_flatten(tree, is_leaf=is_none)
+        alike.setdefault(structure, []).append(leaves)
+    for structure, rows in alike.items():
+        params = structure.unflatten(map(_largest, zip(*rows, strict=True)))
+        if _is_state_of(init, params, state):
+            return params
+    raise ValueError(_UNKNOWN)
+
+
+_UNKNOWN = (
+    "map_params: the parameters cannot be inferred from `state`, whose trees do not tell "
+    "all of their shapes, or belong to another optimizer. Pass the model, `params=model`."
+)
+
+
+def _largest(leaves: tuple) -> jax.ShapeDtypeStruct | None:
+    arrays = [x for x in leaves if hasattr(x, "shape")]
+    if not arrays:
+        return None
+    shape = max((x.shape for x in arrays), key=lambda shape: (len(shape), shape))
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _is_state_of(init: Callable, params: Params, state: State) -> bool:
+    try:
+        other = eqx.filter_eval_shape(init, params)
+    except Exception:
+        return False
+    return jtu.tree_structure(other) == jtu.tree_structure(state) and all(
+        getattr(x, "shape", None) == getattr(y, "shape", None)
+        for x, y in zip(jtu.tree_leaves(other), jtu.tree_leaves(state), strict=True)
+    )

@@ -1,0 +1,202 @@
+"""Exponential moving averages of powers of updates, as optimizers keep them."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int, PyTree
+
+from .. import numerics
+from .._types import RealScalarLike
+from ._together import check_real, elementwise, mapped, number
+
+
+def update_moment(
+    updates: PyTree, moments: PyTree, decay: RealScalarLike, order: float | int
+) -> PyTree:
+    r"""The moving average $\beta\,m + (1 - \beta)\,g^k$ of a power of the updates.
+
+    **Arguments:**
+
+    - `updates`: $g$, a tree of updates or gradients.
+    - `moments`: $m$, a tree like it, such as [`eqopt.tree.zeros_like`][] makes it. Where
+        `updates` has `None`, a moment stays as it is.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
+    - `order`: $k$, a positive number: 1 for the first moment. The second moment of
+        complex updates is [`eqopt.tree.update_moment_per_elem_norm`][].
+
+    **Returns:**
+
+    `moments`, moved on, in the dtypes that they had. It is computed in at least float32.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and one if
+    `decay` or `order` is out of range; a `TypeError` if complex updates meet real
+    moments.
+    """
+    return _averaged(
+        "update_moment", lambda g: g**order, updates, moments, decay, order
+    )
+
+
+def update_moment_per_elem_norm(
+    updates: PyTree, moments: PyTree, decay: RealScalarLike, order: float | int
+) -> PyTree:
+    r"""The moving average $\beta\,m + (1 - \beta)\,|g|^k$ of a power of the moduli.
+
+    **Arguments:**
+
+    - `updates`, `moments`, `decay`, `order`: as for [`eqopt.tree.update_moment`][]. The
+        moments of complex updates may be real, and should be.
+
+    **Returns:**
+
+    `moments`, moved on, in the dtypes that they had. It is computed in at least float32;
+    its derivative at $g = 0$ is finite for $k \ge 1$.
+
+    **Raises:**
+
+    As [`eqopt.tree.update_moment`][], but for the `TypeError`.
+    """
+    owner = "update_moment_per_elem_norm"
+    return _averaged(
+        owner, lambda g: _modulus_to(order, g), updates, moments, decay, order
+    )
+
+
+def _averaged(
+    owner: str, power: Any, updates: PyTree, moments: PyTree, decay: Any, order: Any
+) -> PyTree:
+    decay = _decay(owner, decay)
+    if isinstance(order, bool) or not order > 0:
+        raise ValueError(
+            f"{owner}: `order` must be a positive number, such as 1 or 2, but is {order}."
+        )
+    return elementwise(
+        owner,
+        lambda m, g: decay * m + (1 - decay) * power(g),
+        {"moments": moments, "updates": updates},
+    )
+
+
+def _modulus_to(order: float | int, g: Any) -> Any:
+    if order % 2 == 0:
+        return numerics.abs_sq(g) ** int(order // 2)
+    return _modulus(g) ** order
+
+
+def _modulus(g: Any) -> Any:
+    if not jnp.iscomplexobj(g):
+        return jnp.abs(g)
+    is_zero = g == 0  # where the derivative would be NaN
+    return jnp.where(is_zero, 0, jnp.abs(jnp.where(is_zero, 1, g)))
+
+
+def update_infinity_moment(
+    updates: PyTree, moments: PyTree, decay: RealScalarLike, eps: RealScalarLike
+) -> PyTree:
+    r"""The decaying maximum $\max(\beta\,m,\; |g| + \varepsilon)$ of the moduli.
+
+    **Arguments:**
+
+    - `updates`, `moments`, `decay`: as for [`eqopt.tree.update_moment`][]. The moments of
+        complex updates are real.
+    - `eps`: $\varepsilon \ge 0$, a number or a 0-d array.
+
+    **Returns:**
+
+    `moments`, moved on, in the dtypes that they had. It is computed in at least float32.
+    NaN stays NaN.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and one if
+    `decay` or `eps` is out of range; a `TypeError` for complex moments.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
+    """
+    owner = "update_infinity_moment"
+    decay = _decay(owner, decay)
+    eps = _within(owner, "eps", eps, np.inf)
+    instead = "Start with `eqopt.tree.zeros_like(eqopt.tree.real(updates))`."
+    check_real(owner, "moments", moments, instead)
+    return elementwise(
+        owner,
+        lambda m, g: jnp.maximum(decay * m, _modulus(g) + eps),
+        {"moments": moments, "updates": updates},
+    )
+
+
+def bias_correction(
+    moment: PyTree, decay: RealScalarLike, count: int | Int[Array, ""]
+) -> PyTree:
+    r"""The moving average $m / (1 - \beta^t)$, as if it had not started at zero.
+
+    **Arguments:**
+
+    - `moment`: $m$, a tree such as [`eqopt.tree.update_moment`][] returns.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1)$, as given there.
+    - `count`: $t \ge 1$, how many updates have been averaged, an integer or a 0-d array
+        of one.
+
+    **Returns:**
+
+    `moment`, divided, in the dtypes that it had. The divisor, which is
+    [`eqopt.numerics.bias_correction`][], is computed in at least float32.
+
+    **Raises:**
+
+    A `ValueError` if `decay` is out of range or `count` is not positive. Traced values
+    are let through.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
+    """
+    owner = "bias_correction"
+    decay = _decay(owner, decay, includes_one=False)
+    if not isinstance(count, Tracer) and count < 1:
+        raise ValueError(
+            f"{owner}: `count` must be at least 1, but is {count}. It is the number of "
+            "updates in the average, this one included."
+        )
+    divisor = numerics.bias_correction(decay, jnp.asarray(count))
+    return mapped(owner, lambda m: m / divisor, "moment", moment)
+
+
+def _decay(owner: str, decay: Any, includes_one: bool = True) -> Any:
+    return _within(owner, "decay", decay, 1, includes_one)
+
+
+def _within(
+    owner: str, name: str, value: Any, high: float | int, includes_high: bool = True
+) -> Any:
+    """`value` in at least float32; raises unless it is in range."""
+    value = number(owner, name, value)
+    if isinstance(value, Tracer):
+        return value
+    known = float(value)
+    if not 0 <= known <= high or (known == high and not includes_high):
+        raise ValueError(
+            f"{owner}: `{name}` must be in [0, {high}{')]'[includes_high]}, but is "
+            f"{value}."
+        )
+    return value

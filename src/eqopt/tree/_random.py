@@ -1,0 +1,120 @@
+"""Random trees, and random keys in trees."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.core import Tracer
+from jax.experimental.shard_alike import shard_alike
+from jaxtyping import DTypeLike, PyTree
+
+from .._leaves import is_none, is_parameter, keystr
+from .._random import split_like
+from .._types import Key
+from ._like import _dtype_for
+from ._together import own_dtype
+
+
+def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
+    """A key in the place of every inexact array, `None` in the place of all else.
+
+    **Arguments:**
+
+    - `rng_key`: a seed, a typed key of `jax.random.key`, or the bits of
+        `jax.random.PRNGKey`.
+    - `target_tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
+
+    **Returns:**
+
+    A tree of the same structure. Its keys are those of `jax.random.split` in the order of
+    the arrays, of the kind of `rng_key` (typed ones for a seed), and do not depend on
+    shapes and dtypes.
+    """
+    return split_like(_as_key(rng_key), target_tree)
+
+
+def random_like(
+    rng_key: Key,
+    target_tree: PyTree,
+    sampler: Callable[..., Any] = jr.normal,
+    dtype: DTypeLike | None = None,
+) -> PyTree:
+    """Random numbers in the place of every inexact array, `None` in that of all else.
+
+    !!! example
+
+        ```python
+        noise = eqopt.tree.random_like(key, model)
+        signs = eqopt.tree.random_like(key, model, jax.random.rademacher)
+        ```
+
+    **Arguments:**
+
+    - `rng_key`, `target_tree`: as for [`eqopt.tree.split_key_like`][], which gives each
+        array its key.
+    - `sampler`: a function of a key, a shape and a dtype. Defaults to
+        `jax.random.normal`.
+    - `dtype`: as for [`eqopt.tree.zeros_like`][].
+
+    **Returns:**
+
+    A tree of the same structure, sharded like `target_tree`. What an array gets does not
+    depend on the shapes of the others.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if the sampler gives another shape.
+    """
+    keys = split_like(_as_key(rng_key), target_tree)
+    leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_none)
+    new: list = [None] * len(leaves)
+    for i, (x, key) in enumerate(zip(leaves, treedef.flatten_up_to(keys), strict=True)):
+        if is_parameter(x):
+            sample = sampler(key, x.shape, _dtype_for(x, dtype) or own_dtype(x))
+            if jnp.shape(sample) != x.shape:
+                raise ValueError(
+                    f"random_like: `sampler` gave shape {jnp.shape(sample)} for shape "
+                    f"{x.shape} at `{keystr(target_tree, i)}`. It takes a key, a shape "
+                    "and a dtype, as `jax.random.normal` does."
+                )
+            new[i] = _sharded_like(x, sample)
+    return treedef.unflatten(new)
+
+
+def _as_key(key: Key) -> Any:
+    return jr.key(key) if isinstance(key, int) else key
+
+
+def _sharded_like(x: Any, sample: Any) -> Any:
+    if isinstance(x, Tracer):
+        return shard_alike(x, sample)[1]
+    if not isinstance(x, jax.Array) or isinstance(sample, Tracer):
+        return sample
+    is_split = not x.sharding.is_fully_replicated
+    return jax.device_put(sample, x.sharding) if is_split else sample
+
+
+def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
+    """`input_tree` with the bits of its typed random keys in their place.
+
+    Typed keys can be neither compared as numbers nor saved by
+    `eqx.tree_serialise_leaves`; the arrays of bits can.
+
+    **Arguments:**
+
+    - `input_tree`: any pytree.
+
+    **Returns:**
+
+    `input_tree`, in which each array of typed keys, as `jax.random.key` makes them, is
+    the uint32 array of `jax.random.key_data`. All else stays, integer arrays too.
+    """
+    return jtu.tree_map(lambda x: jr.key_data(x) if _is_typed_key(x) else x, input_tree)
+
+
+def _is_typed_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,185 @@
+"""One value from all the arrays of a tree."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Bool, Float, Inexact, PyTree
+
+from .._leaves import parameters
+from .._types import RealScalarLike
+from ..numerics import common_dtype, has_nan
+from ._together import check_real, number, together, widened
+
+
+def sum(tree: PyTree) -> Inexact[Array, ""]:
+    """The sum of all numbers in the arrays of `tree`.
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as gradients or a whole Equinox model.
+
+    **Returns:**
+
+    A 0-d array in the dtype to which those of `tree` promote, of at least the precision
+    of float32; 0 if there are no arrays.
+    """
+    return _total([jnp.sum(*widened(x)) for x in _arrays(tree)])
+
+
+def max(tree: PyTree) -> Float[Array, ""]:
+    """The largest number in the arrays of `tree`; NaN if there is one.
+
+    **Arguments:**
+
+    - `tree`: any pytree of real arrays, such as gradients or a whole Equinox model.
+
+    **Returns:**
+
+    A 0-d array in the dtype to which those of `tree` promote, at least float32; minus
+    infinity if there are no numbers.
+
+    **Raises:**
+
+    A `TypeError` that names the key path of a complex array.
+    """
+    return _extreme("max", jnp.max, -jnp.inf, tree)
+
+
+def min(tree: PyTree) -> Float[Array, ""]:
+    """The smallest number in the arrays of `tree`; NaN if there is one.
+
+    **Arguments:**
+
+    - `tree`: as for [`eqopt.tree.max`][].
+
+    **Returns:**
+
+    A 0-d array, as for [`eqopt.tree.max`][]; infinity if there are no numbers.
+
+    **Raises:**
+
+    As [`eqopt.tree.max`][].
+    """
+    return _extreme("min", jnp.min, jnp.inf, tree)
+
+
+def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
+    instead = "Take `eqopt.tree.real`; the largest modulus is `tree.norm(x, 'inf')`."
+    check_real(owner, "tree", tree, instead)
+    parts = []
+    for x in _arrays(tree):
+        [wide] = widened(x)
+        # XLA on a CPU loses the NaNs of a large array in its extremes.
+        extreme = of(wide, initial=empty)
+        parts.append(jnp.where(has_nan(wide), jnp.nan, extreme))
+    return of(_stacked(parts), initial=empty) if parts else jnp.asarray(empty, float)
+
+
+def size(tree: PyTree) -> int:
+    """How many numbers there are in the arrays of `tree`: its parameters.
+
+    **Arguments:**
+
+    - `tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s. Integer arrays do not count. A complex number is one.
+
+    **Returns:**
+
+    A Python integer, which does not overflow.
+    """
+    shapes = [x.shape for x in _arrays(tree)]
+    return functools.reduce(lambda total, shape: total + math.prod(shape), shapes, 0)
+
+
+def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
+    r"""The inner product $\langle x, y \rangle = \sum_i \bar x_i y_i$ of two trees.
+
+    **Arguments:**
+
+    - `tree_x`, `tree_y`: trees of one structure with arrays of the same shapes, such as
+        gradients and updates, or a whole model. Where `tree_y` has `None`, nothing is
+        added; what is complex in `tree_x` is conjugated.
+
+    **Returns:**
+
+    A 0-d array in the dtype to which those of the trees promote, of at least the
+    precision of float32, whatever the hardware multiplies matrices in; 0 if there are no
+    arrays.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ.
+    """
+    trees = {"tree_x": tree_x, "tree_y": tree_y}
+    leaves, rows, _ = together("vdot", trees, may_lack=True)
+    parts = []
+    for x, row in zip(leaves, rows, strict=True):
+        if row and row[0] is not None:
+            left, right = widened(x, *row)
+            parts.append(jnp.sum(left.conj() * right))
+    return _total(parts)
+
+
+def allclose(
+    a: PyTree,
+    b: PyTree,
+    rtol: RealScalarLike = 1e-5,
+    atol: RealScalarLike = 1e-8,
+    equal_nan: bool = False,
+) -> Bool[Array, ""]:
+    r"""Whether the arrays of two trees are equal up to rounding.
+
+    That is, whether $|a - b| \le \text{atol} + \text{rtol}\,|b|$ for all numbers. To
+    compare all that is in two trees, exactly by default, use `eqx.tree_equal`.
+
+    **Arguments:**
+
+    - `a`, `b`: trees of one structure with arrays of the same shapes, of any dtypes.
+        They are compared in at least float32. What is not an inexact array is passed
+        over.
+    - `rtol`, `atol`: the relative and the absolute tolerance.
+    - `equal_nan`: whether two NaNs are equal. Defaults to `False`.
+
+    **Returns:**
+
+    A 0-d array of one bool; true if there are no arrays.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, or if only one
+    tree has an array.
+    """
+    rtol = number("allclose", "rtol", rtol)
+    atol = number("allclose", "atol", atol)
+    leaves, rows, _ = together("allclose", {"a": a, "b": b}, may_lack=False)
+    close = [
+        _is_close(widened(x, *row), rtol, atol, equal_nan)
+        for x, row in zip(leaves, rows, strict=True)
+        if row is not None
+    ]
+    return jnp.all(jnp.stack(close)) if close else jnp.asarray(True)
+
+
+def _is_close(pair: list, rtol: Any, atol: Any, equal_nan: bool) -> Any:
+    x, y = pair
+    rtol, atol = (jnp.asarray(bound, x.real.dtype) for bound in (rtol, atol))
+    return jnp.allclose(x, y, rtol, atol, equal_nan)
+
+
+def _arrays(tree: PyTree) -> list:
+    return jtu.tree_leaves(parameters(tree))
+
+
+def _total(parts: list) -> Any:
+    return jnp.sum(_stacked(parts)) if parts else jnp.zeros(())
+
+
+def _stacked(parts: list) -> Any:
+    dtype = common_dtype(*(part.dtype for part in parts))
+    # The barrier: as in `norm`, or XLA on a CPU computes all parts again in every leaf.
+    return lax.optimization_barrier(jnp.stack([x.astype(dtype) for x in parts]))

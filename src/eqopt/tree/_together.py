@@ -1,0 +1,225 @@
+"""Several trees leaf by leaf, and the numbers beside them: what all arithmetic shares."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, no_type_check
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._equations import compute_dtype, widen
+from .._leaves import disagreement, is_none, is_parameter, keystr, parameters
+from ..numerics import common_dtype
+
+
+class Rows(NamedTuple):
+    """Trees laid out beside one another.
+
+    **Attributes:**
+
+    - `leaves`: those of the first tree, `None` included.
+    - `rows`: for each of them, if it is an array, the arrays of the other trees at its
+        place, in which `None` stands for a tree that has none; else `None`.
+    - `treedef`: the structure of the first tree.
+    """
+
+    leaves: list
+    rows: list
+    treedef: Any
+
+
+def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows:
+    """Lays out `trees`, which the user of `owner` calls by these names.
+
+    `may_lack` says whether a further tree may have `None` where the first has an array.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures, shapes or places of arrays
+    differ.
+    """
+    (name, tree), *others = trees.items()
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    columns = [column_of(owner, treedef, other, x, name, tree) for other, x in others]
+    rows: list = [None] * len(leaves)
+    for i, (x, *ys) in enumerate(zip(leaves, *columns, strict=True)):
+        for (other, _), y in zip(others, ys, strict=True):
+            problem = _problem(name, x, other, y, may_lack)
+            if problem:
+                raise ValueError(f"{owner}: {problem.format(path=keystr(tree, i))}")
+        rows[i] = ys if is_parameter(x) else None
+    return Rows(leaves, rows, treedef)
+
+
+def column_of(
+    owner: str, treedef: Any, other: str, given: PyTree, name: str, tree: PyTree
+) -> list:
+    """The subtrees of `given` at the leaves of `tree`, whose structure is `treedef`."""
+    try:
+        return treedef.flatten_up_to(given)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{owner}: {disagreement(other, given, name, tree)} Pass trees of one "
+            "structure, such as a model and its gradients."
+        ) from None
+
+
+@no_type_check  # called once per leaf
+def _problem(name, x, other, y, may_lack):
+    """What is wrong with a leaf `y` beside `x`, if anything."""
+    if not is_parameter(x):
+        if jtu.tree_leaves(parameters(y)):
+            return (
+                f"`{other}` has an array at `{{path}}`, where `{name}` has {_shown(x)}. "
+                f"Keep it out of `{other}` with `eqx.filter`, or give `{name}` a "
+                "floating-point array there."
+            )
+    elif is_parameter(y):
+        if y.shape != x.shape:
+            return (
+                f"shapes differ at `{{path}}`: `{name}` has {_shown(x)}, `{other}` has "
+                f"{_shown(y)}. Nothing is broadcast: use `jnp.broadcast_to`, or "
+                "`eqopt.tree.scale` for a single number."
+            )
+    elif y is not None or not may_lack:
+        way_out = ", or `None` to leave that of the first tree as it is" * may_lack
+        return (
+            f"`{name}` has {_shown(x)} at `{{path}}`, but `{other}` has {_shown(y)}. "
+            f"It needs a floating-point array of that shape{way_out}."
+        )
+    return None
+
+
+@no_type_check
+def _shown(x):
+    if hasattr(x, "dtype"):
+        text = f"{x.dtype}{list(x.shape)}"
+    else:
+        text = "None" if x is None else f"{x!r} of type {type(x).__name__}"
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def elementwise(
+    owner: str,
+    fn: Callable,
+    trees: Mapping[str, PyTree],
+    *,
+    may_lack: bool = True,
+) -> PyTree:
+    """The first of `trees` with each array `x` replaced by `fn(x, y)`.
+
+    With more than two trees, that is replaced by `fn` of it and the next one, and so on.
+    It is computed in at least float32, and rounded once to the dtype of `x`. Where a tree
+    has `None`, it is passed over.
+
+    **Raises:**
+
+    As `together`, and a `TypeError` that names the key path if an imaginary part would be
+    lost.
+    """
+    leaves, rows, treedef = together(owner, trees, may_lack=may_lack)
+    fold = lambda *xs: functools.reduce(fn, xs)
+    new = list(leaves)
+    for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
+        ys = [y for y in row or () if y is not None]
+        if ys:
+            new[i] = _stored(owner, _computed(fold, x, *ys), x, trees, i)
+    return treedef.unflatten(new)
+
+
+@no_type_check
+def _computed(fn, *leaf):
+    leaf = [jnp.asarray(x) for x in leaf]  # from NumPy, too
+    real = compute_dtype(leaf)
+    # Every dtype is set by hand, and what comes out is rounded to that of the first.
+    with jax.numpy_dtype_promotion("standard"):
+        return fn(*(widen(x, real) for x in leaf))
+
+
+def widened(*arrays: Any) -> list:
+    """The arrays in one dtype to compute in, of at least the precision of float32.
+
+    It is complex if one of them is.
+    """
+    found = [jnp.asarray(x) for x in arrays]
+    dtype = common_dtype(compute_dtype(found), *(x.dtype for x in found))
+    return [x.astype(dtype) for x in found]
+
+
+@no_type_check
+def _stored(owner, value, x, trees, i):
+    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
+        name, tree = next(iter(trees.items()))
+        raise TypeError(
+            f"{owner}: the result is complex at `{keystr(tree, i)}`, but goes into the "
+            f"dtype of `{name}`, {x.dtype}. Cast first: `eqopt.tree.cast({name}, "
+            "jnp.complex64)`, or take `eqopt.tree.real` of what is complex."
+        )
+    return value.astype(own_dtype(x))
+
+
+def own_dtype(x: Any) -> np.dtype:
+    """The dtype that an array has in JAX: NumPy's float64 may be float32 there."""
+    return jax.dtypes.canonicalize_dtype(x.dtype)
+
+
+def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
+    """`tree`, which the user calls `name`, with `fn(x)` for each array `x`.
+
+    Computed and rounded as in `elementwise`.
+    """
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    new = list(leaves)
+    for i, x in enumerate(leaves):
+        if is_parameter(x):
+            new[i] = _stored(owner, _computed(fn, x), x, {name: tree}, i)
+    return treedef.unflatten(new)
+
+
+def replaced(fn: Callable, tree: PyTree) -> PyTree:
+    """`tree` with `fn(x)` in the place of each array `x`, all else as it is."""
+    return jtu.tree_map(lambda x: fn(x) if is_parameter(x) else x, tree)
+
+
+def check_real(owner: str, name: str, tree: PyTree, instead: str) -> None:
+    """Raises a `TypeError` that names the key path of a complex array in `tree`."""
+    for path, x in jtu.tree_leaves_with_path(parameters(tree)):
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            raise TypeError(
+                f"{owner}: `{name}` must be real, but is complex at "
+                f"`{jtu.keystr(path) or '(the root)'}`. {instead}"
+            )
+
+
+def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
+    """`value`, for arrays of any dtype; raises unless it is a number or 0-d array.
+
+    Python's numbers keep their digits, arrays get at least the precision of float32.
+    """
+    kinds = "a real or complex number" if complex_too else "a real number"
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        python = (int, float, complex) if complex_too else (int, float)
+        is_right = isinstance(value, python) and not isinstance(value, bool)
+    else:
+        is_right = jnp.issubdtype(dtype, jnp.number) and (
+            complex_too or not jnp.issubdtype(dtype, jnp.complexfloating)
+        )
+    if not is_right:
+        found = f"{value!r} of type {type(value).__name__}" if dtype is None else dtype
+        raise TypeError(
+            f"{owner}: `{name}` must be {kinds} or a 0-d array of one, but is "
+            + (f"{found}." if dtype is None else f"of dtype {found}.")
+        )
+    if np.ndim(value) != 0:
+        raise ValueError(
+            f"{owner}: `{name}` must be {kinds} or a 0-d array of one, but has shape "
+            f"{np.shape(value)}. Nothing is broadcast: for one array per leaf pass a "
+            "tree to `eqopt.tree.mul`; for several numbers at once use `jax.vmap`."
+        )
+    if dtype is None:
+        return float(value) if isinstance(value, int) else value
+    return jnp.asarray(value, common_dtype(dtype, jnp.float32))

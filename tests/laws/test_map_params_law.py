@@ -1,0 +1,116 @@
+"""`eqopt.tree.map_params` over the registry: the states of all transformations."""
+
+import equinox as eqx
+import jax
+import pytest
+
+from eqopt.tree import map_params
+
+from .registry import REGISTRY, TELLING
+from .subjects import awkward, params_of
+
+
+SLOW = pytest.mark.slow
+ROWS = [
+    pytest.param(row, id=row.name, marks=[] if row.name in TELLING else [SLOW])
+    for row in REGISTRY
+]
+
+# Whose parameters cannot be inferred from the state alone.
+NOT_INFERRED = {
+    "ScaleBySM3(no momentum)": "it has accumulators by axis alone",
+    "SM3(schedule, matrices)": "it has accumulators by axis alone",
+    "ScaleByFactoredRMS(small)": "it has sums over rows and columns alone",
+    "ScaleByFactoredRMS(dimension numbers)": "it has sums over rows and columns alone",
+    "Adafactor": "it has sums over rows and columns alone",
+    "ScaleByGaLore": "its moments are those of projections",
+    "GaLore": "its moments are those of projections",
+    "Snapshot(tree)": "what it measures is defined for its parameters alone",
+}
+
+# By the paths in `params_of`: the shapes there, and others of as many axes.
+PLACES = {
+    "['matrix']": ((3, 2), (5, 7)),
+    "['more'][0]": ((3,), (11,)),
+    "['more'][2]['scalar']": ((), ()),
+}
+
+
+def larger():
+    shapes = iter(other for _, other in PLACES.values())
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(next(shapes), x.dtype), params_of()
+    )
+
+
+def by_path(state):
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): x for path, x in leaves}
+
+
+def expected(opt):
+    """The paths of the leaves that stand for parameters, told by the paths themselves.
+
+    A scalar parameter is told by what a vector in its place would have in the state.
+    """
+    params = params_of()
+    here, there = (
+        by_path(eqx.filter_eval_shape(opt.init, p)) for p in (params, larger())
+    )
+    vector = eqx.tree_at(
+        lambda p: p["more"][2]["scalar"], params, jax.ShapeDtypeStruct((2,), "float32")
+    )
+    grown = by_path(eqx.filter_eval_shape(opt.init, vector))
+    return {
+        path
+        for path, x in here.items()
+        for key, (shape, other) in PLACES.items()
+        if key in path
+        and x.shape == shape
+        and there[path].shape == other
+        and (shape != () or grown[path].shape == (2,))
+    }
+
+
+def found(opt, **given):
+    state = eqx.filter_eval_shape(opt.init, params_of())
+    marked = map_params(
+        opt,
+        lambda x, p: p.shape == x.shape,
+        state,
+        params_of(),
+        transform_non_params=lambda x: None,
+        **given,
+    )
+    marks = by_path(marked)
+    assert all(mark is True for mark in marks.values())
+    return set(marks)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_parameters_are_found(row):
+    opt = row()
+    assert found(opt, params=params_of()) == expected(opt)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_parameters_are_inferred(row):
+    """From the state alone, or it is an error."""
+    opt = row()
+    if row.name in NOT_INFERRED:
+        with pytest.raises(ValueError, match="params=model"):
+            found(opt)
+        return
+    assert found(opt) == expected(opt)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_in_whole_models(row):
+    """Each leaf meets the parameter whose shape it has."""
+    opt, model = row(), awkward()
+    state = eqx.filter_eval_shape(opt.init, model)
+    shapes = []
+    meet = lambda x, p: shapes.append((x.shape, p.shape))
+    map_params(opt, meet, state, model, params=model)
+    assert all(ours == theirs for ours, theirs in shapes)
+    assert bool(shapes) == bool(found(opt, params=params_of()))
