@@ -206,6 +206,22 @@ def test_a_masked_search_and_a_part_of_the_parameters(search):
 
 
 @both
+def test_all_parameters_as_one_vector(search):
+    model = eqx.nn.MLP(2, "scalar", 4, 1, key=jr.key(0))
+    loss = lambda model: jnp.mean(jax.vmap(model)(jnp.eye(2)) ** 2)
+    value, grads = eqx.filter_value_and_grad(loss)(model)
+    extra = {"value": value, "grad": grads, "value_fn": loss}
+    new = []
+    for opt in (descent(search), eqopt.Flatten(descent(search))):
+        new.append(opt.step(grads, opt.init(model), model, **extra)[0])
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6),
+        *(eqx.filter(model, eqx.is_array) for model in new),
+    )
+    assert loss(new[0]) < value
+
+
+@both
 def test_slopes_of_complex_parameters(search):
     """Along the conjugate of JAX's gradient the loss falls."""
     loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)

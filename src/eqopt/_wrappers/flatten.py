@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
-from .._leaves import align, flatten_updates, is_parameter, keystr, parameters
+from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
 from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
@@ -53,7 +53,8 @@ class Flatten(AbstractTransformation):
         given = [leaf for leaf in leaves if leaf is not None]
         flat_params = None
         if params is not None:
-            flat_params = _joined(_matching(updates, leaves, treedef, params))
+            old = _matching(updates, leaves, treedef, params)
+            flat_params, extra = _joined(old), _of_vector(extra, updates, old, params)
         flat, state = self.inner.update(_joined(given), state, flat_params, **extra)
         parts = iter(_parted(flat, given))
         new = [None if leaf is None else next(parts) for leaf in leaves]
@@ -65,6 +66,7 @@ class Flatten(AbstractTransformation):
         leaves, treedef = flatten_updates(grads)
         given = [leaf for leaf in leaves if leaf is not None]
         old = _matching(grads, leaves, treedef, params)
+        extra = _of_vector(extra, grads, old, params)
         flat, state = self.inner.step(_joined(given), state, _joined(old), **extra)
         parts = iter(_parted(flat, old))
         new = [None if leaf is None else next(parts) for leaf in leaves]
@@ -88,6 +90,26 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
                 "to train some of them only, put `Flatten` inside `eqopt.Masked`."
             )
     return [p for g, p in zip(leaves, column, strict=True) if g is not None]
+
+
+def _of_vector(
+    extra: dict[str, Any], updates: Updates, old: list, params: Params
+) -> dict[str, Any]:
+    """The extra arguments for a transformation that sees one vector."""
+    value_fn, grad = extra.get("value_fn"), extra.get("grad")
+    if value_fn is not None:
+        leaves, treedef = flatten_updates(updates)
+
+        def of_vector(flat):
+            parts = iter(_parted(flat, old))
+            new = [None if leaf is None else next(parts) for leaf in leaves]
+            return value_fn(eqx.combine(treedef.unflatten(new), params))
+
+        extra = {**extra, "value_fn": of_vector}
+    if grad is not None:
+        part = restrict(grad, updates, "grad")
+        extra = {**extra, "grad": _joined(jtu.tree_leaves(part))}
+    return extra
 
 
 def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:

@@ -8,6 +8,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Int, PyTree
 
 from .. import numerics
+from .._checks import check_interval
 from .._types import RealScalarLike
 from ._together import check_real, elementwise, mapped, number
 
@@ -191,12 +192,5 @@ def _within(
 ) -> Any:
     """`value` in at least float32; raises unless it is in range."""
     value = number(owner, name, value)
-    if isinstance(value, Tracer):
-        return value
-    known = float(value)
-    if not 0 <= known <= high or (known == high and not includes_high):
-        raise ValueError(
-            f"{owner}: `{name}` must be in [0, {high}{')]'[includes_high]}, but is "
-            f"{value}."
-        )
+    check_interval(owner, name, value, 0, high, includes_high=includes_high)
     return value
