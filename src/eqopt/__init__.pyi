@@ -6,6 +6,7 @@ from . import (
     linear_algebra as linear_algebra,
     losses as losses,
     microbatching as microbatching,
+    monte_carlo as monte_carlo,
     numerics as numerics,
     perturbations as perturbations,
     plot as plot,

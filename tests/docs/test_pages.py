@@ -123,6 +123,9 @@ def test_table_of_names_is_true():
         [here] = re.findall(r"`(eqopt[^`]*)`", ours)
         translated.add(here)
         for there in re.findall(r"`(optax[^`]*)`", theirs):
+            if there.startswith("optax.monte_carlo."):
+                assert resolve(there) is None, there  # the page says that it is gone
+                continue
             assert resolve(there) is not None, there
             if not "".join(difference).strip():
                 assert_same_arguments(there, here)

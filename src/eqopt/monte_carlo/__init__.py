@@ -1,0 +1,6 @@
+"""Gradients of expectations, estimated from samples, and how to make them vary less."""
+
+from .._lazy import attach_stub
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,273 @@
+"""Estimates of gradients with the help of a function whose expectation is known."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Inexact, PyTree
+
+from .._leaves import disagreement
+from .._types import Key, RealScalarLike
+from ..linear_algebra._arguments import check_scalar
+from ..numerics import common_dtype
+from ._arguments import as_key, build, real_number, real_parameters, sample_keys
+
+
+def control_variates_jacobians(
+    function: Callable[[Any], Any],
+    control_variate_from_function: Callable[[Callable[[Any], Any]], Any],
+    grad_estimator: Callable[..., Any],
+    params: PyTree,
+    dist_builder: Callable[..., Any],
+    key: Key,
+    num_samples: int,
+    control_variate_state: PyTree = None,
+    estimate_cv_coeffs: bool = False,
+    estimate_cv_coeffs_num_samples: int = 20,
+) -> tuple[PyTree, PyTree]:
+    r"""An estimate of a gradient by way of a function $h$ whose expectation is known.
+
+    With the estimates $\hat\nabla_\theta$ of `grad_estimator`, for each sample $x_n$,
+
+    $$\hat\nabla_\theta f(x_n) - \beta\, \big(\hat\nabla_\theta h(x_n) +
+      \partial_\theta h(x_n; \theta)\big) + \beta\, \nabla_\theta\,
+      \mathbb{E}_{p(x; \theta)} h(x; \theta).$$
+
+    All but the first term is 0 on average, so that the estimate is unbiased. Where $h$ is
+    like $f$, the noise of both cancels. $\partial_\theta h$ is there because $h$ may
+    depend on the parameters itself, not by its argument alone.
+
+    !!! example
+
+        ```python
+        jacobians, _ = eqopt.monte_carlo.control_variates_jacobians(
+            function,
+            eqopt.monte_carlo.control_delta_method,
+            eqopt.monte_carlo.score_function_jacobians,
+            (loc, log_scale),
+            eqopt.monte_carlo.MultiNormalDiag,
+            jax.random.key(0),
+            num_samples=100,
+        )
+        ```
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number. It has to work under
+        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
+        the derivative is missing here.
+    - `control_variate_from_function`: gives, for a function, a tuple of three:
+        `cv(params, x, state)`, which is $h(x; \theta)$ of one sample;
+        `expected_cv(params, state)`, its expectation; and
+        `update_state(params, samples, state)`, the state for the next call. Such are
+        [`eqopt.monte_carlo.control_delta_method`][] and
+        [`eqopt.monte_carlo.moving_avg_baseline`][].
+    - `grad_estimator`: [`eqopt.monte_carlo.score_function_jacobians`][],
+        [`eqopt.monte_carlo.pathwise_jacobians`][],
+        [`eqopt.monte_carlo.measure_valued_jacobians`][] or a function with the same first
+        five arguments. It gets the same key for $f$ and for $h$.
+    - `params`, `dist_builder`, `key`, `num_samples`: as for
+        [`eqopt.monte_carlo.score_function_jacobians`][].
+    - `control_variate_state`: what the call before returned. Defaults to `None`, which is
+        what those above start from.
+    - `estimate_cv_coeffs`: whether $\beta$, one for each array of parameters, is that of
+        [`eqopt.monte_carlo.estimate_control_variate_coefficients`][], or 1. Defaults to
+        `False`.
+    - `estimate_cv_coeffs_num_samples`: how many samples $\beta$ is estimated from, at
+        least 2. They are other ones than those of the gradient. Defaults to 20.
+
+    **Returns:**
+
+    A pair: a tree like that of `grad_estimator`, with one estimate for each sample along
+    the first axis, and the state for the next call. The samples of this call have not
+    gone into the state that is used.
+
+    **Raises:**
+
+    Errors as `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return anything
+    other than one real number, or if `grad_estimator` returns other than a tree like the
+    gradient, with arrays of shape `(num_samples, *param.shape)`; a `TypeError` if
+    `control_variate_from_function` returns other than three functions.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{mohamed2020monte,
+            author = {Mohamed, Shakir and Rosca, Mihaela and Figurnov, Michael and
+                      Mnih, Andriy},
+            title = {{M}onte {C}arlo Gradient Estimation in Machine Learning},
+            journal = {Journal of Machine Learning Research},
+            volume = {21},
+            number = {132},
+            year = {2020},
+        }
+        ```
+    """
+    owner = "control_variates_jacobians"
+    h = _control_variate(owner, control_variate_from_function, function)
+    arrays = real_parameters(owner, params)
+    key, state = as_key(key), control_variate_state
+    betas = jtu.tree_map(lambda p: jnp.ones((), _wide(p)), arrays)
+    if estimate_cv_coeffs:
+        key, coeffs_key = jr.split(key)
+        betas = estimate_control_variate_coefficients(
+            function,
+            control_variate_from_function,
+            grad_estimator,
+            params,
+            dist_builder,
+            coeffs_key,
+            estimate_cv_coeffs_num_samples,
+            state,
+        )
+    samples = _samples(owner, params, dist_builder, key, num_samples)
+    by_f, by_h = _jacobians(
+        owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+    )
+    expectation = lambda arrays: real_number(
+        owner, "`expected_cv`", h.expected_cv(eqx.combine(arrays, params), state)
+    )
+    by_expectation = jax.grad(expectation)(arrays)
+
+    def combined(p: Array, f: Array, h: Array, expected: Array, beta: Array) -> Array:
+        expected = jnp.broadcast_to(expected.astype(h.dtype), h.shape)
+        return (f - beta.astype(h.dtype) * (h - expected)).astype(p.dtype)
+
+    jacobians = jtu.tree_map(combined, arrays, by_f, by_h, by_expectation, betas)
+    return jacobians, h.update_state(params, samples, state)
+
+
+def estimate_control_variate_coefficients(
+    function: Callable[[Any], Any],
+    control_variate_from_function: Callable[[Callable[[Any], Any]], Any],
+    grad_estimator: Callable[..., Any],
+    params: PyTree,
+    dist_builder: Callable[..., Any],
+    key: Key,
+    num_samples: int,
+    control_variate_state: PyTree = None,
+    eps: RealScalarLike = 1e-3,
+) -> PyTree:
+    r"""How much of a control variate to take for the smallest variance.
+
+    With the estimates $F_{ni}$ and $H_{ni}$ of the derivatives of the expectations of $f$
+    and of $h$ by component $i$ of an array of parameters, from sample $n$,
+
+    $$\beta = \frac{\sum_i \operatorname{Cov}_n(F_{ni}, H_{ni})}
+      {\sum_i \operatorname{Var}_n(H_{ni}) + \epsilon},$$
+
+    which for $\epsilon = 0$ minimizes the sum over $i$ of the variances of
+    $F_{ni} - \beta H_{ni}$.
+
+    **Arguments:**
+
+    - `function`, `control_variate_from_function`, `grad_estimator`, `params`,
+        `dist_builder`, `key`, `control_variate_state`: as for
+        [`eqopt.monte_carlo.control_variates_jacobians`][]. The state is not updated. For
+        an unbiased gradient use another key there.
+    - `num_samples`: $N \ge 2$, a Python integer.
+    - `eps`: $\epsilon \ge 0$, a number or a 0-d array; small against the variances, or
+        $\beta$ is too small. Defaults to 1e-3.
+
+    **Returns:**
+
+    A tree like the gradient with a 0-d array of at least float32 in the place of each
+    parameter. It is 0 where $H_{ni}$ does not vary at all. It counts as a constant in
+    derivatives.
+
+    **Raises:**
+
+    Errors as [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError` if
+    `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
+    """
+    owner = "estimate_control_variate_coefficients"
+    check_scalar(owner, "eps", eps)
+    h = _control_variate(owner, control_variate_from_function, function)
+    key, state = as_key(key), control_variate_state
+    samples = _samples(owner, params, dist_builder, key, num_samples, low=2)
+    by_f, by_h = _jacobians(
+        owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+    )
+
+    def coefficient(f: Array, h: Array) -> Array:
+        df, dh = (x - jnp.mean(x, axis=0, keepdims=True) for x in (f, h))
+        covariance, variance = (jnp.sum(d * dh) / len(dh) for d in (df, dh))
+        beta = covariance / (variance + jnp.asarray(eps, variance.dtype))
+        return lax.stop_gradient(jnp.where(variance > 0, beta, 0))
+
+    return jtu.tree_map(coefficient, by_f, by_h)
+
+
+class _ControlVariate(NamedTuple):
+    cv: Callable[..., Any]
+    expected_cv: Callable[..., Any]
+    update_state: Callable[..., Any]
+
+
+def _control_variate(owner: str, make: Callable, function: Callable) -> _ControlVariate:
+    made = make(function)
+    if not (isinstance(made, tuple) and len(made) == 3 and all(map(callable, made))):
+        raise TypeError(
+            f"{owner}: `control_variate_from_function` must return a tuple of three "
+            "functions, `cv(params, x, state)`, `expected_cv(params, state)` and "
+            f"`update_state(params, samples, state)`, but returned {made!r}."
+        )
+    return _ControlVariate(*made)
+
+
+def _samples(owner, params, dist_builder, key, num_samples, low=1):
+    """The samples that are those of the estimators with the same key, as constants."""
+    dist = build(owner, dist_builder, params)
+    keys = sample_keys(owner, key, num_samples, low)
+    return lax.stop_gradient(jax.vmap(dist.sample)(keys))
+
+
+def _jacobians(
+    owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+):
+    """The estimates for the expectations of `function` and of `h`, both wide."""
+    arrays = real_parameters(owner, params)
+    num_samples = len(jtu.tree_leaves(samples)[0])
+    value = lambda params, x: real_number(owner, "`cv`", h.cv(params, x, state))
+    fixed = eqx.combine(lax.stop_gradient(arrays), params)
+
+    def estimate(function: Callable[[Any], Any]) -> PyTree:
+        found = grad_estimator(function, params, dist_builder, key, num_samples)
+        _check_jacobians(owner, found, arrays, num_samples)
+        return jtu.tree_map(lambda j: j.astype(_wide(j)), found)
+
+    by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)
+    by_h = jtu.tree_map(
+        lambda j, d: j + d.astype(j.dtype),
+        estimate(lambda x: value(fixed, x)),
+        jax.vmap(by_params)(samples),
+    )
+    return estimate(function), by_h
+
+
+def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -> None:
+    hint = (
+        "It must return a tree like the gradient, with an array of shape "
+        "`(num_samples, *param.shape)` for each parameter."
+    )
+    if jtu.tree_structure(found) != jtu.tree_structure(arrays):
+        difference = disagreement("grad_estimator(...)", found, "params", arrays)
+        raise ValueError(f"{owner}: {difference} {hint}")
+    leaves = jtu.tree_leaves_with_path(found)
+    for (path, j), p in zip(leaves, jtu.tree_leaves(arrays), strict=True):
+        if np.shape(j) != (num_samples, *p.shape):
+            raise ValueError(
+                f"{owner}: `grad_estimator` returned an array of shape {np.shape(j)} at "
+                f"`{jtu.keystr(path) or '(the root)'}`, but "
+                f"{(num_samples, *p.shape)} was expected. {hint}"
+            )
+
+
+def _wide(x: Inexact[Array, "..."]) -> Any:
+    return common_dtype(x.dtype, jnp.float32)

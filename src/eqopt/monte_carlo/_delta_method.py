@@ -1,0 +1,103 @@
+"""A control variate that knows the function's slope and curvature at the mean."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, PyTree
+
+from ..numerics import common_dtype
+from ._arguments import build, smooth_function
+from ._distribution import MultiNormalDiag, normal
+
+
+def control_delta_method(
+    function: Callable[[Any], Any],
+    dist_builder: Callable[..., Any] = MultiNormalDiag,
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    r"""A control variate for normal samples: the function's second-order expansion.
+
+    With the mean $\mu$ and the standard deviations $\sigma$ of the distribution,
+    $g = \nabla f(\mu)$ and $H = \nabla^2 f(\mu)$,
+
+    $$h(x) = f(\mu) + g^\top (x - \mu) + \tfrac12 (x - \mu)^\top H (x - \mu), \qquad
+      \mathbb{E}\, h(x) = f(\mu) + \tfrac12 \sum_i H_{ii}\, \sigma_i^2.$$
+
+    If $f$ is quadratic then $h = f$, and a gradient with this control variate is exact,
+    whichever estimator it is for. Elsewhere it helps if $\sigma$ is small against the
+    distances over which the curvature of $f$ changes, and harms if it is large: then
+    estimate the coefficients. It takes the Hessian, of $d^2$ numbers, once.
+
+    It is for [`eqopt.monte_carlo.control_variates_jacobians`][], as it stands.
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number of floating dtype. It has to
+        work under `jax.hessian`.
+    - `dist_builder`: gives an [`eqopt.monte_carlo.MultiNormalDiag`][],
+        `dist_builder(*params)` if the parameters are a tuple or a list, else
+        `dist_builder(params)`. Defaults to that class itself, for parameters
+        `(loc, log_scale)`. For another one:
+        `functools.partial(control_delta_method, dist_builder=dist_builder)`.
+
+    **Returns:**
+
+    A tuple of three functions:
+
+    - `cv(params, x, state)` is $h(x)$ of one sample, in at least float32.
+    - `expected_cv(params, state)` is $\mathbb{E}\, h(x)$, in at least float32.
+    - `update_state(params, samples, state)` is `state`, as there is none.
+
+    In derivatives with respect to `params` the point $\mu$ of the expansion counts as a
+    constant: $h$ has none, and those of its expectation are $g$ by the mean and
+    $H_{ii}\, \sigma_i$ by the scale.
+
+    **Raises:**
+
+    The three functions raise a `ValueError` if `function` returns anything other than one
+    real number, and a `TypeError` if that is an integer, or the distribution is another.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{paisley2012variational,
+            author = {Paisley, John and Blei, David M. and Jordan, Michael I.},
+            title = {Variational {B}ayesian Inference with Stochastic Search},
+            booktitle = {International Conference on Machine Learning},
+            year = {2012},
+        }
+        ```
+    """
+    owner = "control_delta_method"
+    value = smooth_function(owner, function)
+
+    def expansion(params: PyTree) -> tuple[Any, Any, Any, Any, Any]:
+        dist = build(owner, dist_builder, params)
+        dist = normal(owner, "dist_builder", "must return", dist)
+        point = jnp.ravel(lax.stop_gradient(dist.loc))
+        of_vector = lambda x: value(x.reshape(jnp.shape(dist.loc)))
+        y, g = jax.value_and_grad(of_vector)(point)
+        hessian = jax.hessian(of_vector)(point)
+        dtype = common_dtype(y.dtype, point.dtype)
+        y, g, hessian, point = (x.astype(dtype) for x in (y, g, hessian, point))
+        return dist, y, g, hessian, point
+
+    def cv(params: PyTree, x: Any, state: Any = None) -> Array:
+        _, y, g, hessian, point = expansion(params)
+        d = jnp.ravel(x).astype(point.dtype) - point
+        return y + g @ d + d @ hessian @ d / 2
+
+    def expected_cv(params: PyTree, state: Any = None) -> Array:
+        dist, y, g, hessian, point = expansion(params)
+        wide = lambda x: jnp.ravel(x).astype(point.dtype)
+        # Zero, with the derivative of the mean.
+        d = wide(dist.loc) - point
+        variances = jnp.exp(2 * wide(dist.log_scale))
+        return y + g @ d + d @ hessian @ d / 2 + jnp.diag(hessian) @ variances / 2
+
+    def update_state(params: PyTree, samples: Any, state: Any = None) -> Any:
+        return state
+
+    return cv, expected_cv, update_state

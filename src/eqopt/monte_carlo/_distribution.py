@@ -1,0 +1,187 @@
+"""What a distribution is, and the one for which every estimator works."""
+
+import abc
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from .._types import Key
+from ..numerics import common_dtype
+
+
+class AbstractDistribution(eqx.Module):
+    """A distribution, as the functions of this namespace use it.
+
+    Whatever else has these two methods will do, too: there is no need to subclass.
+    """
+
+    @abc.abstractmethod
+    def sample(self, key: Any) -> PyTree:
+        """One sample: an array, or a tree of such.
+
+        It has to work under `jax.vmap` over keys. Where it can be differentiated with
+        respect to the parameters, there is
+        [`eqopt.monte_carlo.pathwise_jacobians`][].
+
+        **Arguments:**
+
+        - `key`: a key of `jax.random`.
+        """
+
+    @abc.abstractmethod
+    def log_prob(self, x: Any) -> Array:
+        """The logarithm of the density, or of the probability, of one sample: a number.
+
+        **Arguments:**
+
+        - `x`: a sample.
+        """
+
+
+class MultiNormalDiag(AbstractDistribution):
+    r"""The normal distribution with independent components.
+
+    $$p(x) = \prod_i \frac{1}{\sqrt{2 \pi}\, \sigma_i}
+      \exp\!\Big(-\frac{(x_i - \mu_i)^2}{2 \sigma_i^2}\Big),
+      \qquad \sigma_i = e^{s_i}.$$
+
+    **Arguments:**
+
+    - `loc`: $\mu$, a real array of floating dtype and any shape, usually `(d,)`.
+    - `log_scale`: $s$, the logarithm of the standard deviation, an array of the same
+        shape.
+
+    **Raises:**
+
+    A `TypeError` if one of them is not an array of real floating dtype, and a
+    `ValueError` if their shapes differ.
+    """
+
+    loc: Any
+    log_scale: Any
+
+    def __check_init__(self):
+        for name, value in (("loc", self.loc), ("log_scale", self.log_scale)):
+            if not hasattr(value, "dtype"):
+                raise TypeError(
+                    f"MultiNormalDiag: `{name}` must be a real array of floating dtype, "
+                    f"but is of type {type(value).__name__}. Convert it with "
+                    "`jnp.asarray`."
+                )
+            if not jnp.issubdtype(value.dtype, np.floating):
+                raise TypeError(
+                    f"MultiNormalDiag: `{name}` must be a real array of floating dtype, "
+                    f"but is of dtype {value.dtype}. Convert it with "
+                    "`.astype(jnp.float32)`."
+                )
+        if np.shape(self.loc) != np.shape(self.log_scale):
+            raise ValueError(
+                "MultiNormalDiag: `loc` and `log_scale` must have the same shape, but "
+                f"have {np.shape(self.loc)} and {np.shape(self.log_scale)}. Use "
+                "`jnp.broadcast_to(log_scale, loc.shape)`."
+            )
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> Array:
+        r"""Independent samples $\mu + \sigma \epsilon$, with $\epsilon$ standard normal.
+
+        They can be differentiated with respect to the parameters.
+
+        **Arguments:**
+
+        - `key`: a seed or a key of `jax.random`.
+        - `sample_shape`: how many there are along the axes in front. Defaults to `()`,
+            which is one.
+
+        **Returns:**
+
+        An array of shape `(*sample_shape, *loc.shape)`, computed in at least float32, in
+        the dtype to which those of the parameters promote.
+        """
+        loc, scale = self._wide()
+        key = jr.key(key) if isinstance(key, int) else key
+        shape = (*sample_shape, *loc.shape)
+        noise = jr.normal(key, shape, loc.dtype)
+        x = jnp.broadcast_to(loc, shape) + jnp.broadcast_to(scale, shape) * noise
+        return x.astype(common_dtype(self.loc.dtype, self.log_scale.dtype))
+
+    def log_prob(self, x: Any) -> Float[Array, "..."]:
+        """The logarithm of the density at each of the samples `x`.
+
+        **Arguments:**
+
+        - `x`: an array of shape `(..., *loc.shape)`.
+
+        **Returns:**
+
+        An array of the shape of the axes in front, of at least float32.
+
+        **Raises:**
+
+        A `ValueError` if the last axes of `x` are not those of `loc`.
+        """
+        loc, scale = self._wide()
+        shape, split = np.shape(x), np.ndim(x) - loc.ndim
+        if split < 0 or shape[split:] != loc.shape:
+            raise ValueError(
+                f"MultiNormalDiag.log_prob: the last axes of `x` must be {loc.shape}, "
+                f"the shape of `loc`, but `x` has shape {shape}."
+            )
+        dtype = common_dtype(jnp.result_type(x), loc.dtype)
+        spread = lambda value: jnp.broadcast_to(value.astype(dtype), shape)
+        z = (jnp.asarray(x, dtype) - spread(loc)) / spread(scale)
+        constant = jnp.sum(self.log_scale.astype(dtype))
+        constant = constant + loc.size * math.log(2 * math.pi) / 2
+        return -jnp.sum(z * z, axis=tuple(range(split, z.ndim))) / 2 - constant
+
+    @property
+    def params(self) -> tuple[Any, Any]:
+        """The pair of `loc` and `log_scale`."""
+        return self.loc, self.log_scale
+
+    @property
+    def mean(self) -> Any:
+        """The expectation, which is `loc`."""
+        return self.loc
+
+    @property
+    def scale(self) -> Any:
+        """The standard deviations, an array like `log_scale`."""
+        return jnp.exp(self.log_scale)
+
+    @property
+    def covariance(self) -> Array:
+        """The covariance of the components, of shape `(*loc.shape, *loc.shape)`.
+
+        For a vector it is a diagonal matrix.
+        """
+        variances = jnp.exp(2 * self.log_scale)
+        return jnp.diag(variances.ravel()).reshape(variances.shape * 2)
+
+    def _wide(self):
+        """`loc` and `scale` in the dtype to compute in."""
+        dtype = common_dtype(self.loc.dtype, self.log_scale.dtype, jnp.float32)
+        return self.loc.astype(dtype), jnp.exp(self.log_scale.astype(dtype))
+
+
+def normal(owner: str, name: str, must: str, dist: Any) -> MultiNormalDiag:
+    """`dist`; raises a `TypeError` if it is another distribution.
+
+    **Arguments:**
+
+    - `owner`, `name`: what the user calls, and the argument that `dist` comes from.
+    - `must`: `must be` or `must return`.
+    """
+    if not isinstance(dist, MultiNormalDiag):
+        found = "is" if must == "must be" else "returned"
+        raise TypeError(
+            f"{owner}: `{name}` {must} an `eqopt.monte_carlo.MultiNormalDiag`, but "
+            f"{found} an object of type {type(dist).__name__}. Estimators for every "
+            "distribution are `score_function_jacobians` and `pathwise_jacobians`, and "
+            "a control variate for each is `moving_avg_baseline`."
+        )
+    return dist

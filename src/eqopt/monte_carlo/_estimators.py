@@ -1,0 +1,200 @@
+"""Gradients of expectations by the score function, and along the paths of samples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jaxtyping import Array, PyTree
+
+from .._types import Key
+from ..numerics import common_dtype
+from ._arguments import (
+    build,
+    real_function,
+    real_number,
+    real_parameters,
+    sample_keys,
+    smooth_function,
+)
+
+
+def score_function_jacobians(
+    function: Callable[[Any], Any],
+    params: PyTree,
+    dist_builder: Callable[..., Any],
+    key: Key,
+    num_samples: int,
+) -> PyTree:
+    r"""The score function estimator of a gradient, also known as REINFORCE.
+
+    $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = \mathbb{E}_{p(x; \theta)}\big[
+      f(x)\, \nabla_\theta \log p(x; \theta)\big] \approx \frac1N \sum_{n=1}^N
+      f(x_n)\, \nabla_\theta \log p(x_n; \theta).$$
+
+    Nothing is asked of $f$, which may be discontinuous, and $x$ may be discrete. The
+    price is a large variance; [`eqopt.monte_carlo.control_variates_jacobians`][] makes it
+    smaller. All samples are computed at once, in as much memory as $N$ gradients.
+
+    !!! example
+
+        ```python
+        params = (jnp.zeros(3), jnp.zeros(3))
+        jacobians = eqopt.monte_carlo.score_function_jacobians(
+            lambda x: jnp.sum(x > 1),
+            params,
+            eqopt.monte_carlo.MultiNormalDiag,
+            jax.random.key(0),
+            num_samples=1000,
+        )
+        grads = jax.tree.map(lambda j: jnp.mean(j, axis=0), jacobians)
+        ```
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number. It has to work under
+        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
+        the derivative is missing here.
+    - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model. Its
+        floating arrays are the parameters; all other leaves stay as they are.
+    - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
+        tuple or a list, else `dist_builder(params)`. That is any object with the methods
+        of [`eqopt.monte_carlo.AbstractDistribution`][], such as
+        [`eqopt.monte_carlo.MultiNormalDiag`][].
+    - `key`: a seed or a key of `jax.random`. Samples depend on it alone.
+    - `num_samples`: $N \ge 1$, a Python integer.
+
+    **Returns:**
+
+    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
+    for all other leaves. The mean along the first axis is the estimate of the gradient;
+    from the variance along it follows the error.
+
+    **Raises:**
+
+    A `ValueError` if `num_samples` is not a positive Python integer, or if `function` or
+    `log_prob` return anything other than one real number. A `TypeError` if there are no
+    floating arrays in `params` or complex ones, or if the distribution lacks a method.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{mohamed2020monte,
+            author = {Mohamed, Shakir and Rosca, Mihaela and Figurnov, Michael and
+                      Mnih, Andriy},
+            title = {{M}onte {C}arlo Gradient Estimation in Machine Learning},
+            journal = {Journal of Machine Learning Research},
+            volume = {21},
+            number = {132},
+            year = {2020},
+        }
+        ```
+    """
+    owner = "score_function_jacobians"
+    arrays, value = real_parameters(owner, params), real_function(owner, function)
+
+    def dist(arrays: PyTree) -> Any:
+        whole = eqx.combine(arrays, params)
+        return build(owner, dist_builder, whole, ("sample", "log_prob"))
+
+    def jacobian(key: Any) -> PyTree:
+        x = lax.stop_gradient(dist(arrays).sample(key))
+        y = value(x)
+        log_prob = lambda arrays: _log_prob(owner, dist(arrays), x)
+        return jtu.tree_map(lambda s: _times(y, s), jax.grad(log_prob)(arrays))
+
+    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
+
+
+def pathwise_jacobians(
+    function: Callable[[Any], Any],
+    params: PyTree,
+    dist_builder: Callable[..., Any],
+    key: Key,
+    num_samples: int,
+) -> PyTree:
+    r"""The pathwise estimator of a gradient, also known as the reparametrization trick.
+
+    With samples $x = g(\epsilon; \theta)$, where $\epsilon$ does not depend on $\theta$,
+
+    $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = \mathbb{E}_{p(\epsilon)}
+      \nabla_\theta f(g(\epsilon; \theta)) \approx \frac1N \sum_{n=1}^N
+      \nabla_\theta f(g(\epsilon_n; \theta)).$$
+
+    It needs the derivative of $f$, which must not jump, and a distribution whose samples
+    can be differentiated with respect to its parameters. Where $f$ is smooth, its
+    variance is small, also in many dimensions.
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number of floating dtype. It has to
+        work under `jax.vmap` and `jax.grad`, and may be a whole model. If it depends on
+        $\theta$, then that part of the derivative is missing here.
+    - `params`, `dist_builder`, `key`, `num_samples`: as for
+        [`eqopt.monte_carlo.score_function_jacobians`][]. Of the distribution only
+        `sample` is used.
+
+    **Returns:**
+
+    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
+    for all other leaves. The mean along the first axis is the estimate of the gradient.
+
+    **Raises:**
+
+    Errors as [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
+    samples, or what `function` returns, are integers.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2014auto,
+            author = {Kingma, Diederik P. and Welling, Max},
+            title = {Auto-Encoding Variational {B}ayes},
+            booktitle = {International Conference on Learning Representations},
+            year = {2014},
+        }
+        ```
+    """
+    owner = "pathwise_jacobians"
+    arrays, value = real_parameters(owner, params), smooth_function(owner, function)
+
+    def jacobian(key: Any) -> PyTree:
+        def at_sample(arrays: PyTree) -> Array:
+            dist = build(owner, dist_builder, eqx.combine(arrays, params))
+            x = dist.sample(key)
+            _check_continuous(owner, x)
+            return value(x)
+
+        return jax.grad(at_sample)(arrays)
+
+    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
+
+
+def _log_prob(owner: str, dist: Any, x: Any) -> Array:
+    return real_number(
+        owner,
+        "`log_prob` of one sample",
+        dist.log_prob(x),
+        "Make its axes parts of one sample: sum over them.",
+    )
+
+
+def _times(y: Array, score: Array) -> Array:
+    dtype = common_dtype(y.dtype, score.dtype)
+    return (y.astype(dtype) * score.astype(dtype)).astype(score.dtype)
+
+
+def _check_continuous(owner: str, x: PyTree) -> None:
+    dtypes = [jnp.result_type(leaf) for leaf in jtu.tree_leaves(x)]
+    if not any(jnp.issubdtype(dtype, np.inexact) for dtype in dtypes):
+        raise TypeError(
+            f"{owner}: samples are differentiated, but have no floating arrays, only "
+            f"dtypes {', '.join(map(str, dtypes))}. Use "
+            "`eqopt.monte_carlo.score_function_jacobians` for what is discrete."
+        )

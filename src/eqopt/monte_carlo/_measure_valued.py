@@ -1,0 +1,227 @@
+"""Gradients of normal expectations as differences of two expectations."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PyTree
+
+from .._types import Key
+from ..numerics import common_dtype
+from ._arguments import as_key, build, real_function, real_parameters, sample_keys
+from ._distribution import MultiNormalDiag, normal
+
+
+def measure_valued_jacobians(
+    function: Callable[[Any], Any],
+    params: PyTree,
+    dist_builder: Callable[..., Any],
+    key: Key,
+    num_samples: int,
+    coupling: bool = True,
+) -> PyTree:
+    r"""The measure-valued estimator of a gradient, for normal distributions.
+
+    The derivative of a density is a multiple of the difference of two densities,
+
+    $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = c_\theta\, \big(
+      \mathbb{E}_{p^+(x; \theta)} f(x) - \mathbb{E}_{p^-(x; \theta)} f(x)\big),$$
+
+    one component of the parameters after the other. For those of the normal distribution
+    see [`eqopt.monte_carlo.measure_valued_estimation_mean`][] and
+    [`eqopt.monte_carlo.measure_valued_estimation_std`][]. Nothing is asked of $f$, as for
+    the score function, with a smaller variance. The price is $4 d$ values of $f$ to a
+    sample with $d$ components, which are all computed at once.
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number. It has to work under
+        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
+        the derivative is missing here.
+    - `params`, `key`, `num_samples`: as for
+        [`eqopt.monte_carlo.score_function_jacobians`][].
+    - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
+        tuple or a list, else `dist_builder(params)`. It must be an
+        [`eqopt.monte_carlo.MultiNormalDiag`][], however it depends on the parameters.
+    - `coupling`: whether the samples of $p^+$ and $p^-$ depend on each other, which as a
+        rule makes the variance smaller: see there. Defaults to `True`.
+
+    **Returns:**
+
+    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
+    for all other leaves. The mean along the first axis is the estimate of the gradient.
+
+    **Raises:**
+
+    Errors as [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if the
+    distribution is another one.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{mohamed2020monte,
+            author = {Mohamed, Shakir and Rosca, Mihaela and Figurnov, Michael and
+                      Mnih, Andriy},
+            title = {{M}onte {C}arlo Gradient Estimation in Machine Learning},
+            journal = {Journal of Machine Learning Research},
+            volume = {21},
+            number = {132},
+            year = {2020},
+        }
+        ```
+    """
+    owner = "measure_valued_jacobians"
+    arrays = real_parameters(owner, params)
+
+    def loc_and_log_scale(arrays: PyTree) -> tuple[Any, Any]:
+        dist = build(owner, dist_builder, eqx.combine(arrays, params))
+        return normal(owner, "dist_builder", "must return", dist).params
+
+    values, pull_back = jax.vjp(loc_and_log_scale, arrays)
+    dist = MultiNormalDiag(*values)
+    by_mean, by_std = (
+        _jacobians(owner, function, dist, of_part, num_samples, coupling, pair)
+        for of_part, pair in zip(
+            jr.split(as_key(key)), (_weibull_pair, _maxwell_pair), strict=True
+        )
+    )
+    # By the chain rule: the derivative of the scale by its logarithm is the scale.
+    by_log_scale = jax.vmap(lambda j: j * dist.scale.astype(j.dtype))(by_std)
+    cotangents = (
+        j.astype(x.dtype) for j, x in zip((by_mean, by_log_scale), values, strict=True)
+    )
+    (jacobians,) = jax.vmap(pull_back)(tuple(cotangents))
+    return jacobians
+
+
+def measure_valued_estimation_mean(
+    function: Callable[[Any], Any],
+    dist: Any,
+    key: Key,
+    num_samples: int,
+    coupling: bool = True,
+) -> Float[Array, "samples ..."]:
+    r"""The measure-valued estimator of the gradient by the mean of normal samples.
+
+    $$\frac{\partial}{\partial \mu_i} \mathbb{E} f(x) = \frac{1}{\sqrt{2 \pi}\, \sigma_i}
+      \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
+
+    where $x^\pm$ is $x$ with component $i$ replaced by $\mu_i \pm \sigma_i W_i$, and
+    $W_i$ has the density $w e^{-w^2 / 2}$ of a Weibull distribution with shape 2 and
+    scale $\sqrt 2$. Coupled, $W_i$ is the same for $x^+$ and $x^-$; otherwise these are
+    independent. All other components are shared in either case. By coupling, the variance
+    vanishes where $f$ is even about the mean, and doubles where $f$ is linear.
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number. It has to work under
+        `jax.vmap`.
+    - `dist`: an [`eqopt.monte_carlo.MultiNormalDiag`][].
+    - `key`: a seed or a key of `jax.random`.
+    - `num_samples`: $N \ge 1$, a Python integer.
+    - `coupling`: whether $x^+$ and $x^-$ are coupled. Defaults to `True`.
+
+    **Returns:**
+
+    An array of shape `(num_samples, *loc.shape)` and the dtype of samples, whose mean
+    along the first axis is the estimate.
+
+    **Raises:**
+
+    A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
+    returns anything other than one real number, and a `TypeError` if `dist` is another
+    distribution.
+    """
+    owner = "measure_valued_estimation_mean"
+    dist = normal(owner, "dist", "must be", dist)
+    return _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
+
+
+def measure_valued_estimation_std(
+    function: Callable[[Any], Any],
+    dist: Any,
+    key: Key,
+    num_samples: int,
+    coupling: bool = True,
+) -> Float[Array, "samples ..."]:
+    r"""The measure-valued estimator of the gradient by the scale of normal samples.
+
+    $$\frac{\partial}{\partial \sigma_i} \mathbb{E} f(x) = \frac{1}{\sigma_i}
+      \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
+
+    where $x^+$ is $x$ with component $i$ replaced by $\mu_i + \sigma_i M_i$, and $M_i$
+    has the density $\propto m^2 e^{-m^2 / 2}$ of the double-sided Maxwell distribution.
+    For $x^-$ it is a normal sample. Coupled, that is $U_i M_i$ with $U_i$ uniform in
+    $[0, 1)$, which is normal, too; otherwise it is independent of $M_i$. All other
+    components are shared in either case.
+
+    This is by the scale $\sigma_i$, not by its logarithm.
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number. It has to work under
+        `jax.vmap`.
+    - `dist`: an [`eqopt.monte_carlo.MultiNormalDiag`][].
+    - `key`: a seed or a key of `jax.random`.
+    - `num_samples`: $N \ge 1$, a Python integer.
+    - `coupling`: whether $x^+$ and $x^-$ are coupled. Defaults to `True`.
+
+    **Returns:**
+
+    An array of shape `(num_samples, *loc.shape)` and the dtype of samples, whose mean
+    along the first axis is the estimate.
+
+    **Raises:**
+
+    Errors as [`eqopt.monte_carlo.measure_valued_estimation_mean`][].
+    """
+    owner = "measure_valued_estimation_std"
+    dist = normal(owner, "dist", "must be", dist)
+    return _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
+
+
+def _weibull_pair(key, shape, dtype, coupling):
+    """Positive and negative samples for the mean, and what their difference weighs."""
+    # The square of such a sample, halved, is exponential.
+    weibull = lambda key: jnp.sqrt(2 * jr.exponential(key, shape, dtype))
+    up_key, down_key = jr.split(key)
+    up = weibull(up_key)
+    return up, -(up if coupling else weibull(down_key)), 1 / math.sqrt(2 * math.pi)
+
+
+def _maxwell_pair(key, shape, dtype, coupling):
+    """Positive and negative samples for the scale, and what their difference weighs."""
+    up_key, down_key = jr.split(key)
+    up = jr.double_sided_maxwell(up_key, 0.0, 1.0, shape, dtype)
+    if coupling:
+        return up, up * jr.uniform(down_key, shape, dtype), 1.0
+    return up, jr.normal(down_key, shape, dtype), 1.0
+
+
+def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
+    value = real_function(owner, function)
+    narrow = common_dtype(dist.loc.dtype, dist.log_scale.dtype)
+    dtype = common_dtype(narrow, jnp.float32)
+    loc, scale = dist.loc.astype(dtype), jnp.exp(dist.log_scale.astype(dtype))
+
+    def values(x: Array, z: Array) -> Array:
+        """`function` at `x` with one component at a time replaced by that for `z`."""
+        other = (loc + scale * z).astype(x.dtype)
+        is_replaced = jnp.eye(x.size, dtype=bool)
+        rows = jnp.where(is_replaced, other.reshape(1, -1), x.reshape(1, -1))
+        of_rows = jax.vmap(lambda row: value(row.reshape(x.shape)))(rows)
+        return of_rows.reshape(x.shape)
+
+    def jacobian(key: Any) -> Array:
+        shared_key, pair_key = jr.split(key)
+        x = dist.sample(shared_key)
+        plus, minus, weight = pair(pair_key, x.shape, dtype, coupling)
+        difference = values(x, plus) - values(x, minus)
+        return (weight * difference / scale.astype(difference.dtype)).astype(narrow)
+
+    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))

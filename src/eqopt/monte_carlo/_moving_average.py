@@ -1,0 +1,174 @@
+"""A control variate that knows the mean of the function so far."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._types import RealScalarLike
+from ..numerics import common_dtype, safe_increment
+from ._arguments import real_function
+
+
+def _as_float(x: Any) -> Array:
+    return jnp.asarray(x) if hasattr(x, "dtype") else jnp.asarray(x, jnp.float32)
+
+
+def _as_int(x: Any) -> Array:
+    return jnp.asarray(x) if hasattr(x, "dtype") else jnp.asarray(x, jnp.int32)
+
+
+class MovingAvgBaselineState(eqx.Module):
+    """The state of [`eqopt.monte_carlo.moving_avg_baseline`][].
+
+    `MovingAvgBaselineState()` is the one to start from.
+
+    **Arguments:**
+
+    - `average`: the average that started at zero, a 0-d array, which keeps its dtype, or
+        a number, which is float32. Defaults to 0.
+    - `weight`: the sum of the weights of all values in `average`; likewise.
+    - `count`: the number of values, a 0-d integer array. Defaults to 0.
+    """
+
+    average: Float[Array, ""] = eqx.field(default=0.0, converter=_as_float)
+    weight: Float[Array, ""] = eqx.field(default=0.0, converter=_as_float)
+    count: Int[Array, ""] = eqx.field(default=0, converter=_as_int)
+
+
+def moving_avg_baseline(
+    function: Callable[[Any], Any],
+    decay: RealScalarLike = 0.99,
+    zero_debias: bool = True,
+    use_decay_early_training_heuristic: bool = True,
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    r"""A control variate that does not depend on the sample: an average of past values.
+
+    In step $t = 0, 1, \dots$, with the mean $\bar f_t$ of the function over all samples,
+
+    $$b_{t+1} = \beta_t b_t + (1 - \beta_t) \bar f_t, \qquad
+      w_{t+1} = \beta_t w_t + (1 - \beta_t), \qquad b_0 = w_0 = 0,$$
+
+    and the baseline of step $t$ is $b_t / w_t$, which is 0 as long as $w_t = 0$. It
+    depends on the steps before alone, so that the estimate is unbiased, and is for
+    [`eqopt.monte_carlo.score_function_jacobians`][]: the other estimators are not changed
+    by a constant.
+
+    !!! example
+
+        ```python
+        state = eqopt.monte_carlo.MovingAvgBaselineState()
+        for key in jax.random.split(jax.random.key(0), 100):
+            jacobians, state = eqopt.monte_carlo.control_variates_jacobians(
+                function,
+                eqopt.monte_carlo.moving_avg_baseline,
+                eqopt.monte_carlo.score_function_jacobians,
+                params,
+                eqopt.monte_carlo.MultiNormalDiag,
+                key,
+                num_samples=10,
+                control_variate_state=state,
+            )
+        ```
+
+    **Arguments:**
+
+    - `function`: $f$, from one sample to one real number.
+    - `decay`: $\beta$, in $[0, 1]$. With 0 the baseline is the mean of the last step, and
+        with 1, without the heuristic, it remains 0. Defaults to 0.99.
+    - `zero_debias`: whether to divide by $w_t$. Otherwise the baseline is $b_t$, which
+        starts at 0. Defaults to `True`.
+    - `use_decay_early_training_heuristic`: whether $\beta_t$ is
+        $\min(\beta, (1 + t) / (10 + t))$, so that the first values, which are far off,
+        are forgotten soon, or always $\beta$. Defaults to `True`.
+
+    **Returns:**
+
+    A tuple of three functions:
+
+    - `cv(params, x, state)` is the baseline, whatever `x` is.
+    - `expected_cv(params, state)` is the baseline.
+    - `update_state(params, samples, state)` is the
+        [`eqopt.monte_carlo.MovingAvgBaselineState`][] of the next step. A mean that is
+        not finite is left out.
+
+    `None` for `state` is the state to start from.
+
+    **Raises:**
+
+    A `ValueError` if `decay` is out of its range or has axes, and, from `update_state`,
+    if `function` returns anything other than one real number.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{williams1992simple,
+            author = {Williams, Ronald J.},
+            title = {Simple Statistical Gradient-Following Algorithms for Connectionist
+                     Reinforcement Learning},
+            journal = {Machine Learning},
+            volume = {8},
+            pages = {229--256},
+            year = {1992},
+        }
+        ```
+    """
+    owner = "moving_avg_baseline"
+    _check_decay(owner, decay)
+    value = real_function(owner, function)
+
+    def baseline(state: MovingAvgBaselineState | None) -> Array:
+        state = MovingAvgBaselineState() if state is None else state
+        if not zero_debias:
+            return state.average
+        is_there = state.weight > 0
+        weight = jnp.where(is_there, state.weight, 1).astype(state.average.dtype)
+        return jnp.where(is_there, state.average / weight, 0)
+
+    def cv(params: PyTree, x: Any, state: Any = None) -> Array:
+        return baseline(state)
+
+    def expected_cv(params: PyTree, state: Any = None) -> Array:
+        return baseline(state)
+
+    def update_state(params: PyTree, samples: Any, state: Any = None) -> Any:
+        state = MovingAvgBaselineState() if state is None else state
+        mean = lax.stop_gradient(jnp.mean(jax.vmap(value)(samples)))
+        new = _step(state, mean)
+        is_finite = jnp.isfinite(new.average)
+        return jax.tree.map(lambda x, old: jnp.where(is_finite, x, old), new, state)
+
+    def _step(state: MovingAvgBaselineState, mean: Array) -> MovingAvgBaselineState:
+        beta = jnp.asarray(decay, jnp.float32)
+        if use_decay_early_training_heuristic:
+            t = state.count.astype(jnp.float32)
+            beta = jnp.minimum(beta, (1 + t) / (10 + t))
+
+        def averaged(old: Array, value: Any) -> Array:
+            dtype = common_dtype(old.dtype, jnp.float32)
+            decay, new = beta.astype(dtype), jnp.asarray(value).astype(dtype)
+            return (decay * old.astype(dtype) + (1 - decay) * new).astype(old.dtype)
+
+        return MovingAvgBaselineState(
+            averaged(state.average, mean),
+            averaged(state.weight, 1),
+            safe_increment(state.count),
+        )
+
+    return cv, expected_cv, update_state
+
+
+def _check_decay(owner: str, decay: Any) -> None:
+    if np.ndim(decay) != 0:
+        raise ValueError(
+            f"{owner}: `decay` must be a number or a 0-d array, but has shape "
+            f"{np.shape(decay)}."
+        )
+    if not isinstance(decay, Tracer) and not 0 <= np.asarray(decay) <= 1:
+        raise ValueError(f"{owner}: `decay` must be in [0, 1], but is {decay}.")

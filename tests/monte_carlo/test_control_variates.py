@@ -1,0 +1,526 @@
+"""Control variates: unbiased, of smaller variance, with the best coefficients."""
+
+import itertools
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from eqopt.monte_carlo import (
+    MovingAvgBaselineState,
+    MultiNormalDiag,
+    control_delta_method,
+    control_variates_jacobians,
+    estimate_control_variate_coefficients,
+    moving_avg_baseline,
+    pathwise_jacobians,
+    score_function_jacobians,
+)
+
+from .problems import (
+    ESTIMATORS,
+    JITTED,
+    PARAMS,
+    PROBLEMS,
+    QUADRATIC,
+    assert_mean,
+    gradient,
+    jitted,
+    variance,
+)
+
+
+SMOOTH = [name for name in PROBLEMS if PROBLEMS[name].is_smooth]
+JIT = eqx.filter_jit
+# A baseline that is good for none of the problems, so that its terms count.
+STATE = MovingAvgBaselineState(jnp.array(1.2), jnp.array(0.6), jnp.array(7))
+
+
+def own_control_variate(function):
+    """h = x (mu + sigma) + (x - mu)^2, which depends on the parameters by itself, too."""
+
+    def cv(params, x, state):
+        loc, scale = params[0], jnp.exp(params[1])
+        return jnp.sum(x * (loc + scale) + (x - loc) ** 2)
+
+    def expected_cv(params, state):
+        loc, scale = params[0], jnp.exp(params[1])
+        return jnp.sum(loc * (loc + scale) + scale**2)
+
+    return cv, expected_cv, lambda params, samples, state: state
+
+
+CONTROL_VARIATES = {
+    "delta": (control_delta_method, None),
+    "baseline": (moving_avg_baseline, STATE),
+    "own": (own_control_variate, None),
+}
+
+
+def with_control_variate(estimator, control_variate, **kwargs):
+    make, state = CONTROL_VARIATES[control_variate]
+
+    def jacobians(function, *args):
+        return control_variates_jacobians(
+            function,
+            make,
+            ESTIMATORS[estimator],
+            *args,
+            control_variate_state=state,
+            **kwargs,
+        )[0]
+
+    return jitted(jacobians)
+
+
+WITH = {
+    (estimator, control_variate, estimated): with_control_variate(
+        estimator, control_variate, estimate_cv_coeffs=estimated
+    )
+    for estimator, control_variate, estimated in itertools.product(
+        ESTIMATORS, CONTROL_VARIATES, (False, True)
+    )
+}
+QUICK = [("score", "delta", False)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in WITH],
+    ids=lambda case: "-".join(map(str, case)),
+)
+def test_unbiased(case):
+    for problem in SMOOTH:
+        assert_mean(WITH[case](problem, seed=1), gradient(problem), 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control_variate", ["baseline", "own"])
+@pytest.mark.parametrize("estimator", ["score", "measure", "uncoupled"])
+def test_unbiased_where_the_function_jumps(estimator, control_variate):
+    found = WITH[estimator, control_variate, True]("step", seed=2)
+    assert_mean(found, gradient("step"))
+
+
+@pytest.mark.parametrize("problem", QUADRATIC)
+@pytest.mark.parametrize(
+    "estimator",
+    ["score", *(pytest.param(e, marks=pytest.mark.slow) for e in list(ESTIMATORS)[1:])],
+)
+def test_delta_method_is_exact_for_quadratic_functions(estimator, problem):
+    """Each estimate is the gradient: there is no variance."""
+    found = WITH[estimator, "delta", False](problem)
+    for jacobians, exact in zip(found, gradient(problem), strict=True):
+        expected = jnp.broadcast_to(exact, jacobians.shape)
+        # The two functions cancel to rounding errors of their values.
+        np.testing.assert_allclose(jacobians, expected, atol=2e-3)
+        np.testing.assert_allclose(jnp.mean(jacobians, axis=0), exact, atol=1e-5)
+
+
+def test_delta_method_values():
+    """Against the expansion written out, for a cubic with a mixed term."""
+    function = lambda x: x[0] ** 3 + x[0] * x[1] ** 2
+    loc, log_scale = PARAMS
+    cv, expected_cv, update_state = control_delta_method(function)
+    x = jnp.array([0.1, 0.9])
+    (a, b), (u, v) = loc, x - loc
+    slope = (3 * a**2 + b**2) * u + 2 * a * b * v
+    bend = (6 * a * u**2 + 4 * b * u * v + 2 * a * v**2) / 2
+    value = jax.jit(cv)(PARAMS, x)
+    np.testing.assert_allclose(value, function(loc) + slope + bend, rtol=1e-5)
+    s, t = jnp.exp(2 * log_scale)
+    mean = function(loc) + (6 * a * s + 2 * a * t) / 2
+    value, grads = jax.jit(jax.value_and_grad(expected_cv))(PARAMS)
+    np.testing.assert_allclose(value, mean, rtol=1e-5)
+    by_loc, by_log_scale = grads
+    np.testing.assert_allclose(by_loc, jax.grad(function)(loc), rtol=1e-5)
+    np.testing.assert_allclose(
+        by_log_scale, jnp.stack([6 * a * s, 2 * a * t]), rtol=1e-5
+    )
+    assert all((g == 0).all() for g in jax.jit(jax.grad(cv))(PARAMS, x))
+    assert update_state(PARAMS, x[None], None) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_delta_method_of_other_shapes(shape):
+    params = (jnp.full(shape, 0.5), jnp.zeros(shape))
+    found, _ = control_variates_jacobians(
+        lambda x: jnp.sum(x) ** 2,
+        control_delta_method,
+        score_function_jacobians,
+        params,
+        MultiNormalDiag,
+        jr.key(3),
+        4,
+    )
+    size = params[0].size
+    np.testing.assert_allclose(found[0], jnp.full((4, *shape), 1.0 * size), rtol=1e-3)
+    np.testing.assert_allclose(found[1], jnp.full((4, *shape), 2.0), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_delta_method_of_other_parameters():
+    """A model that gives the distribution, and its gradient, exact in one sample."""
+    model = eqx.nn.Linear(2, 4, key=jr.key(4))
+    x = jnp.array([0.3, 0.6])
+    build = lambda model: MultiNormalDiag(*model(x).reshape(2, 2))
+    found, _ = eqx.filter_jit(control_variates_jacobians)(
+        PROBLEMS["quadratic"].function,
+        partial(control_delta_method, dist_builder=build),
+        score_function_jacobians,
+        model,
+        build,
+        5,
+        2,
+    )
+
+    def exact(model):
+        dist = build(model)
+        return PROBLEMS["quadratic"].expectation(dist.mean, dist.scale**2)
+
+    expected = eqx.filter_grad(exact)(model)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, jnp.stack([b, b]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_delta_method_reduces_the_variance():
+    """Where the function is nearly quadratic over the width of the distribution."""
+    narrow = (PARAMS[0], PARAMS[1] - 2)
+    args = (score_function_jacobians, narrow, MultiNormalDiag, 5, 1000)
+
+    @jax.jit
+    def variances():
+        function = PROBLEMS["cosine"].function
+        found, _ = control_variates_jacobians(function, control_delta_method, *args)
+        return variance(found), variance(args[0](function, *args[1:]))
+
+    with_delta, without = variances()
+    assert with_delta < without / 20
+
+
+@pytest.mark.slow
+def test_coefficients_reduce_the_variance():
+    """Where the function is far from quadratic, the delta method alone does harm."""
+    without = variance(JITTED["score"]("cosine"))
+    assert variance(WITH["score", "delta", False]("cosine")) > without
+    assert variance(WITH["score", "delta", True]("cosine")) < without
+
+
+@pytest.mark.slow
+def test_baseline_reduces_the_variance():
+    function = lambda x: 10 + x @ x
+    args = (score_function_jacobians, PARAMS, MultiNormalDiag)
+
+    @jax.jit
+    def step(state, key):
+        return control_variates_jacobians(
+            function, moving_avg_baseline, *args, key, 100, state
+        )
+
+    jacobians, state = (), MovingAvgBaselineState()
+    for key in jr.split(jr.key(6), 30):
+        jacobians, state = step(state, key)
+    plain = score_function_jacobians(function, *args[1:], jr.key(7), 100)
+    assert variance(jacobians) < variance(plain) / 5
+    expected = 10 + PARAMS[0] @ PARAMS[0] + jnp.sum(jnp.exp(2 * PARAMS[1]))
+    assert abs(state.average / state.weight - expected) < 0.5
+
+
+@pytest.mark.parametrize("seed", [8, pytest.param(jr.key(8), marks=pytest.mark.slow)])
+def test_baseline_is_subtracted_before_it_is_updated(seed):
+    """Otherwise the samples would be in their own baseline, and the mean be biased."""
+    function = PROBLEMS["quadratic"].function
+    baseline = STATE.average / STATE.weight
+    args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 6)
+    found, state = JIT(control_variates_jacobians)(
+        function, moving_avg_baseline, *args, STATE
+    )
+    expected = JIT(args[0])(lambda x: function(x) - baseline, *args[1:])
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert state.count == 8
+    assert state.average != STATE.average
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))]
+)
+def test_one_sample_with_a_fresh_baseline_is_unbiased(seed):
+    """Where the baseline is updated first, as in Optax, it is f itself: all zeros."""
+    args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 1)
+    found, _ = JIT(control_variates_jacobians)(jnp.sum, moving_avg_baseline, *args)
+    plain = JIT(args[0])(jnp.sum, *args[1:])
+    for a, b in zip(found, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+BETAS = [(True, True), (True, False), (False, True), (False, False)]
+
+
+@pytest.mark.parametrize(("zero_debias", "use_heuristic"), BETAS)
+@pytest.mark.parametrize("decay", [0.0, 0.3, 1.0])
+def test_moving_average(decay, zero_debias, use_heuristic):
+    """Against the sums written out, also where nothing is ever averaged."""
+    cv, expected_cv, update_state = moving_avg_baseline(
+        jnp.sum, decay, zero_debias, use_heuristic
+    )
+    values = [3.0, -1.0, 2.5, 8.0]
+    weights, state = np.zeros(0), None
+    assert cv(PARAMS, jnp.ones(2), None) == 0
+    for t, value in enumerate(values):
+        samples = jnp.array([[value, 0.0], [0.0, value]])
+        state = update_state(PARAMS, samples, state)
+        beta = min(decay, (1 + t) / (10 + t)) if use_heuristic else decay
+        weights = np.append(weights * beta, 1 - beta)
+        average = weights @ values[: t + 1]
+        if zero_debias:
+            average = average / weights.sum() if weights.sum() else 0.0
+        for found in (cv(PARAMS, samples[0], state), expected_cv(PARAMS, state)):
+            np.testing.assert_allclose(found, average, rtol=1e-5, atol=1e-6)
+    if decay == 0:
+        assert expected_cv(PARAMS, state) == pytest.approx(8.0)
+
+
+def test_a_mean_that_is_not_finite_is_left_out():
+    _, expected_cv, update_state = moving_avg_baseline(lambda x: 1 / x[0])
+    good, bad = jnp.array([[2.0, 0.0]]), jnp.array([[2.0, 0.0], [0.0, 0.0]])
+    state = update_state(PARAMS, good, None)
+    again = update_state(PARAMS, bad, state)
+    assert eqx.tree_equal(state, again)
+    assert expected_cv(PARAMS, again) == 0.5
+
+
+def test_state_keeps_its_type(tmp_path):
+    """A second step never compiles again; states are saved and loaded."""
+    traces = 0
+
+    @eqx.filter_jit
+    def step(state, key):
+        nonlocal traces
+        traces += 1
+        return control_variates_jacobians(
+            lambda x: jnp.sum(x).astype(jnp.bfloat16),
+            partial(moving_avg_baseline, decay=jnp.array(0.9)),
+            score_function_jacobians,
+            PARAMS,
+            MultiNormalDiag,
+            key,
+            5,
+            state,
+        )
+
+    jacobians, fresh = (), MovingAvgBaselineState()
+    state = fresh
+    for key in jr.split(jr.key(9), 3):
+        jacobians, state = step(state, key)
+    assert traces == 1
+    assert [x.dtype for x in jacobians] == [jnp.float32] * 2
+    types = lambda tree: jax.tree.map(lambda x: (x.dtype, x.shape, x.weak_type), tree)
+    assert types(state) == types(fresh)
+    path = tmp_path / "state.eqx"
+    eqx.tree_serialise_leaves(path, state)
+    loaded = eqx.tree_deserialise_leaves(path, fresh)
+    key = jr.key(10)
+    assert eqx.tree_equal(step(state, key), step(loaded, key))
+
+
+@pytest.mark.slow
+def test_vmap_and_scan():
+    """Several runs at once, each with a state of its own."""
+
+    def run(key):
+        def step(state, key):
+            jacobians, state = control_variates_jacobians(
+                PROBLEMS["bump"].function,
+                moving_avg_baseline,
+                score_function_jacobians,
+                PARAMS,
+                MultiNormalDiag,
+                key,
+                4,
+                state,
+            )
+            return state, jnp.mean(jacobians[0], axis=0)
+
+        return jax.lax.scan(step, MovingAvgBaselineState(), jr.split(key, 3))
+
+    state, means = jax.jit(jax.vmap(run))(jr.split(jr.key(11), 2))
+    assert state.count.tolist() == [3, 3]
+    assert means.shape == (2, 3, 2)
+    assert jnp.isfinite(means).all()
+    assert (means[0] != means[1]).all()
+
+
+def test_coefficients_minimize_the_variance():
+    """That of f - beta h at their values is less than beside them, for each array."""
+    args = (own_control_variate, score_function_jacobians, PARAMS, MultiNormalDiag)
+    function, key = PROBLEMS["cubic"].function, jr.key(12)
+    coefficients = jax.jit(
+        lambda: estimate_control_variate_coefficients(function, *args, key, 4000, eps=0)
+    )()
+    assert isinstance(coefficients, tuple)
+
+    @jax.jit
+    def variances(factor):
+        """With the coefficient 1 and a control variate that is multiplied."""
+
+        def scaled(function):
+            cv, expected_cv, update_state = own_control_variate(function)
+            times = lambda fun: lambda *args: factor * fun(*args)
+            return times(cv), times(expected_cv), update_state
+
+        found, _ = control_variates_jacobians(function, scaled, *args[1:], key, 4000)
+        return jnp.stack([jnp.sum(jnp.var(j, axis=0)) for j in found])
+
+    for i, beta in enumerate(coefficients):
+        assert beta.shape == ()
+        at = variances(beta)[i]
+        for beside in (beta * 0.9, beta * 1.1):
+            assert at < variances(beside)[i]
+
+
+@pytest.mark.parametrize(
+    ("eps", "expected"),
+    [(0, 0.5), pytest.param(1e-3, 0.5, marks=pytest.mark.slow), (1e6, 0.0)],
+)
+def test_coefficient_of_a_multiple(eps, expected):
+    """h = 2 f: half of it is all that is needed."""
+    twice = lambda f: (
+        lambda params, x, state: 2 * f(x),
+        lambda params, state: (
+            2 * PROBLEMS["cosine"].expectation(*_mean_variance(params))
+        ),
+        lambda params, samples, state: state,
+    )
+    args = (PROBLEMS["cosine"].function, twice, pathwise_jacobians, PARAMS)
+    found = JIT(estimate_control_variate_coefficients)(
+        *args, MultiNormalDiag, 13, 50, eps=eps
+    )
+    for beta in found:
+        np.testing.assert_allclose(beta, expected, atol=1e-3)
+    if eps == 1e-3:
+        jacobians, _ = JIT(control_variates_jacobians)(
+            *args, MultiNormalDiag, 14, 5, estimate_cv_coeffs=True
+        )
+        for j, exact in zip(jacobians, gradient("cosine"), strict=True):
+            expected = jnp.broadcast_to(exact, j.shape)
+            np.testing.assert_allclose(j, expected, atol=5e-3)
+
+
+def _mean_variance(params):
+    return params[0], jnp.exp(2 * params[1])
+
+
+@pytest.mark.parametrize("eps", [0, pytest.param(1e-3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("make", "estimator"),
+    [
+        pytest.param(moving_avg_baseline, pathwise_jacobians, marks=pytest.mark.slow),
+        pytest.param(
+            moving_avg_baseline, ESTIMATORS["measure"], marks=pytest.mark.slow
+        ),
+        # Not even a baseline yet: h is 0.
+        (moving_avg_baseline, score_function_jacobians),
+    ],
+)
+def test_control_variate_that_does_not_vary(make, estimator, eps):
+    """No division by zero, and the estimates are those without it."""
+    args = (estimator, PARAMS, MultiNormalDiag)
+    found = JIT(estimate_control_variate_coefficients)(
+        jnp.sum, make, *args, 15, 10, eps=eps
+    )
+    assert [float(beta) for beta in found] == [0.0, 0.0]
+    with_baseline = JIT(control_variates_jacobians)
+    estimated, _ = with_baseline(jnp.sum, make, *args, 16, 5, estimate_cv_coeffs=True)
+    assert all(jnp.isfinite(j).all() for j in estimated)
+    found, _ = with_baseline(jnp.sum, make, *args, 16, 5)
+    expected = JIT(estimator)(jnp.sum, *args[1:], 16, 5)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_coefficients_have_samples_of_their_own():
+    """On average over keys the gradient from few samples is right, too."""
+    problem = PROBLEMS["cubic"]
+
+    @jax.jit
+    def means(keys):
+        def one(key):
+            jacobians, _ = control_variates_jacobians(
+                problem.function,
+                control_delta_method,
+                score_function_jacobians,
+                PARAMS,
+                MultiNormalDiag,
+                key,
+                2,
+                estimate_cv_coeffs=True,
+                estimate_cv_coeffs_num_samples=2,
+            )
+            return jax.tree.map(lambda j: jnp.mean(j, axis=0), jacobians)
+
+        return jax.vmap(one)(keys)
+
+    assert_mean(means(jr.split(jr.key(17), 10_000)), gradient("cubic"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
+def test_dtypes(dtype, x64):
+    with x64():
+        params = tuple(jnp.asarray(np.asarray(p), dtype) for p in PARAMS)
+        for make in (control_delta_method, moving_avg_baseline):
+            found, _ = control_variates_jacobians(
+                lambda x: jnp.sum(x * x),
+                make,
+                score_function_jacobians,
+                params,
+                MultiNormalDiag,
+                jr.key(18),
+                10,
+                estimate_cv_coeffs=True,
+            )
+            assert [j.dtype for j in found] == [dtype] * 2
+            assert all(jnp.isfinite(j).all() for j in found)
+
+
+@pytest.mark.slow
+def test_derivative_by_the_function():
+    """Of the gradient of c E[x^2], which is 2 c mu, through the control variate."""
+
+    def mean_jacobian(c):
+        jacobians, _ = control_variates_jacobians(
+            lambda x: c * (x @ x),
+            control_delta_method,
+            score_function_jacobians,
+            PARAMS,
+            MultiNormalDiag,
+            19,
+            3,
+        )
+        return jnp.mean(jacobians[0], axis=0)
+
+    found = jax.jit(jax.jacobian(mean_jacobian))(jnp.array(3.0))
+    np.testing.assert_allclose(found, 2 * PARAMS[0], rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_models():
+    """As the function, under `eqx.filter_jit`."""
+    model = eqx.nn.MLP(2, "scalar", 4, 1, activation=jnp.tanh, key=jr.key(20))
+    params = (PARAMS[0], PARAMS[1] - 2)
+    fun = eqx.filter_jit(control_variates_jacobians)
+    args = (control_delta_method, score_function_jacobians, params, MultiNormalDiag)
+    found, _ = fun(model, *args, jr.key(21), 1000)
+    exact = jax.grad(model)(PARAMS[0])
+    plain = score_function_jacobians(model, *args[2:], jr.key(21), 1000)
+    assert variance(found) < variance(plain) / 10
+    np.testing.assert_allclose(jnp.mean(found[0], axis=0), exact, atol=0.1)
