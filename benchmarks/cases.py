@@ -1,5 +1,6 @@
 """The benchmarks: one row each."""
 
+import functools
 from typing import Literal, NamedTuple
 
 from . import gradients
@@ -227,15 +228,21 @@ GRADIENTS = (
         ),
         ratio=0.2,
     ),
-    Case(
-        "micro-value-and-grad",
-        "`micro_value_and_grad`, the same MLP, 1024 examples, 64 at a time: a call",
-        gradients.differentiating(
-            lambda settings: gradients.mlp(settings, 1024),
-            Pair(gradients.microbatched, gradients.plain),
-        ),
-        ratio=1.15,
-        against="the plain gradient",
+    *(
+        Case(
+            f"micro-value-and-grad-{problem.__name__}",
+            f"`micro_value_and_grad`, the same {what}, {size} at a time: a call",
+            gradients.differentiating(
+                functools.partial(problem, rows=16 * size),
+                Pair(gradients.microbatched, gradients.plain),
+            ),
+            ratio=1.15,
+            against="the plain gradient",
+        )
+        for problem, what, size in (
+            (gradients.mlp, "MLP, 1024 examples", 64),
+            (gradients.cnn, "convolutions, 1024 images", 64),
+        )
     ),
 )
 

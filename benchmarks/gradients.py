@@ -42,7 +42,7 @@ def mlp(settings: Settings, rows: int = 128) -> Problem:
     return model, _batch(rows, (256,))
 
 
-def cnn(settings: Settings) -> Problem:
+def cnn(settings: Settings, rows: int = 64) -> Problem:
     """Three convolutions of 32 x 32 pixels, and a linear layer."""
     channels = (3, 16, 32, 64) if is_full(settings) else (3, 2, 2, 4)
     keys = jax.random.split(jax.random.key(0), 4)
@@ -53,9 +53,8 @@ def cnn(settings: Settings) -> Problem:
         layers += [conv, eqx.nn.Lambda(jax.nn.relu)]
     layers += [eqx.nn.Lambda(_mean_pixel)]
     layers += [eqx.nn.Linear(channels[-1], 10, key=keys[3])]
-    return eqx.nn.Sequential(layers), _batch(
-        64 if is_full(settings) else 4, (3, 32, 32)
-    )
+    rows = rows if is_full(settings) else rows // 16
+    return eqx.nn.Sequential(layers), _batch(rows, (3, 32, 32))
 
 
 def transformer(settings: Settings) -> Problem:
@@ -127,7 +126,10 @@ def clipped(model: Any, x: Array, y: Array) -> Any:
 
 
 def microbatched(model: Any, x: Array, y: Array) -> Any:
-    grad_fn = micro_value_and_grad(mean_loss, batch_argnums=(1, 2), microbatch_size=64)
+    """In 16 microbatches of 64 examples, say, of 1024."""
+    grad_fn = micro_value_and_grad(
+        mean_loss, batch_argnums=(1, 2), microbatch_size=len(x) // 16
+    )
     return grad_fn(model, x, y)[1]
 
 

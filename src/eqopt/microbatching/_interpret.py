@@ -28,6 +28,20 @@ def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *xs: evaluate(closed, xs, lambda *_: None))(*args)
 
 
+def has_equation(jaxpr: ClosedJaxpr | Jaxpr, name: str) -> bool:
+    """Whether there is a primitive of that name, also in calls."""
+    return any(
+        eqn.primitive.name == name
+        or any(has_equation(inner, name) for inner in _inner_of(eqn))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _inner_of(eqn: JaxprEqn) -> Sequence[ClosedJaxpr | Jaxpr]:
+    inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
+    return [inner] if eqn.primitive.name in _CALLS and inner else []
+
+
 def shape_of(var: Any) -> tuple[int, ...]:
     """That of an input or output of an equation."""
     return var.aval.shape
@@ -66,7 +80,7 @@ def _evaluate(
         with eqn.ctx.manager:
             outputs = rule(eqn, inputs)
             if outputs is None and eqn.primitive.name in _CALLS:
-                inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
+                (inner,) = _inner_of(eqn)
                 is_closed = isinstance(inner, ClosedJaxpr)
                 jaxpr_of, consts_of = (
                     (inner.jaxpr, inner.consts) if is_closed else (inner, ())

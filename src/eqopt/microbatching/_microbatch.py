@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
+from ._convolutions import evaluate_in_loop, has_convolution
 from ._interpret import as_array, last_products
 from ._make_rules import make_rules
 from ._rows import Split, check_size
@@ -289,14 +290,13 @@ def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any
     # those and again for the loop would double the time a large model takes.
     jaxpr, like, static = eqx.filter_make_jaxpr(fun)(*args)
     treedef = jtu.tree_structure(like)
-    replay = ft.partial(_replay, jaxpr, treedef)
+    run = jax.extend.core.jaxpr_as_fun(jaxpr)
+    if has_convolution(jaxpr):
+        run = lambda *args: evaluate_in_loop(jaxpr, args)
+    replay = lambda *args: treedef.unflatten(run(*args))
     output = eqx.combine(like, static)
     products = eqx.combine(treedef.unflatten(last_products(jaxpr)), static)
     return replay, output, products
-
-
-def _replay(jaxpr: Any, treedef: Any, *args: Any) -> Any:
-    return treedef.unflatten(jax.extend.core.jaxpr_as_fun(jaxpr)(*args))
 
 
 def _is_struct(x: Any) -> bool:

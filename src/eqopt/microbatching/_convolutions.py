@@ -1,0 +1,59 @@
+"""Convolutions that are as fast in a loop as they are outside of one.
+
+XLA on a CPU has a fast convolution, for which the channels come last. It moves them
+there by itself, but only outside of loops; inside, the same convolution takes ten times
+as long.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jaxtyping import Array
+
+from ._interpret import bind, evaluate, has_equation
+
+
+_CONVOLUTION = "conv_general_dilated"
+_REMATERIALISED = {"remat", "remat2", "checkpoint"}
+
+
+def evaluate_in_loop(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    """The outputs of a traced function with convolutions, which is called in a loop."""
+    return evaluate(closed, args, _channels_last)
+
+
+def has_convolution(closed: ClosedJaxpr) -> bool:
+    return has_equation(closed, _CONVOLUTION)
+
+
+def _channels_last(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any] | None:
+    if eqn.primitive.name in _REMATERIALISED:
+        return bind(eqn, inputs)  # inlined, it would be computed once and kept
+    if eqn.primitive.name != _CONVOLUTION:
+        return None
+    as_it_is = lambda *inputs: bind(eqn, inputs)[0]
+    moved = lambda *inputs: _moved(eqn, *inputs)
+    return [lax.platform_dependent(*inputs, cpu=moved, default=as_it_is)]
+
+
+def _moved(eqn: JaxprEqn, lhs: Array, rhs: Array) -> Array:
+    """The convolution with the channels of all three arrays moved to the end."""
+    old = eqn.params["dimension_numbers"]
+    n = lhs.ndim
+    space = tuple(range(1, n - 1))
+    new = lax.ConvDimensionNumbers(
+        lhs_spec=(0, n - 1, *space),
+        rhs_spec=(n - 1, n - 2, *range(n - 2)),
+        out_spec=(0, n - 1, *space),
+    )
+    # Specs list where batch (or outputs), channels (or inputs) and space are.
+    move = lambda x, old, new: lax.transpose(
+        x, [old[new.index(axis)] for axis in range(n)]
+    )
+    (out,) = bind(
+        eqn.replace(params={**eqn.params, "dimension_numbers": new}),
+        [move(lhs, old.lhs_spec, new.lhs_spec), move(rhs, old.rhs_spec, new.rhs_spec)],
+    )
+    return move(out, new.out_spec, old.out_spec)
