@@ -43,7 +43,7 @@ class FromOptax(AbstractTransformation):
         flatten_updates(updates)
         part = None
         if params is not None:
-            part = parameters(restrict(params, updates, "updates"))
+            part = parameters(restrict(params, updates))
         extra = dict(extra_of_part(extra, part, params))
         tx = optax.with_extra_args_support(self.tx)
         try:
