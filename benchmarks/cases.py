@@ -3,7 +3,7 @@
 import functools
 from typing import Literal, NamedTuple
 
-from . import gradients
+from . import gradients, losses
 from .contestants import (
     APPLY_IF_FINITE,
     CLIP_ADAMW,
@@ -227,6 +227,14 @@ GRADIENTS = (
             calls=1,
         ),
         ratio=0.2,
+    ),
+    Case(
+        "ctc",
+        "`ctc_loss`, 16 utterances of 400 frames, 60 labels: the gradient",
+        gradients.differentiating(
+            losses.utterances, Pair(losses.ctc, losses.ctc_by_optax)
+        ),
+        ratio=1.0,
     ),
     *(
         Case(
