@@ -93,6 +93,7 @@ def test_parameters_are_found(row):
     assert found(opt, params=params_of()) == expected(opt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_parameters_are_inferred(row):
     """From the state alone, or it is an error."""
@@ -104,6 +105,7 @@ def test_parameters_are_inferred(row):
     assert found(opt) == expected(opt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_in_whole_models(row):
     """Each leaf meets the parameter whose shape it has."""
