@@ -23,7 +23,6 @@ NOT_INFERRED = {
     "ScaleByFactoredRMS(small)": "it has sums over rows and columns alone",
     "ScaleByFactoredRMS(dimension numbers)": "it has sums over rows and columns alone",
     "Adafactor": "it has sums over rows and columns alone",
-    "ScaleByGaLore": "its moments are those of projections",
     "GaLore": "its moments are those of projections",
     "Snapshot(tree)": "what it measures is defined for its parameters alone",
 }

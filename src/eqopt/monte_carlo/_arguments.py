@@ -10,9 +10,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from .._checks import check_integer
 from .._leaves import parameters
 from .._types import Key
-from ..linear_algebra._arguments import check_integer
 from ..numerics import common_dtype
 
 

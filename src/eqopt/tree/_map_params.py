@@ -1,5 +1,6 @@
 """The leaves of a state that stand for parameters."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, no_type_check
 
@@ -171,8 +172,8 @@ def _inferred(init: Callable, state: State) -> Params:
     """Parameters of which `state` would be the state; only their shapes matter.
 
     Trees like the parameters are where `init` leaves `_Anything`. One of their structures
-    is that of the parameters, and their largest shapes are the parameters' own: if so,
-    `init` makes of them what `state` is like.
+    is that of the parameters, and their largest shapes are the parameters' own, or the
+    smallest, where others are stacks: if so, `init` makes of them what `state` is like.
     """
     is_mark = lambda x: isinstance(x, _Anything)
     try:
@@ -188,8 +189,9 @@ def _inferred(init: Callable, state: State) -> Params:
     for tree in trees:
         leaves, structure = jtu.tree_flatten(tree, is_leaf=is_none)
         alike.setdefault(structure, []).append(leaves)
-    for structure, rows in alike.items():
-        params = structure.unflatten(map(_largest, zip(*rows, strict=True)))
+    for (structure, rows), pick in itertools.product(alike.items(), (max, min)):
+        columns = zip(*rows, strict=True)
+        params = structure.unflatten(_picked(pick, column) for column in columns)
         if _is_state_of(init, params, state):
             return params
     raise ValueError(_UNKNOWN)
@@ -201,11 +203,11 @@ _UNKNOWN = (
 )
 
 
-def _largest(leaves: tuple) -> jax.ShapeDtypeStruct | None:
+def _picked(pick: Callable, leaves: tuple) -> jax.ShapeDtypeStruct | None:
     arrays = [x for x in leaves if hasattr(x, "shape")]
     if not arrays:
         return None
-    shape = max((x.shape for x in arrays), key=lambda shape: (len(shape), shape))
+    shape = pick((x.shape for x in arrays), key=lambda shape: (len(shape), shape))
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
