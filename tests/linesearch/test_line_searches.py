@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 import pytest
 
 import eqopt
@@ -132,7 +131,6 @@ def test_a_direction_that_is_no_number_moves_nothing(search):
 
 @both
 def test_a_search_that_failed_does_not_spoil_the_next(search):
-    """In Optax, backtracking from a step size of 0 stays there."""
     params = jnp.zeros(3)
     cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan) + 0 * jnp.sum(p)
     _, state = search_along(search, -jnp.ones(3), cliff, params, grads=jnp.ones(3))
@@ -143,20 +141,6 @@ def test_a_search_that_failed_does_not_spoil_the_next(search):
     )
     assert found(state).learning_rate > 0
     assert quadratic(new) < value
-
-
-@pytest.mark.usefixtures("standard_promotion")
-def test_optax_stays_at_a_step_size_of_zero():
-    tx = optax.scale_by_backtracking_linesearch(5)
-    params = jnp.zeros(3)
-    cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan)
-    state = tx.init(params)
-    for loss in (cliff, quadratic):
-        value, grad = loss(params), jnp.ones(3)
-        updates, state = tx.update(
-            -grad, state, params, value=value, grad=grad, value_fn=loss
-        )
-    assert not updates.any()
 
 
 def test_backtracking_takes_a_small_decrease_but_no_increase():

@@ -1,0 +1,110 @@
+"""Where line searches and L-BFGS differ from Optax on purpose, seen from both sides."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import eqopt
+
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+ZOOM = eqopt.ScaleByZoomLinesearch(10), optax.scale_by_zoom_linesearch(10)
+BACKTRACKING = (
+    eqopt.ScaleByBacktrackingLinesearch(3),
+    optax.scale_by_backtracking_linesearch(3),
+)
+
+
+def bowl(p):
+    return jnp.sum(jnp.abs(p) ** 2)
+
+
+def searched(opt, direction, params, loss=bowl, state=None):
+    value, grad = jax.value_and_grad(loss)(params)
+    state = opt.init(params) if state is None else state
+    return opt.update(direction, state, params, value=value, grad=grad, value_fn=loss)
+
+
+@pytest.mark.parametrize("pair", [ZOOM, BACKTRACKING], ids=["zoom", "backtracking"])
+def test_uphill(pair):
+    """Optax goes there."""
+    params = jnp.ones(2)
+    moves = [searched(opt, params, params)[0] for opt in pair]
+    assert bowl(params + moves[0]) == bowl(params)
+    assert bowl(params + moves[1]) > bowl(params)
+
+
+def test_evaluations_uphill():
+    params = jnp.ones(2)
+    counts = [
+        searched(opt, params, params)[1].info.num_linesearch_steps for opt in ZOOM
+    ]
+    assert counts[0] == 0
+    assert counts[1] == 10
+
+
+def test_slopes_of_complex_parameters():
+    """Optax starts from the real part of the square of the gradient: of 1 + i, zero."""
+    params, loss = jnp.array([1 + 1j]), lambda p: bowl(p - 0.1 * (1 + 1j)) ** 2 / 9
+    direction = -jax.grad(loss)(params).conj()
+    ours, theirs = (searched(opt, direction, params, loss) for opt in ZOOM)
+    assert ours[1].info.num_linesearch_steps == 1
+    assert loss(params + ours[0]) < loss(params)
+    assert theirs[1].info.num_linesearch_steps > 5
+
+
+def test_backtracking_after_a_step_size_of_zero():
+    """It tries again; in Optax, nothing times 1.5 is nothing."""
+    params = jnp.zeros(2)
+    cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan) + jnp.sum(p)
+    slope = lambda p: jnp.sum((p - 1) ** 2)
+    ours, theirs = (
+        searched(opt, jnp.ones(2), params, slope, state)[0]
+        for opt in BACKTRACKING
+        for state in [searched(opt, jnp.ones(2), params, cliff)[1]]
+    )
+    assert jnp.all(ours > 0)
+    assert not theirs.any()
+
+
+def test_pairs_of_negative_curvature():
+    params, grads = jnp.array([1.0, 2.0]), jnp.ones(2)
+    slopes = []
+    for opt in (eqopt.ScaleByLBFGS(), optax.scale_by_lbfgs()):
+        _, state = opt.update(grads, opt.init(params), params)
+        later = grads + jnp.array([-1.0, 0.5])
+        updates, _ = opt.update(later, state, params + jnp.array([0.5, 0.25]))
+        slopes.append(jnp.vdot(updates, later))
+    assert slopes[0] > 0
+    assert slopes[1] < 0
+
+
+def test_a_step_without_curvature():
+    """The scale is that of the pair before. In Optax it is zero, and nothing is left of
+    the gradient but what the pairs before say of it."""
+    params, grads = jnp.zeros(2), jnp.array([3.0, 4.0])
+    found = []
+    for opt in (eqopt.ScaleByLBFGS(), optax.scale_by_lbfgs()):
+        state = opt.init(params)
+        for p, g in [
+            (params, grads),
+            (params + 0.1, grads + jnp.array([0.2, 0.2])),
+            (params + jnp.array([0.2, 0.1]), grads + jnp.array([0.2, 9.0])),
+        ]:
+            updates, state = opt.update(g, state, p)
+        found.append(updates)
+    assert abs(found[0][0] - found[0][1]) > 1
+    assert jnp.allclose(found[1][0], found[1][1])  # as of the first pair
+
+
+def test_derivatives_of_a_step():
+    def end(opt, scale):
+        params = jnp.ones(2)
+        updates, _ = searched(opt, -scale * params, params)
+        return jnp.sum(updates)
+
+    assert jnp.isfinite(jax.grad(lambda scale: end(ZOOM[0], scale))(1.0))
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(lambda scale: end(ZOOM[1], scale))(1.0)
