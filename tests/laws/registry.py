@@ -22,9 +22,15 @@ FAMILIES = [
 ]
 REGISTRY = [row for family in FAMILIES for row in family.ROWS]
 
-# The rows that say most: the first one of each class, recipes left out.
-_FIRST = {row.subject: row.name for row in reversed(REGISTRY)}
-TELLING = {n for cls, n in _FIRST.items() if not issubclass(cls, AbstractOptimizer)}
+
+def _telling(family: types.ModuleType) -> list[str]:
+    """The rows that say most: of the first two building blocks, one each."""
+    first = {row.subject: row.name for row in reversed(family.ROWS)}
+    blocks = [n for cls, n in first.items() if not issubclass(cls, AbstractOptimizer)]
+    return blocks[-2:]
+
+
+TELLING = {name for family in FAMILIES for name in _telling(family)}
 
 
 def concrete_transformations() -> set[type]:

@@ -32,7 +32,7 @@ from .subjects import (
 
 SLOW = pytest.mark.slow
 
-# The quick set asks the laws of the building blocks, but for these: they take long, or
+# The quick set asks the laws of a few building blocks, but for these: they take long, or
 # fail as a rule only where another law does, too.
 LONG_TAIL = {
     "test_eager_is_jitted",
