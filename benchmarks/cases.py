@@ -3,7 +3,7 @@
 import functools
 from typing import Literal, NamedTuple
 
-from . import gradients, losses
+from . import gradients, lbfgs, losses
 from .contestants import (
     APPLY_IF_FINITE,
     CLIP_ADAMW,
@@ -149,6 +149,19 @@ TABLE = (
         "Muon, 48 matrices of 256 x 256: trace + lower + compile",
         tracing(MUON, "step", compiles=True, leaves=square_leaves),
         ratio=0.4,
+    ),
+    Case(
+        "lbfgs",
+        "L-BFGS, a fifth of {size} parameters, a cheap loss: a step",
+        lbfgs.minimising(lbfgs.bowl),
+        ratio=1.0,
+        temporary=6.1,
+    ),
+    Case(
+        "lbfgs-digits",
+        "L-BFGS, network of 2,410 parameters, 1797 digits: a step",
+        lbfgs.minimising(lbfgs.network),
+        ratio=1.0,
     ),
     Case(
         "import",

@@ -46,6 +46,9 @@ TARGETS = {
     "flatten-compile": "<= 1",
     "muon": "<= 0.95",
     "muon-compile": "<= 0.4",
+    "lbfgs": "<= 1",
+    "lbfgs/memory": "< 610 %",
+    "lbfgs-digits": "<= 1",
     "import": "<= 1.5",
 }
 
@@ -81,6 +84,7 @@ def test_rows(run):
         else:
             assert row["unit"] == "MB"
             sizes = {"muon": 48 * 256 * 256, "flatten": 4 * 8}
+            sizes |= {"lbfgs-digits": 2410, "lbfgs": 10_000}
             size = next((n for what, n in sizes.items() if what in name), 20000)
             fraction = row["eqopt"] * 1e6 / (4 * size)
             assert row["eqopt_fraction"] == pytest.approx(fraction)

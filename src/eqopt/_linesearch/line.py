@@ -14,7 +14,7 @@ from .._checks import required, required_params, required_value
 from .._equations import compute_dtype, equation
 from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._reductions import sum_over_leaves
+from .._reductions import inner, sum_over_leaves
 from .._types import Params, Updates
 from ..second_order._loss import loss_of_arrays
 
@@ -31,8 +31,8 @@ def move(
 def directional(
     g: Inexact[Array, "*leaf"], grad: Inexact[Array, "*leaf"]
 ) -> Float[Array, ""]:
-    # No conjugate: `jax.grad` gives df/dx - i df/dy for a complex parameter x + iy.
-    return jnp.sum((g * grad).real)
+    # `jax.grad` gives df/dx - i df/dy for a complex parameter x + iy.
+    return inner(g, jnp.conj(grad))
 
 
 class Line(eqx.Module):

@@ -14,7 +14,7 @@ from .._combinators.chain import Chain
 from .._equations import compute_dtype, widen
 from .._leaves import align, flatten_updates, keystr, map_parameters, parameters
 from .._linesearch.zoom import ScaleByZoomLinesearch
-from .._reductions import dot
+from .._reductions import inner
 from .._transformation import AbstractOptimizer, AbstractTransformation, check_state
 from .._transforms.scale import Scale, ScaleByLearningRate
 from .._types import Params, ScalarOrSchedule, State, Updates
@@ -204,8 +204,11 @@ def _preconditioned(
     q, alphas = lax.scan(back, widen(g, real), order)
     if scales:
         latest = order[jnp.argmax(rho[order] > 0)]
-        y = at(y_memory, latest)
-        gamma = _gamma(rho[latest], _inner(y, y), widen(g, real))
+        # What was stored just now is at hand. To read it from the memory, XLA on a CPU
+        # would make a copy of all of that first.
+        before = lambda memory: _inner(at(memory, latest), at(memory, latest))
+        yy = lax.cond(is_good, lambda _: yy, before, y_memory)
+        gamma = _gamma(rho[latest], yy, widen(g, real))
         q = _times(gamma, q)
     r, _ = lax.scan(forth, q, (order, alphas), reverse=True)
     new = [x.astype(like.dtype) for x, like in zip(r, g, strict=True)]
@@ -228,7 +231,7 @@ def _difference(new: Any, old: Any, real: Any) -> Inexact[Array, "..."]:
 
 
 def _inner(x: _Leaves, y: _Leaves) -> Float[Array, ""]:
-    return sum(map(dot, x, y), jnp.zeros((), compute_dtype(x)))
+    return sum(map(inner, x, y), jnp.zeros((), compute_dtype(x)))
 
 
 def _times(scale: Float[Array, ""], x: _Leaves) -> _Leaves:

@@ -1,0 +1,123 @@
+"""What came out: the tables and the picture."""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .problems import Problem
+from .runs import STARTS, Run, Runs
+
+
+class Result(NamedTuple):
+    """One problem.
+
+    **Attributes:**
+
+    - `problem`: what was minimised.
+    - `runs`: in float64.
+    - `single`: in float32.
+    - `medians`: evaluations of eqopt and of Optax, the medians over many starts, where
+        both have solved the problem but those of the two runs differ.
+    """
+
+    problem: Problem
+    runs: Runs
+    single: Runs
+    medians: tuple[float, float] | None
+
+
+_NAMES = {"eqopt": "eqopt", "optax": "Optax", "scipy": "SciPy"}
+
+
+def table(results: list[Result]) -> str:
+    """Steps and evaluations in float64, then evaluations in float32."""
+    lines = [
+        "| Problem | eqopt | Optax | SciPy | $f$ | float32: eqopt | Optax |",
+        "|:--|--:|--:|--:|--:|--:|--:|",
+    ]
+    for result in results:
+        runs, single = result.runs, result.single
+        cells = [
+            result.problem.title,
+            *(f"{_evaluations(run)} ({run.steps})" for run in runs if run),
+            _number(runs.eqopt.value),
+            *(_evaluations(run) for run in single if run),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    sums = [_sum(results, "runs", name, steps=True) for name in _NAMES]
+    sums += ["", *(_sum(results, "single", name) for name in ("eqopt", "optax"))]
+    lines.append(f"| **Where all succeed** | {' | '.join(sums)} |")
+    return "\n".join(lines)
+
+
+def table_of_medians(results: list[Result]) -> str:
+    """Where the two libraries differ: is it more than rounding?"""
+    lines = [
+        f"| Problem | eqopt | Optax | eqopt, median of {STARTS} | Optax, ditto |",
+        "|:--|--:|--:|--:|--:|",
+    ]
+    for result in results:
+        if result.medians is not None:
+            counts = result.runs.eqopt.evaluations, result.runs.optax.evaluations
+            cells = [result.problem.title, *map("{:g}".format, counts + result.medians)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def totals(results: list[Result]) -> tuple[float, float]:
+    """Evaluations of eqopt and of Optax on all that both solve, medians if there are."""
+    pairs = [
+        result.medians or (result.runs.eqopt.evaluations, result.runs.optax.evaluations)
+        for result in results
+        if result.runs.eqopt.is_solved and result.runs.optax.is_solved
+    ]
+    ours, theirs = np.sum(pairs, axis=0)
+    return float(ours), float(theirs)
+
+
+def _sum(results: list[Result], which: str, name: str, steps: bool = False) -> str:
+    rows = [getattr(result, which) for result in results]
+    solved = [getattr(row, name) for row in rows if row.are_solved]
+    total = f"**{sum(run.evaluations for run in solved)}**"
+    return total + (f" ({sum(run.steps for run in solved)})" if steps else "")
+
+
+def _evaluations(run: Run) -> str:
+    return str(run.evaluations) if run.is_solved else f"*{run.evaluations}*"
+
+
+def _number(value: float) -> str:
+    return "0" if abs(value) < 1e-12 else f"{value:.6g}"
+
+
+def save_picture(results: list[Result], path: pathlib.Path) -> None:
+    """The share of problems solved within so many evaluations, a curve for each."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    styles = {"eqopt": ("#1f4e9c", "-", 2.5), "optax": ("#d95f02", "--", 1.5)}
+    styles["scipy"] = ("0.45", ":", 1.5)
+    for name, label in _NAMES.items():
+        runs = [getattr(result.runs, name) for result in results]
+        counts = np.sort([run.evaluations for run in runs if run.is_solved])
+        share = 100 * np.arange(1, len(counts) + 1) / len(results)
+        color, line, width = styles[name]
+        axes.step(
+            [1, *counts, 2000],
+            [0, *share, share[-1]],
+            where="post",
+            color=color,
+            linestyle=line,
+            linewidth=width,
+            label=label,
+        )
+    axes.set_xscale("log")
+    axes.set_xlim(4, 1000)
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("evaluations of the function with its gradient")
+    axes.set_ylabel("problems solved, %")
+    axes.grid(color="0.92")
+    axes.legend(loc="upper left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})

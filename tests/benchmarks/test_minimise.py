@@ -1,0 +1,181 @@
+"""That the functions are those of the literature, and that eqopt minimises them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.minimise.__main__ import main
+from benchmarks.minimise.problems import Problem, more_garbow_hillstrom, problems
+from benchmarks.minimise.report import Result, save_picture, table, totals
+from benchmarks.minimise.runs import (
+    Run,
+    Runs,
+    is_decided_by_rounding,
+    medians,
+    minimise,
+)
+
+from benchmarks import lbfgs
+
+
+# Square roots of the values at the starting points, as MINPACK's own tests print them.
+NORMS_AT_START = {
+    "Rosenbrock": 4.9193,
+    "Freudenstein-Roth": 20.0125,
+    "Jennrich-Sampson": 64.5856,
+    "Helical valley": 50,
+    "Bard": 6.45614,
+    "Meyer": 41153.5,
+    "Box": 32.1117,
+    "Powell singular": 14.6629,
+    "Kowalik-Osborne": 0.0728915,
+    "Brown-Dennis": 2815.44,
+    "Osborne 1": 0.937564,
+    "Watson, n = 6": 5.47723,
+    "Watson, n = 9": 5.47723,
+    "Brown almost linear, n = 10": 16.5302,
+    "Chebyquad, n = 8": 0.196514,
+}
+BY_TITLE = {problem.title: problem for problem in problems()}
+# Within 500 steps, by none of the three.
+UNSOLVED = {"Meyer", "Digits, network of 2,410 parameters"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def precise():
+    jax.config.update("jax_enable_x64", True)
+    # For the sake of Optax.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def by_title(problem: Problem) -> str:
+    return problem.title
+
+
+@pytest.mark.parametrize("title", NORMS_AT_START)
+def test_value_at_start(title):
+    problem = BY_TITLE[title]
+    value = jax.jit(problem.fn)(problem.start)
+    assert float(value) == pytest.approx(NORMS_AT_START[title] ** 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("problem", problems(), ids=by_title)
+def test_computes_in_the_dtype_of_the_parameters(problem, dtype):
+    as_array = lambda x: jnp.asarray(x, dtype) if isinstance(x, np.ndarray) else x
+    start = jax.tree.map(as_array, problem.start)
+    with jax.numpy_dtype_promotion("strict"):
+        value = eqx.filter_eval_shape(problem.fn, start)
+    assert value.dtype == dtype
+    assert value.shape == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", more_garbow_hillstrom(), ids=by_title)
+def test_gradient(problem):
+    """It is finite at the start, and that of the function."""
+    start = jnp.asarray(problem.start)
+    along = jnp.cos(jnp.arange(start.size, dtype=start.dtype))
+    line = jax.jit(lambda t: problem.fn(start + t * along))
+    grad = jax.jit(jax.grad(problem.fn))(start)
+    assert jnp.all(jnp.isfinite(grad))
+    h = 1e-5
+    # From one side, where the other is beyond the jump of an angle or a pole.
+    slope = (-3 * line(0.0) + 4 * line(h) - line(2 * h)) / (2 * h)
+    assert float(slope) == pytest.approx(float(grad @ along), rel=1e-3, abs=1e-6)
+
+
+def check_minimum(problem: Problem, run: Run) -> None:
+    """The literature gives six digits."""
+    assert any(
+        run.value == pytest.approx(x, rel=5e-6, abs=1e-12) for x in problem.minima
+    )
+
+
+def test_one_problem():
+    problem = BY_TITLE["Beale"]
+    runs = minimise(problem, jnp.float64)
+    assert runs.are_solved
+    for run in runs:
+        assert run is not None
+        check_minimum(problem, run)
+    assert runs.eqopt.evaluations <= 1.05 * runs.optax.evaluations
+    assert runs.eqopt.steps < runs.eqopt.evaluations
+
+
+@pytest.fixture(scope="module")
+def results(precise):
+    found = []
+    for problem in problems():
+        runs = minimise(problem, jnp.float64)
+        of_many = medians(problem) if is_decided_by_rounding(runs) else None
+        found.append(Result(problem, runs, runs, of_many))
+    return found
+
+
+@pytest.mark.slow
+def test_all_minima(results):
+    for problem, runs, *_ in results:
+        assert runs.eqopt.is_solved is (problem.title not in UNSOLVED), problem.title
+        if problem.minima:
+            check_minimum(problem, runs.eqopt)
+
+
+@pytest.mark.slow
+def test_evaluations(results):
+    ours, theirs = totals(results)
+    assert ours <= 1.05 * theirs
+
+
+def a_result(title: str, ours: Run, theirs: Run, **more) -> Result:
+    problem = BY_TITLE[title]
+    runs = Runs(ours, theirs, Run(1, 7, 0.0, 0.0, True))
+    return Result(problem, runs, Runs(ours, theirs, None), more.get("medians"))
+
+
+def test_report(tmp_path):
+    """Failures are in italics and do not count; medians do where there are some."""
+    good, bad = Run(2, 3, 0.5, 1e-9, True), Run(4, 50, 0.5, 1.0, False)
+    more = good._replace(evaluations=5)
+    found = [
+        a_result("Booth", good, good),
+        a_result("Beale", more, good, medians=(4.0, 6.0)),
+        a_result("Meyer", bad, good, medians=(9.0, 9.0)),
+    ]
+    lines = table(found).splitlines()
+    assert lines[2] == "| Booth | 3 (2) | 3 (2) | 7 (1) | 0.5 | 3 | 3 |"
+    assert lines[4] == "| Meyer | *50* (4) | 3 (2) | 7 (1) | 0.5 | *50* | 3 |"
+    assert lines[5].split(" | ")[1:4] == ["**8** (4)", "**6** (4)", "**14** (2)"]
+    assert totals(found) == (3 + 4, 3 + 6)
+    save_picture(found, tmp_path / "new" / "picture.svg")
+    assert "SciPy" in (tmp_path / "new" / "picture.svg").read_text()
+
+
+@pytest.mark.slow
+def test_command(capsys):
+    assert main(["--only", "Booth"]) == 0
+    printed, _ = capsys.readouterr()
+    assert "| Booth | 7 (6) | 7 (6) | 7 (6) | 0 |" in printed
+    assert "7 evaluations by eqopt, 7 by Optax." in printed
+
+
+def test_write_needs_all(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--write", "--only", "Booth"])
+    assert "--write needs all problems" in capsys.readouterr().err
+
+
+def test_temporary_memory():
+    """Of a step: no more than Optax's."""
+    params = [jnp.zeros((100, 1000)) for _ in range(3)]
+
+    def bytes_of(make) -> int:
+        method = make(lambda params: sum(jnp.sum(jnp.cosh(x)) for x in params))
+        state = jax.eval_shape(method.init, params)
+        step = jax.jit(method.step, donate_argnums=(0, 1)).lower(params, state)
+        return step.compile().memory_analysis().temp_size_in_bytes
+
+    assert bytes_of(lbfgs.ours) <= bytes_of(lbfgs.optax_s)
