@@ -12,8 +12,6 @@ stop it half-way and go on with `--resume`; see all options with `--help`.
 """
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,6 +43,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., eqopt.AbstractTransformation], float]]
     "sgd": (lambda rate: eqopt.SGD(rate, momentum=0.9, nesterov=True), 0.1),
 }
 VALIDATE_EVERY = 50  # steps
+CHECKPOINT = "checkpoint.eqx"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -216,29 +215,25 @@ def fit(
 
 
 def save_checkpoint(progress: Progress, options: argparse.Namespace) -> None:
-    """A line of JSON with options and history, then the arrays of model and state."""
+    """Model and state, with options and history: all or nothing, whatever happens."""
     model, state, *history = progress
-    path = options.output / "checkpoint.eqx"
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("wb") as file:
-        file.write(json.dumps([identity(options), history]).encode() + b"\n")
-        eqx.tree_serialise_leaves(file, (model, state))
-    os.replace(unfinished, path)  # all or nothing, whenever we are interrupted
+    metadata = {"options": identity(options), "history": history}
+    eqopt.checkpoint.save(options.output / CHECKPOINT, (model, state), metadata)
 
 
 def load_checkpoint(like: Progress, options: argparse.Namespace) -> Progress:
-    path = options.output / "checkpoint.eqx"
+    path = options.output / CHECKPOINT
     try:
-        with path.open("rb") as file:
-            saved, history = json.loads(file.readline())
-            changed = [k for k, v in identity(options).items() if saved[k] != v]
-            if not changed:  # else the arrays have other shapes
-                trees = eqx.tree_deserialise_leaves(file, (like.model, like.state))
-                return Progress(*trees, *history)
+        metadata = eqopt.checkpoint.read_metadata(path)
+        saved = metadata["options"]
+        changed = [k for k, v in identity(options).items() if saved[k] != v]
+        if not changed:  # else the arrays may have other shapes
+            trees = eqopt.checkpoint.load(path, (like.model, like.state))
+            return Progress(*trees, *metadata["history"])
     except FileNotFoundError:
         raise OptionError(f"--resume: there is no checkpoint {path}") from None
-    except Exception as error:  # there are many ways not to be a checkpoint
-        raise OptionError(f"--resume: {path} is damaged or no checkpoint") from error
+    except eqopt.checkpoint.CheckpointError as error:
+        raise OptionError(f"--resume: {error}") from error
     made_with = ", ".join(f"{name}={saved[name]}" for name in changed)
     raise OptionError(f"--resume: {path} was made with other options: {made_with}")
 

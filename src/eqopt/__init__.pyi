@@ -1,6 +1,7 @@
 from . import (
     aggregating as aggregating,
     assignment as assignment,
+    checkpoint as checkpoint,
     groups as groups,
     interop as interop,
     linear_algebra as linear_algebra,

@@ -178,6 +178,26 @@ def test_traced_steps():
     )
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        aggregating.PerElementMeanAndSumSqDiffGrads,
+        aggregating.AverageIncrementallyUpdates,
+    ],
+)
+def test_sample_size_stays_at_its_end(make):
+    """More elements than an int32 counts, in one cycle of many calls."""
+    last = 2**31 - 1
+    opt = make(0, 10)
+    where = lambda s: (s.micro_step, s.sample_size)
+    counts = jnp.asarray(2, jnp.int32), jnp.asarray(last - 5, jnp.int32)
+    state = eqx.tree_at(where, opt.init(jnp.zeros((3, 2))), counts)
+    for _ in range(3):
+        _, _, state = opt.aggregate(jnp.ones((4, 3, 2)), state)
+        assert last - 5 < state.sample_size <= last
+    assert state.sample_size == last
+
+
 def test_derivative_of_the_variance():
     """Of sum |g - mean|^2 it is 2 (g - mean), also where all are equal."""
     opt = aggregating.PerElementMeanAndSumSqDiffGrads(0, 2)

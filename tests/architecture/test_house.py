@@ -38,7 +38,7 @@ FLOORS = [
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},
     {"_optimizers"},
-    {"interop", "plot"},
+    {"interop", "plot", "checkpoint"},
 ]
 FLOOR_OF = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -164,7 +164,7 @@ def python(code, **environment):
 
 
 OPTIONAL = ["flax", "hypothesis", "matplotlib", "optax", "optimistix"]
-OPTIONAL += ["pytest", "sklearn", "torch", "tqdm"]
+OPTIONAL += ["orbax", "pytest", "sklearn", "torch", "tqdm"]
 
 
 def test_import_needs_no_optional_package():

@@ -1,7 +1,6 @@
 """The first thing a new user runs, run as they run it: real digits, fewer steps."""
 
 import importlib.util
-import json
 import re
 import shutil
 import signal
@@ -183,8 +182,8 @@ def test_a_step_of_each_optimizer_goes_down(script, optimizer):
 
 
 def test_the_history_is_complete(finished):
-    with (finished / "checkpoint.eqx").open("rb") as file:
-        _, (losses, rates, validation) = json.loads(file.readline())
+    metadata = eqopt.checkpoint.read_metadata(finished / "checkpoint.eqx")
+    losses, rates, validation = metadata["history"]
     schedule = eqopt.schedules.WarmupCosineDecay(0.0, 3e-3, 0, 9)
     assert len(losses) == 9
     assert rates == pytest.approx([float(schedule(step)) for step in range(9)])
@@ -323,7 +322,7 @@ def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys, 
     whole = (finished / "checkpoint.eqx").read_bytes()
     (tmp_path / "checkpoint.eqx").write_bytes(damage(whole))
     options = [*SMALL, "--output", str(tmp_path), "--resume"]
-    assert_refused(script, capsys, options, "is damaged or no checkpoint")
+    assert_refused(script, capsys, options, "checkpoint.eqx is damaged")
 
 
 #

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,3 +71,15 @@ def test_no_parameters():
     opt = eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2)
     _, state = opt.update({}, opt.init({}), {})
     assert state.last_finite
+
+
+def test_counters_stay_at_their_end():
+    """Told to leave out whatever is not finite, for ever: no counter turns negative."""
+    last = jnp.asarray(2**31 - 1, jnp.int32)
+    opt = eqopt.ApplyIfFinite(eqopt.SGD(0.1), 2**31 - 1)
+    counts = lambda s: (s.notfinite_count, s.total_notfinite)
+    state = eqx.tree_at(counts, opt.init(PARAMS), (last - 1, last - 1))
+    for _ in range(3):
+        params, state = opt.step(grads(jnp.nan), state, PARAMS)
+        assert counts(state) == (last, last)
+        assert bits(params) == bits(PARAMS)

@@ -22,7 +22,8 @@ class ApplyIfFiniteState(eqx.Module):
 
     - `notfinite_count`: how many gradients in a row, up to the last one, were not
         finite; a 0-d int32 array. It stops at `max_consecutive_errors + 1`, and is there
-        just when the last step was applied although it was not finite.
+        just when the last step was applied although it was not finite; or it stays at the
+        largest int32.
     - `last_finite`: whether the last gradients were finite, a 0-d bool array.
     - `total_notfinite`: how many gradients were not finite, a 0-d int32 array.
     - `inner_state`: the inner state.
@@ -100,7 +101,9 @@ class ApplyIfFinite(AbstractTransformation):
         in_a_row = jnp.where(
             finite,
             0,
-            jnp.minimum(state.notfinite_count, self.max_consecutive_errors) + 1,
+            safe_increment(
+                jnp.minimum(state.notfinite_count, self.max_consecutive_errors)
+            ),
         ).astype(jnp.int32)
         result, inner_state = filter_cond(
             finite | (in_a_row > self.max_consecutive_errors),

@@ -66,7 +66,8 @@ class AccumulateAvgUpdatesState(eqx.Module):
 
     - `micro_step`: how many calls it is of, a 0-d int32 array; 0 if that was the last.
     - `ready`: whether the last call was the last one of a mean, a 0-d bool array.
-    - `sample_size`: how many elements the mean is of, a 0-d int32 array.
+    - `sample_size`: how many elements the mean is of, a 0-d int32 array, which stays at
+        the largest one.
     - `avg_grad`: the mean, a tree like the parameters in at least float32. (When it is
         `ready`, it stays until the next call overwrites it.)
     """
@@ -217,7 +218,8 @@ def count_on(
     """
     old: Any = state
     is_first = old.micro_step == 0
-    total = jnp.where(is_first, 0, old.sample_size) + size
+    most = jnp.iinfo(jnp.int32).max  # there it stays, instead of overflowing
+    total = jnp.minimum(jnp.where(is_first, 0, old.sample_size), most - size) + size
     ready = old.micro_step + 1 >= jnp.asarray(owner.accumulation_steps, jnp.int32)
     new = dataclasses.replace(
         old,

@@ -28,7 +28,8 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
 
     - `micro_step`: how many calls they are of, a 0-d int32 array; 0 if that was the last.
     - `ready`: whether the last call was the last one of them, a 0-d bool array.
-    - `sample_size`: how many elements they are of, a 0-d int32 array.
+    - `sample_size`: how many elements they are of, a 0-d int32 array, which stays at the
+        largest one.
     - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it is
         `ready`, it stays until the next call overwrites it; likewise the next one.)
     - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the

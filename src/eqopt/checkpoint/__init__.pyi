@@ -1,0 +1,10 @@
+from ._file import (
+    load as load,
+    read_metadata as read_metadata,
+    save as save,
+)
+from ._layout import (
+    CheckpointError as CheckpointError,
+    check_layout as check_layout,
+    layout as layout,
+)

@@ -1,0 +1,143 @@
+"""What a tree is made of, in a form that can be written beside its arrays."""
+
+from collections.abc import Iterator, Sequence
+from typing import no_type_check
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._leaves import listed
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or is not one of what it is to be loaded into.
+
+    Nothing has been changed when it is raised, neither on disk nor in memory.
+    """
+
+
+def layout(tree: PyTree) -> list[list[str]]:
+    """What `tree` is made of: its nodes by their classes, its leaves by dtype and shape.
+
+    Written beside the arrays it tells, by [`eqopt.checkpoint.check_layout`][], whether
+    they go with another tree. [`eqopt.checkpoint.save`][] does so by itself.
+
+    !!! example
+
+        ```python
+        assert eqopt.checkpoint.layout((1.0, jnp.zeros((3, 2)))) == [
+            ["", "tuple"],
+            ["[0]", "float"],
+            ["[1]", "float32[3,2]"],
+        ]
+        ```
+
+    **Arguments:**
+
+    - `tree`: any pytree. `jax.ShapeDtypeStruct`s count as arrays.
+
+    **Returns:**
+
+    Pairs of a key path and what stands there, which can go into JSON. Functions, strings
+    and whatever else is no array and no number are left out, and so is `None`.
+
+    **Raises:**
+
+    A `TypeError` that names the key path of an array of Python objects, or of an integer
+    beyond 64 bits.
+    """
+    return [list(row) for row in _rows(tree, "")]
+
+
+@no_type_check  # called once per node
+def _rows(tree, path) -> Iterator[tuple[str, str]]:
+    children, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    if len(children) == 1 and children[0][1] is tree:
+        if is_saved(tree):
+            yield path, _described(tree, path)
+    elif tree is not None:
+        yield path, type(tree).__name__
+        for key, child in children:
+            yield from _rows(child, path + jtu.keystr(key))
+
+
+@no_type_check
+def is_saved(x):
+    """Whether a leaf is an array or a number, of Python or NumPy."""
+    return is_number(x) or isinstance(
+        x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+    )
+
+
+@no_type_check
+def is_number(x):
+    # NumPy's float64 is also one of Python's floats, but it has a dtype to keep.
+    return isinstance(x, int | float | complex) and not isinstance(x, np.generic)
+
+
+@no_type_check
+def is_key(x):
+    """Whether a leaf is an array of typed random keys."""
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
+        x.dtype, jax.dtypes.prng_key
+    )
+
+
+@no_type_check
+def _described(x, path):
+    array = np.asarray(x) if is_number(x) else x
+    if not is_key(x) and np.dtype(array.dtype).hasobject:
+        raise TypeError(
+            f"eqopt.checkpoint: `{path or '(the root)'}` is {x!r}, which is no array of "
+            "numbers of at most 64 bits. Keep it out of the tree, or pass it as metadata."
+        )
+    if is_number(x):
+        return type(x).__name__
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
+def check_layout(
+    saved: Sequence[Sequence[str]], like: PyTree, name: str = "the checkpoint"
+) -> None:
+    """Raises an error that names key paths, unless arrays go with the tree `like`.
+
+    **Arguments:**
+
+    - `saved`: the [`eqopt.checkpoint.layout`][] of the tree that was saved.
+    - `like`: a tree of the structure that is expected.
+    - `name`: what the error calls the checkpoint.
+
+    **Raises:**
+
+    A [`eqopt.checkpoint.CheckpointError`][] that lists where classes, dtypes or shapes
+    differ, and what only one of the two has.
+    """
+    there, here = ({row[0]: row[1] for row in rows} for rows in (saved, layout(like)))
+    if list(there.items()) == list(here.items()):
+        return
+    other = [
+        f"`{path or '(the root)'}` ({x} against {here[path]})"
+        for path, x in there.items()
+        if here.get(path, x) != x
+    ]
+    only_there = [path for path in there if path not in here]
+    only_here = [path for path in here if path not in there]
+    message = f"{name} does not fit `like`."
+    if other:
+        message += f" It has something else at {listed(other, quote='')}."
+    if only_there:
+        message += f" Only the checkpoint has {listed(only_there)}."
+    if only_here:
+        message += f" Only `like` has {listed(only_here)}."
+    if not (other or only_there or only_here):
+        message += " It has the same leaves in another order."
+    raise CheckpointError(f"{message} {_WHAT_TO_DO}")
+
+
+_WHAT_TO_DO = (
+    "Make `like` by the model and the optimizer of the run that was saved, or start a "
+    "new run with another path."
+)

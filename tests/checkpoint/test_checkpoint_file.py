@@ -1,0 +1,459 @@
+"""One file: what goes in comes out, and what cannot come out is said before it does."""
+
+import errno
+import functools
+import hashlib
+import os
+import pathlib
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import eqopt
+from eqopt.checkpoint import (
+    CheckpointError,
+    check_layout,
+    layout,
+    load,
+    read_metadata,
+    save,
+)
+
+
+class Model(eqx.Module):
+    """One of everything that can stand in a tree."""
+
+    weight: Any
+    host: np.ndarray
+    key: Any
+    activation: Callable
+    rate: float
+    large: int
+    flag: bool
+    number: Any
+    name: str
+    nothing: None
+
+
+def model(dtype=jnp.float32, scale=1.0, **kwargs):
+    weight = (scale * jnp.arange(6.0).reshape(2, 3)).astype(dtype)
+    defaults = {
+        "weight": weight,
+        "host": np.array([0.1, scale]),
+        "key": jr.key(int(10 * scale)),
+        "activation": jnp.tanh,
+        "rate": 0.1 * scale,
+        "large": int(2**60 + scale),
+        "flag": scale == 1.0,
+        "number": np.float64(0.1 * scale),
+        "name": "model",
+        "nothing": None,
+    }
+    return Model(**{**defaults, **kwargs})
+
+
+def assert_same(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    unwrap = eqopt.tree.unwrap_random_key_data
+    pairs = zip(*(jax.tree.leaves(unwrap(t)) for t in (left, right)), strict=True)
+    for x, y in pairs:
+        assert type(x) is type(y)
+        if eqx.is_array_like(x):
+            assert np.asarray(x).dtype == np.asarray(y).dtype
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+        else:
+            assert x == y
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.eqx"
+
+
+#
+# What goes in comes out
+#
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float8_e4m3fn", "int4", "bool", "complex64"]
+)
+def test_everything_comes_back_to_the_bit(path, dtype):
+    saved = model(dtype)
+    save(path, saved)
+    loaded = load(path, model(dtype, 0.5))
+    assert_same(loaded, saved)
+    assert jr.key_impl(loaded.key) == jr.key_impl(saved.key)
+
+
+def test_into_shapes(path):
+    key = jr.split(jr.key(3, impl="rbg"), 2)
+    make = lambda: {"key": key, "mlp": eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))}
+    save(path, make())
+    loaded = load(path, eqx.filter_eval_shape(make))
+    assert_same(loaded, make())
+    assert str(jr.key_impl(loaded["key"])) == "rbg"
+
+
+def test_what_is_no_number_comes_from_like(path):
+    save(path, model())
+    loaded = load(path, model(activation=jnp.sin, name="other"))
+    assert loaded.activation is jnp.sin and loaded.name == "other"
+    # Functions and `None` are alike: nothing of either is in the file.
+    assert load(path, model(activation=None)).activation is None
+
+
+def test_paths(path, monkeypatch):
+    save(str(path), 1.5)
+    assert load(str(path), 0.0) == 1.5
+    monkeypatch.chdir(path.parent)
+    save("without_suffix", 2)
+    assert load("without_suffix", 0) == 2
+    assert sorted(os.listdir()) == ["run.eqx", "without_suffix"]
+
+
+def test_a_link_stays_a_link(path):
+    link = path.with_name("latest.eqx")
+    link.symlink_to(path)
+    save(link, 1.5)
+    assert link.is_symlink() and load(path, 0.0) == 1.5
+
+
+def test_metadata(path):
+    save(path, 1.5, {"losses": [0.5, float("inf")], "name": "ä"})
+    assert read_metadata(path) == {"losses": [0.5, float("inf")], "name": "ä"}
+    save(path, 1.5)
+    assert read_metadata(path) is None
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        save(path, 2.5, {"losses": jnp.ones(2)})
+    assert load(path, 0.0) == 1.5
+
+
+def test_another_number_of_devices(path):
+    x = jnp.arange(16.0).reshape(8, 2)
+    on = lambda n: NamedSharding(Mesh(jax.devices()[:n], "d"), P("d"))
+    save(path, jax.device_put(x, on(8)))
+    for like in (
+        jax.device_put(jnp.zeros_like(x), on(4)),
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on(2)),
+        jax.device_put(jnp.zeros_like(x), jax.devices()[3]),
+    ):
+        loaded = load(path, like)
+        assert loaded.sharding == like.sharding
+        assert (loaded == x).all()
+    assert not load(path, jnp.zeros_like(x)).committed
+
+
+def test_equinox_reads_the_leaves(path):
+    save(path, model(key=None))
+    with path.open("rb") as file:
+        for _ in range(2):
+            file.readline()
+        loaded = eqx.tree_deserialise_leaves(file, model(scale=0.5, key=None))
+    assert_same(loaded, model(key=None))
+
+
+def test_the_bytes_depend_on_the_tree_alone(path, tmp_path):
+    save(path, model(), [1])
+    save(tmp_path / "again.eqx", model(), [1])
+    assert path.read_bytes() == (tmp_path / "again.eqx").read_bytes()
+
+
+#
+# What does not fit
+#
+
+
+def mlp(width=4, depth=1):
+    return eqx.nn.MLP(2, 1, width, depth, key=jr.key(0))
+
+
+def run_of(opt, model=None):
+    model = mlp() if model is None else model
+    return {"model": model, "state": opt.init(model)}
+
+
+@functools.cache
+def adam():
+    return run_of(eqopt.Adam(0.1))
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@pytest.mark.parametrize(
+    "saved, like, expected",
+    [
+        # Of the same fields and shapes, and yet another optimizer.
+        (
+            adam,
+            lambda: run_of(eqopt.AMSGrad(0.1)),
+            r"`\['state'\]\[0\]` \(ScaleByAdamState against ScaleByAMSGradState\).*"
+            r"Only `like` has .*nu_max",
+        ),
+        (
+            lambda: eqopt.ScaleByAdam().init(mlp()),
+            lambda: eqopt.ScaleByBelief().init(mlp()),
+            r"`\(the root\)` \(ScaleByAdamState against ScaleByBeliefState\)",
+        ),
+        (
+            adam,
+            lambda: run_of(eqopt.SGD(0.1, momentum=0.9)),
+            r"Only the checkpoint has `\['state'\]\[0\]\.count`",
+        ),
+        (
+            adam,
+            lambda: run_of(eqopt.MultiSteps(eqopt.Adam(0.1), 2)),
+            r"`\['state'\]` \(tuple against MultiStepsState\)",
+        ),
+        (
+            adam,
+            lambda: run_of(eqopt.Adam(0.1), mlp(width=5)),
+            r"`\['model'\]\.layers\[0\]\.weight` "
+            r"\(float32\[4,2\] against float32\[5,2\]\)",
+        ),
+        (
+            adam,
+            lambda: run_of(eqopt.Adam(0.1), mlp(depth=2)),
+            r"Only `like` has `\['model'\]\.layers\[2\]`.* and \d+ more",
+        ),
+        (
+            adam,
+            lambda: run_of(eqopt.Adam(0.1, mu_dtype=jnp.bfloat16)),
+            r"`\['state'\]\[0\]\.mu\.layers\[0\]\.weight` "
+            r"\(float32\[4,2\] against bfloat16\[4,2\]\)",
+        ),
+        (
+            lambda: (1.0, 2.0),
+            lambda: [1.0, 2.0],
+            r"`\(the root\)` \(tuple against list\)",
+        ),
+        (
+            lambda: (1.0, 2.0),
+            lambda: Pair(1.0, 2.0),
+            r"\(tuple against Pair\).*Only the checkpoint has `\[0\]`",
+        ),
+        (lambda: 1, lambda: 1.0, r"\(int against float\)"),
+        (lambda: 1.0, lambda: jnp.ones(()), r"\(float against float32\[\]\)"),
+        (lambda: jr.key(0), lambda: jr.key_data(jr.key(0)), r"\(key<fry>\[\] against"),
+        (lambda: jr.key(0), lambda: jr.key(0, impl="rbg"), r"against key<rbg>\[\]\)"),
+    ],
+)
+def test_another_tree(path, saved, like, expected):
+    save(path, saved())
+    before = path.read_bytes()
+    message = rf"run\.eqx does not fit `like`\..*{expected}.*Make `like` by the model"
+    with pytest.raises(CheckpointError, match=message):
+        load(path, like())
+    assert path.read_bytes() == before
+
+
+def test_fields_in_another_order(path):
+    classes = [
+        type("State", (eqx.Module,), {"__annotations__": dict.fromkeys(names, Any)})
+        for names in ("ab", "ba")
+    ]
+    one, other = (cls(a=1.0, b=2.0) for cls in classes)
+    save(path, one)
+    with pytest.raises(CheckpointError, match="the same leaves in another order"):
+        load(path, other)
+
+
+def test_layouts_of_other_libraries():
+    rows = layout(run_of(eqopt.Adam(0.1)))
+    assert ["['state'][0].mu.layers[1].bias", "float32[1]"] in rows
+    check_layout(rows, eqx.filter_eval_shape(adam))
+    # Functions leave no trace: the arrays of a model are what they are.
+    assert layout(eqx.filter(mlp(), eqx.is_array)) == layout(mlp())
+    with pytest.raises(CheckpointError, match=r"^my run does not fit `like`"):
+        check_layout(rows, run_of(eqopt.Lion(0.1)), "my run")
+
+
+@pytest.mark.parametrize("leaf", [np.array([None]), 2**70])
+def test_what_cannot_be_saved(path, leaf):
+    save(path, 1.5)
+    with pytest.raises(TypeError, match=r"`\['a'\]\[1\]` is .*no array of numbers"):
+        save(path, {"a": [1.0, leaf]})
+    assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
+
+
+#
+# Damage
+#
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a checkpoint."""
+    path = tmp_path_factory.mktemp("whole") / "run.eqx"
+    save(path, adam(), {"epoch": 3})
+    return path.read_bytes()
+
+
+def assert_refused(path, data, expected="damaged"):
+    path.write_bytes(data)
+    for read in (lambda: load(path, adam()), lambda: read_metadata(path)):
+        with pytest.raises(CheckpointError, match=expected) as raised:
+            read()
+        assert "\n" not in str(raised.value)
+    assert path.read_bytes() == data
+
+
+def test_truncated(path, whole):
+    ends = {0, 1, 30, 99, 100, 101, *range(0, len(whole), 97), len(whole) - 1}
+    for end in sorted(ends):
+        assert_refused(path, whole[:end])
+    assert_refused(path, whole + b"\0")
+
+
+def test_flipped_bits(path, whole):
+    rng = np.random.default_rng(0)
+    first_line = range(whole.index(b"\n") + 1)
+    for i in [*first_line, *rng.integers(len(whole), size=200)]:
+        data = bytearray(whole)
+        data[i] ^= 1 << int(rng.integers(8))
+        # Of the number of the format, another may come out.
+        assert_refused(path, bytes(data), "damaged|has format")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_another_format(path, whole, number):
+    start = whole[:101].replace(b"checkpoint 1 0.1.0", b"checkpoint %d 0.0.7" % number)
+    digest = hashlib.sha256(start.rpartition(b" ")[0] + b" " + whole[101:]).hexdigest()
+    data = start.rpartition(b" ")[0] + b" " + digest.encode() + b"\n" + whole[101:]
+    expected = rf"has format {number}, of eqopt 0\.0\.7, but eqopt .* reads format 1\."
+    assert_refused(path, data, f"{expected} Load it with the version that wrote it")
+
+
+def test_files_of_others(path, whole):
+    for data in (b"PK\3\4" + whole, b"\n" * 1000, b"\xff" * 10**4):
+        assert_refused(path, data, "damaged or no checkpoint")
+    with path.open("wb") as file:
+        eqx.tree_serialise_leaves(file, adam())
+    assert_refused(path, path.read_bytes(), "`eqx.tree_deserialise_leaves` reads")
+
+
+def test_no_file(path):
+    with pytest.raises(FileNotFoundError, match=r"run\.eqx"):
+        load(path, 0.0)
+
+
+#
+# Disks
+#
+
+
+def assert_not_saved(path, error, reason, number):
+    """The error says why, and the old checkpoint can be loaded."""
+    old = load(path, model()) if path.exists() else None
+    with pytest.raises(error, match=rf"{reason}, so nothing was saved") as raised:
+        save(path, model(scale=0.5))
+    assert raised.value.errno == number and raised.value.filename == str(path)
+    if old is not None:
+        assert_same(load(path, model()), old)
+
+
+def test_disk_full(path):
+    save(path, model())
+    path.with_name("run.eqx.tmp").symlink_to("/dev/full")  # what it gives is a real one
+    assert_not_saved(path, OSError, "No space left on device", errno.ENOSPC)
+    assert os.listdir(path.parent) == ["run.eqx"]
+    save(path, model(scale=0.5))
+
+
+@pytest.mark.parametrize("limit", [0, 50, 1000, 200_000])
+def test_disk_that_becomes_full(path, limit):
+    """The system stops the file at a size, somewhere within the leaves."""
+    large = {"x": jnp.arange(100_000.0), "y": jnp.arange(5)}
+    save(path, large)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large, so nothing was") as raised:
+            save(path, jax.tree.map(lambda x: -x, large))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno == errno.EFBIG
+    assert_same(load(path, large), large)
+    assert os.listdir(path.parent) == ["run.eqx"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_disk_that_fails_at_the_end(path, monkeypatch, call):
+    def fails(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    save(path, model())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails)
+        assert_not_saved(path, OSError, "Input/output error", errno.EIO)
+    assert os.listdir(path.parent) == ["run.eqx"]
+
+
+def test_interrupted(path, monkeypatch):
+    def interrupts(*args):
+        raise KeyboardInterrupt
+
+    save(path, model())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            save(path, model(scale=0.5))
+    assert_same(load(path, model()), model())
+    assert os.listdir(path.parent) == ["run.eqx"]
+
+
+@pytest.fixture
+def read_only():
+    """A directory with a checkpoint, in which we may read only, whoever we are."""
+    # Not below `tmp_path`, where nobody but its owner may even look.
+    directory = pathlib.Path(tempfile.mkdtemp())
+    save(directory / "run.eqx", model())
+    directory.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:  # which no permission holds back
+        os.seteuid(65534)
+    try:
+        yield directory
+    finally:
+        os.seteuid(user)
+        directory.chmod(0o755)
+        shutil.rmtree(directory)
+
+
+def test_read_only_directory(read_only):
+    path = read_only / "run.eqx"
+    assert_not_saved(path, PermissionError, "Permission denied", errno.EACCES)
+
+
+def test_directories_that_are_none(path):
+    missing = path.parent / "missing" / "run.eqx"
+    assert_not_saved(
+        missing, FileNotFoundError, "No such file or directory", errno.ENOENT
+    )
+    path.touch()
+    assert_not_saved(path / "x", NotADirectoryError, "Not a directory", errno.ENOTDIR)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(IsADirectoryError, match="Is a directory, so nothing was saved"):
+        save(path, 1.5)
+    assert os.listdir(path.parent) == ["run.eqx"]
+
+
+def test_what_a_crash_left_is_written_over(path):
+    path.with_name("run.eqx.tmp").write_bytes(b"half of a checkpoint" * 1000)
+    save(path, model())
+    assert_same(load(path, model(scale=0.5)), model())
+    assert os.listdir(path.parent) == ["run.eqx"]

@@ -1,0 +1,257 @@
+"""The recipe for Orbax on the page about checkpoints: what it promises holds."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import eqopt
+from eqopt.checkpoint import CheckpointError, check_layout, layout
+
+
+ocp = pytest.importorskip("orbax.checkpoint")
+pytestmark = [
+    pytest.mark.slow,
+    # Of others, about others: threads that end late, and names that are going away.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def arrays(tree):
+    return eqx.filter(eqopt.tree.unwrap_random_key_data(tree), eqx.is_array)
+
+
+def save(manager, step, tree):
+    tree = arrays(tree)
+    items = {"tree": ocp.args.StandardSave(tree)}
+    items["layout"] = ocp.args.JsonSave(layout(tree))
+    manager.save(step, args=ocp.args.Composite(**items))
+
+
+def restore(manager, step, like):
+    only = ocp.args.Composite(layout=ocp.args.JsonRestore())
+    check_layout(manager.restore(step, args=only)["layout"], like)
+    only = ocp.args.Composite(tree=ocp.args.StandardRestore(like))
+    return manager.restore(step, args=only)["tree"]
+
+
+def manager_of(path, **options):
+    return ocp.CheckpointManager(
+        path, options=ocp.CheckpointManagerOptions(**options), item_names=NAMES
+    )
+
+
+NAMES = ("tree", "layout")
+OPT = eqopt.MultiSteps(
+    eqopt.ParamEMA(eqopt.AdamW(eqopt.schedules.Linear(0.1, 0.01, 9)), 0.9), 2
+)
+
+
+def start(opt=OPT, width=16):
+    model = eqx.nn.MLP(4, 8, width, 1, key=jr.key(0))
+    return {"model": model, "state": opt.init(model), "key": jr.key(7)}
+
+
+@eqx.filter_jit(donate="all")
+def step(tree):
+    key, noise_key = jr.split(jr.wrap_key_data(tree["key"]))
+    x = jr.normal(noise_key, (8, 4))
+
+    def loss_fn(model):
+        return jnp.mean((jax.vmap(model)(x) - 1) ** 2)
+
+    grads = eqx.filter_grad(loss_fn)(tree["model"])
+    model, state = OPT.step(grads, tree["state"], tree["model"])
+    return {"model": model, "state": state, "key": jr.key_data(key)}
+
+
+def trained(steps, tree=None):
+    tree = start() if tree is None else tree
+    tree = eqopt.tree.unwrap_random_key_data(tree)
+    for _ in range(steps):
+        tree = step(tree)
+    return tree
+
+
+def assert_same(left, right):
+    leaves = [jax.tree.leaves(jax.device_get(arrays(t))) for t in (left, right)]
+    for x, y in zip(*leaves, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def test_goes_on_bit_identically(tmp_path):
+    with manager_of(tmp_path) as manager:
+        save(manager, 3, trained(3))
+        manager.wait_until_finished()
+        like = eqx.filter_eval_shape(lambda: arrays(start()))
+        restored = restore(manager, 3, like)
+    whole = eqx.combine(restored, start())
+    assert jax.tree.structure(whole) == jax.tree.structure(start())
+    assert_same(trained(4, whole), trained(7))
+
+
+def test_saves_while_training_goes_on_in_the_same_memory(tmp_path):
+    """An asynchronous save is of the arrays as they were, though these are donated."""
+    tree = trained(1)
+    with manager_of(tmp_path, enable_async_checkpointing=True) as manager:
+        for i in range(1, 5):
+            save(manager, i, tree)
+            tree = step(tree)
+        manager.wait_until_finished()
+        like = eqx.filter_eval_shape(lambda: arrays(start()))
+        for i in range(1, 5):
+            assert_same(restore(manager, i, like), trained(i))
+
+
+def test_keeps_the_last(tmp_path):
+    with manager_of(tmp_path, max_to_keep=2) as manager:
+        for i in range(5):
+            save(manager, i, start())
+        manager.wait_until_finished()
+        assert manager.all_steps() == [3, 4]
+    assert {"3", "4"} <= set(os.listdir(tmp_path)) and not (tmp_path / "2").exists()
+
+
+def on(n, x):
+    mesh = Mesh(jax.devices()[:n], "d")
+    axes = ("d",) if x.ndim and x.shape[0] % 8 == 0 else ()
+    return NamedSharding(mesh, P(*axes))
+
+
+def test_another_number_of_devices(tmp_path):
+    tree = arrays(trained(3))
+    split = jax.tree.map(lambda x: jax.device_put(x, on(8, x)), tree)
+    with manager_of(tmp_path) as manager:
+        save(manager, 0, split)
+        manager.wait_until_finished()
+        for n in (4, 2, 1):
+            like = jax.tree.map(
+                lambda x, n=n: jax.ShapeDtypeStruct(
+                    x.shape, x.dtype, sharding=on(n, x)
+                ),
+                tree,
+            )
+            restored = restore(manager, 0, like)
+            assert_same(restored, tree)
+            for x, y in zip(*map(jax.tree.leaves, (restored, like)), strict=True):
+                assert x.sharding == y.sharding
+
+
+@pytest.mark.parametrize(
+    "like, expected",
+    [
+        (
+            lambda: start(eqopt.MultiSteps(eqopt.Adam(0.1), 2)),
+            r"inner_state` \(ParamEMAState against tuple\)",
+        ),
+        (lambda: start(width=8), r"float32\[16,4\] against float32\[8,4\]"),
+        (
+            # Which Orbax itself would round without a word.
+            lambda: jax.tree.map(
+                lambda x: x.astype("bfloat16") if eqx.is_inexact_array(x) else x,
+                start(),
+            ),
+            r"float32\[16,4\] against bfloat16\[16,4\]",
+        ),
+    ],
+)
+def test_another_tree(tmp_path, like, expected):
+    with manager_of(tmp_path) as manager:
+        save(manager, 0, trained(1))
+        manager.wait_until_finished()
+        with pytest.raises(CheckpointError, match=expected):
+            restore(manager, 0, arrays(like()))
+        restored = restore(manager, 0, arrays(start()))
+        assert_same(restored, trained(1))
+
+
+def test_damage(tmp_path):
+    """Whatever happens to a file: an error, or the right numbers, and never others."""
+    # In a process of its own: what Orbax did not get to complains when it ends.
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    refused, files = map(int, done.stdout.split())
+    assert 6 <= refused <= 2 * files
+
+
+def damage(directory):
+    """Damages each file in turn, and counts how often restoring is refused."""
+    with manager_of(directory) as manager:
+        save(manager, 0, trained(1))
+    expected, rng, refused = trained(1), random.Random(0), 0
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    for path in files:
+        whole = path.read_bytes()
+        i = rng.randrange(len(whole))
+        flipped = bytes([whole[i] ^ 1 << rng.randrange(8)])
+        for damaged in (whole[:i], whole[:i] + flipped + whole[i + 1 :]):
+            path.write_bytes(damaged)
+            with manager_of(directory) as manager:
+                try:
+                    restored = restore(manager, 0, arrays(start()))
+                except Exception:  # of a dozen kinds
+                    refused += 1
+                else:
+                    assert_same(restored, expected)
+        path.write_bytes(whole)
+    print(refused, len(files))
+
+
+ENDLESS = """
+import sys, jax.numpy as jnp, orbax.checkpoint as ocp
+
+manager = ocp.CheckpointManager(
+    sys.argv[1], options=ocp.CheckpointManagerOptions(max_to_keep=2)
+)
+step = (manager.latest_step() or 0) + 1
+while True:
+    tree = {"x": jnp.full(300_000, step), "y": [jnp.full(5, step)]}
+    manager.save(step, args=ocp.args.StandardSave(tree))
+    step += 1
+"""
+
+
+def test_killed_while_saving(tmp_path):
+    """The last step that is listed is whole."""
+    rng, last = random.Random(0), 0
+    for _ in range(4):
+        command = [sys.executable, "-c", ENDLESS, str(tmp_path)]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not any(int(name) > last for name in steps_in(tmp_path)):
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        with ocp.CheckpointManager(tmp_path) as manager:
+            before, last = last, manager.latest_step()
+            assert last > before
+            shapes = (300_000, 5)
+            x, y = (jax.ShapeDtypeStruct((n,), jnp.int32) for n in shapes)
+            like = {"x": x, "y": [y]}
+            found = manager.restore(last, args=ocp.args.StandardRestore(like))
+        assert (found["x"] == last).all() and (found["y"][0] == last).all()
+
+
+def steps_in(path: Path):
+    return [name for name in os.listdir(path) if name.isdigit()]
+
+
+if __name__ == "__main__":
+    damage(Path(sys.argv[1]))

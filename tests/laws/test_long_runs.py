@@ -1,0 +1,282 @@
+"""Long runs in miniature: counters at their end, a million steps, memory that stays."""
+
+import gc
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from .registry import REGISTRY, TELLING
+from .subjects import arrays, grads_of, init, params_of, step
+
+
+LAST = np.iinfo(np.int32).max
+
+
+#
+# The end of the counters
+#
+
+
+def counters(tree):
+    """All counters with their key paths: 0-d int32 arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path): x
+        for path, x in leaves
+        if eqx.is_array(x) and x.dtype == jnp.int32 and x.ndim == 0
+    }
+
+
+def late(x):
+    """A counter two steps before it would overflow."""
+    is_counter = eqx.is_array(x) and x.dtype == jnp.int32 and x.ndim == 0
+    return jnp.asarray(LAST - 1, jnp.int32) if is_counter else x
+
+
+QUICK = {"ScaleByAdam", "MultiSteps(SGD)", "SWA(SGD)", "ScaleByProdigy"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name, marks=[pytest.mark.slow][row.name in QUICK :])
+        for row in REGISTRY
+        if row.name in TELLING
+    ],
+)
+def test_counters_stay_at_their_end(row):
+    """None turns negative: they stay, begin anew or count down. The steps are steps."""
+    opt, params = row(), params_of()
+    params, state = step(opt, grads_of(params, 0), init(opt, params), params)
+    state = jax.tree.map(late, state)
+    for i in range(1, 4):
+        params, state = step(opt, grads_of(params, i), state, params)
+        for path, count in counters(state).items():
+            assert 0 <= count < 100 or count >= LAST - 4, (path, count)
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((params, state)))
+
+
+@pytest.mark.parametrize("first", [LAST, LAST - 1])
+def test_what_follows_from_a_counter_at_its_end(first):
+    """The schedule keeps its last value, the bias correction is none, and so on."""
+    schedule = eqopt.schedules.Linear(1.0, 0.5, LAST)
+    opt, params = eqopt.Adam(schedule), jnp.ones(3)
+    state, grads = opt.init(params), jnp.full(3, 2.0)
+    where = lambda s: (s[0].count, s[1].count, s[0].mu, s[0].nu)
+    count = jnp.asarray(first, jnp.int32)
+    state = eqx.tree_at(where, state, (count, count, grads, grads**2))
+    for _ in range(3):
+        params, state = step(opt, grads, state, params)
+    np.testing.assert_allclose(params, 1 - 3 * 0.5, rtol=1e-6)
+    assert eqopt.tree.get(state, "learning_rate") == 0.5
+
+
+#
+# A million steps
+#
+
+MILLION = 10**6
+
+
+class Run(NamedTuple):
+    """A wrapper, the gradients it gets, and what has to come of them.
+
+    - `make`: the optimizer.
+    - `grad`: the gradient as a function of the step and the parameter.
+    - `expected`: values in the state after a million steps, by the name of their field;
+        `param` is the parameter, `evaluated` the one to evaluate with.
+    - `rtol`: how far the values may be off. Counters are always exact. A mean in float32
+        stands still where what it would move by is less than half of its last digit:
+        with a decay of 0.999, that is 500 digits, or 3e-5, short of what it should be.
+    """
+
+    make: Callable[[], Any]
+    grad: Callable[[Any, Any], Any]
+    expected: dict[str, float]
+    rtol: float = 0.0
+
+
+def to_and_fro(i, p):
+    """The parameter goes from 1 to 0.5 and back, without rounding."""
+    return jnp.where(i % 2 == 0, 1.0, -1.0)
+
+
+def nan_every(n):
+    return lambda i, p: jnp.where(i % n == n - 1, jnp.nan, to_and_fro(i, p))
+
+
+SGD = eqopt.SGD(0.5)
+FALLING = eqopt.schedules.Linear(1.0, 0.0, 2 * MILLION)
+RUNS = {
+    "Adam": Run(
+        lambda: eqopt.Adam(FALLING),
+        to_and_fro,
+        {
+            "ScaleByAdamState.count": MILLION,
+            "ScaleByLearningRateState.count": MILLION,
+            "nu": 1.0,
+            "learning_rate": 0.5,
+        },
+        4e-5,
+    ),
+    "ApplyEvery": Run(
+        lambda: eqopt.Chain(eqopt.ApplyEvery(7), SGD),
+        lambda i, p: jnp.ones(()),
+        {"ApplyEveryState.count": MILLION % 7},
+    ),
+    "ApplyIfFinite": Run(
+        lambda: eqopt.ApplyIfFinite(SGD, 5),
+        nan_every(1000),
+        {"total_notfinite": 1000, "notfinite_count": 1},
+    ),
+    "ConditionallyTransform": Run(
+        lambda: eqopt.ConditionallyTransform(eqopt.Trace(0.5), lambda n: n % 2 == 0),
+        lambda i, p: jnp.zeros(()),
+        {"step": MILLION},
+    ),
+    "ConditionallyMask": Run(
+        lambda: eqopt.ConditionallyMask(eqopt.Adam(FALLING), lambda n: n % 4 == 0),
+        to_and_fro,
+        {"step": MILLION, "ScaleByAdamState.count": MILLION // 4},
+    ),
+    "DynamicLossScale": Run(
+        lambda: eqopt.DynamicLossScale(SGD, growth_interval=1000),
+        nan_every(1001),
+        {"total_notfinite": MILLION // 1001, "good_steps": MILLION % 1001},
+    ),
+    "Lookahead": Run(
+        lambda: eqopt.Lookahead(SGD, 6, 0.5),
+        to_and_fro,
+        {"steps_since_sync": MILLION % 6, "evaluated": 1.0},
+    ),
+    "MultiSteps": Run(
+        lambda: eqopt.MultiSteps(eqopt.Adam(FALLING), 3),
+        lambda i, p: 1.0 + (i % 3).astype(jnp.float32),
+        {
+            "mini_step": MILLION % 3,
+            "gradient_step": MILLION // 3,
+            "ScaleByAdamState.count": MILLION // 3,
+            "mu": 2.0,
+            "nu": 4.0,
+        },
+        4e-5,
+    ),
+    "ParamEMA": Run(
+        lambda: eqopt.ParamEMA(SGD, 0.999),
+        to_and_fro,
+        {"ParamEMAState.count": MILLION, "weight_sum": 1.0, "evaluated": 0.75},
+        1e-3,
+    ),
+    "ReduceLROnPlateau": Run(
+        lambda: eqopt.Chain(SGD, eqopt.ReduceLROnPlateau(patience=3, cooldown=4)),
+        to_and_fro,
+        {"ReduceLROnPlateauState.count": 0},
+    ),
+    "SAM": Run(
+        lambda: eqopt.SAM(SGD, sync_period=3),
+        to_and_fro,
+        {"steps_since_sync": MILLION % 3},
+    ),
+    "Scheduled": Run(
+        lambda: eqopt.Scheduled(eqopt.SGD(0.5, momentum=FALLING)),
+        to_and_fro,
+        {"ScheduledState.count": MILLION},
+    ),
+    "SkipStep": Run(
+        lambda: eqopt.SkipStep(SGD, eqopt.SigmaRule(8)),
+        nan_every(1000),
+        {
+            "total_skipped": 1000,
+            "norm_count": MILLION - 1000,
+            "value_count": MILLION,
+        },
+    ),
+    "SWA": Run(
+        lambda: eqopt.SWA(SGD, 1, 1),
+        to_and_fro,
+        {"SWAState.count": MILLION, "n_averaged": MILLION, "evaluated": 0.75},
+        1e-5,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_million_steps(name):
+    """Counters neither overflow nor miss one; what is summed up does not drift."""
+    make, grad, expected, rtol = RUNS[name]
+    opt = make()
+
+    @jax.jit
+    def run():
+        def one(carry, i):
+            p, state = carry
+            return opt.step(grad(i, p), state, p, value=jnp.ones(())), None
+
+        start = jnp.ones(())
+        steps = jnp.arange(MILLION, dtype=jnp.int32)
+        (p, state), _ = jax.lax.scan(one, (start, opt.init(start)), steps)
+        return p, state, opt.eval_params(state, p)
+
+    param, state, evaluated = run()
+    by_name = {"param": param, "evaluated": evaluated}
+    for key, value in expected.items():
+        found = by_name.get(key)
+        if found is None:
+            node, _, field = key.rpartition(".")
+            found = (
+                getattr(eqopt.tree.get(state, node), field)
+                if node
+                else eqopt.tree.get(state, field)
+            )
+        tolerance = 0 if jnp.issubdtype(found.dtype, jnp.integer) else rtol
+        np.testing.assert_allclose(found, value, rtol=tolerance, err_msg=key)
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((param, state)))
+
+
+#
+# Ten thousand steps of a loop in Python
+#
+
+
+@pytest.mark.slow
+def test_a_long_loop_takes_no_more_memory():
+    """No array is left over, the process does not grow, nothing compiles again."""
+    opt = eqopt.MultiSteps(
+        eqopt.ParamEMA(eqopt.ApplyIfFinite(eqopt.AdamW(FALLING), 5), 0.99), 2
+    )
+    model = eqx.nn.MLP(4, 1, 32, 2, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (16, 4))
+
+    @eqx.filter_jit(donate="all-except-first")
+    @eqx.debug.assert_max_traces(max_traces=1)
+    def train_step(x, model, state):
+        loss, grads = eqx.filter_value_and_grad(
+            lambda model: jnp.mean((jax.vmap(model)(x) - 1) ** 2)
+        )(model)
+        model, state = opt.step(grads, state, model, value=loss)
+        return model, state, loss
+
+    def taken():
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return len(jax.live_arrays()), pages * resource.getpagesize()
+
+    state, before, loss = opt.init(model), (0, 0), jnp.nan
+    for i in range(10_000):
+        model, state, loss = train_step(x, model, state)
+        if i == 1000:
+            before = taken()
+    after = taken()
+    assert after[0] == before[0]
+    # An array of this model is 4 kB: one in ten steps would be 4 MB.
+    assert after[1] - before[1] < 2e6
+    assert state.gradient_step == 5000 and jnp.isfinite(loss)
