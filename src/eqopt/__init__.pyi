@@ -411,3 +411,7 @@ from ._wrappers.swa import (
     SWA as SWA,
     SWAState as SWAState,
 )
+from ._wrappers.zero1 import (
+    ZeRO1 as ZeRO1,
+    ZeRO1State as ZeRO1State,
+)

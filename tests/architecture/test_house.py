@@ -22,7 +22,14 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
     {"_types", "_lazy"},
-    {"numerics", "_leaves", "_equations", "_checks", "_dimension_numbers"},
+    {
+        "numerics",
+        "_leaves",
+        "_equations",
+        "_explicit",
+        "_checks",
+        "_dimension_numbers",
+    },
     {"_random", "_threefry"},
     {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "losses", "microbatching", "groups"},

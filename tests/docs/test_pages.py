@@ -146,6 +146,7 @@ def test_table_of_names_is_true():
         "eqopt.ScaleByTree",
         "eqopt.SigmaRule",
         "eqopt.SkipStep",
+        "eqopt.ZeRO1",
         "eqopt.ZoomLinesearchInfo",
         "eqopt.aggregating.GradientNoiseScale",
         "eqopt.aggregating.gradient_noise_scale",

@@ -11,6 +11,7 @@ import pytest
 import eqopt
 
 from .row import one_in_two
+from .rows.behaviour import ALONE
 from .subjects import assert_close, assert_equal, avals, grads_of, params_of
 
 
@@ -35,6 +36,7 @@ WRAPPERS = {
     "SelectiveTransform": lambda opt: eqopt.SelectiveTransform(opt, freeze_mask=MASK),
     "SkipStep": lambda opt: eqopt.SkipStep(opt, eqopt.SigmaRule()),
     "SplitRealAndImaginary": eqopt.SplitRealAndImaginary,
+    "ZeRO1": lambda opt: eqopt.ZeRO1(opt, mesh=ALONE),
 }
 # One vector has no leaves to be told apart.
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}

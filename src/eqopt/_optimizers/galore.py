@@ -18,6 +18,7 @@ from .._dimension_numbers import (
     resolve_dimension_numbers,
     to_matrices,
 )
+from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import align, flatten_updates, is_none, keystr, parameters
 from .._transformation import AbstractOptimizer, AbstractTransformation, check_state
 from .._transforms.scale import ScaleByLearningRate
@@ -126,6 +127,17 @@ class ScaleByGaLore(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ScaleByGaLoreState]:
         check_state(self, state)
+        shardings = shardings_of((updates, state))
+        arguments = self, updates, state, params, extra
+        return on_automatic_axes(ScaleByGaLore._update, *arguments, shardings=shardings)
+
+    def _update(
+        self,
+        updates: Updates,
+        state: ScaleByGaLoreState,
+        params: Params | None,
+        extra: dict[str, Any],
+    ) -> tuple[Updates, ScaleByGaLoreState]:
         leaves, treedef = flatten_updates(updates)
         projectors = align(treedef, state.projector, "state.projector", updates)
         axes = dict(self._matrices(updates, params))

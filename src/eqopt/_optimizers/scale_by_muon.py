@@ -16,6 +16,7 @@ from .._dimension_numbers import (
     to_matrices,
 )
 from .._equations import equation
+from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import flatten_updates, is_none
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import (
@@ -207,6 +208,14 @@ class ScaleByMuon(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ScaleByMuonState]:
         check_state(self, state)
+        shardings = shardings_of((updates, state))
+        return on_automatic_axes(
+            ScaleByMuon._update, self, updates, state, params, shardings=shardings
+        )
+
+    def _update(
+        self, updates: Updates, state: ScaleByMuonState, params: Params | None
+    ) -> tuple[Updates, ScaleByMuonState]:
         leaves, treedef = flatten_updates(updates)
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, updates, params)
         # In float32 from here to the end, also where the gradients are in bfloat16.

@@ -54,7 +54,8 @@ def unitwise_norm(
             f"An array of shape {x.shape} has no axis {axis}. To clip some leaves only, "
             "use `eqopt.Masked`."
         ) from error
-    return jnp.broadcast_to(safe_sqrt(sums), x.shape)
+    # Not `broadcast_to`, whose result is replicated on a mesh with explicit axes.
+    return safe_sqrt(sums) + jnp.zeros_like(x, sums.dtype)
 
 
 def _input_axes(x: Array) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
+from .._explicit import sharded_like, unsharded
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
 from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
@@ -116,7 +117,7 @@ def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:
     if not leaves:
         return jnp.zeros(0)
     dtype = common_dtype(*(leaf.dtype for leaf in leaves))
-    return jnp.concatenate([_as(leaf.reshape(-1), dtype) for leaf in leaves])
+    return jnp.concatenate([_as(unsharded(x).reshape(-1), dtype) for x in leaves])
 
 
 def _parted(
@@ -127,7 +128,8 @@ def _parted(
     flat = lax.optimization_barrier(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])
     return [
-        _as(part, x.dtype).reshape(x.shape) for part, x in zip(parts, like, strict=True)
+        sharded_like(x, _as(part, x.dtype).reshape(x.shape))
+        for part, x in zip(parts, like, strict=True)
     ]
 
 

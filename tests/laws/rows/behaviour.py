@@ -1,9 +1,25 @@
 """Wrappers."""
 
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
 import eqopt
 
 from ..row import JOINED, around, nested, one_in_two, one_or_two, row, skip_some
 
+
+# The laws are about one device. What several make of it is in `test_layouts.py`.
+ALONE = Mesh(np.array(jax.devices()[:1]), ("data",))
+NOT_THE_MESH = dict.fromkeys(
+    (
+        "test_explicit_axes",
+        "test_inside_shard_map",
+        "test_layouts_of_every_kind",
+        "test_state_is_sharded_like_parameters",
+    ),
+    "it shards the state over an axis of its own, in another mesh than that of this law",
+)
 
 ROWS = [
     *around(eqopt.MultiSteps, every_k_schedule=2),
@@ -40,6 +56,7 @@ ROWS = [
         momentum=0.8,
     ),
     *around(eqopt.Flatten, exempt=JOINED),
+    *around(eqopt.ZeRO1, mesh=ALONE, exempt=NOT_THE_MESH),
     row(
         lambda: eqopt.MultiSteps(
             eqopt.ApplyIfFinite(eqopt.Lookahead(eqopt.Flatten(nested()), 2, 0.5), 2), 2

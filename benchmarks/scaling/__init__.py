@@ -1,0 +1,1 @@
+"""What training on several devices costs: `python -m benchmarks.scaling`."""

@@ -1,0 +1,87 @@
+"""What a compiled program communicates, read off its text."""
+
+import math
+import re
+from typing import NamedTuple
+
+
+# What a device sends for one array, with the usual ring algorithms: as a share of the
+# array in full, given the number of devices that take part.
+SENT = {
+    "all-gather": lambda n: (n - 1) / n,
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1,
+}
+
+_LINE = re.compile(rf" = (.+?) ({'|'.join(SENT)})(-start)?\((.*)")
+_ARRAY = re.compile(r"\b(pred|[suf]\d+|bf16|c64|c128)\[([\d,]*)\]")
+_WIDTHS = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16}
+
+
+class Collective(NamedTuple):
+    """One operation, as every device of a group takes part in it.
+
+    - `kind`: its name, one of `SENT`.
+    - `size`: the bytes of what it makes, in full: for a reduce-scatter, of what goes in.
+    - `group`: the number of devices in a group.
+    """
+
+    kind: str
+    size: int
+    group: int
+
+    @property
+    def sent(self) -> float:
+        """The bytes that one device sends."""
+        return SENT[self.kind](self.group) * self.size
+
+
+def collectives(text: str) -> list[Collective]:
+    """All of them in a program, `compiled.as_text()`; those in a loop count once.
+
+    Those within one device are left out.
+    """
+    found = []
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match is None:
+            continue
+        shapes, kind, is_started, rest = match.groups()
+        group = _group(rest)
+        if group == 1:
+            continue
+        sizes = [_bytes(*array) for array in _ARRAY.findall(shapes)]
+        # What starts gives its operands, too; the result is the last of the pair.
+        is_pair = is_started and kind != "all-reduce"
+        size = sum(sizes[len(sizes) // 2 :]) if is_pair else sum(sizes)
+        if kind == "reduce-scatter":
+            size *= group
+        found.append(Collective(kind, size, group))
+    return found
+
+
+def sent(found: list[Collective]) -> dict[str, float]:
+    """The bytes that one device sends, by the kind of the operation."""
+    kinds = {one.kind for one in found}
+    return {k: sum(one.sent for one in found if one.kind == k) for k in kinds}
+
+
+def _bytes(dtype: str, shape: str) -> int:
+    width = _WIDTHS.get(dtype) or int(dtype[1:]) // 8
+    return width * math.prod(int(n) for n in shape.split(",") if n)
+
+
+def _group(attributes: str) -> int:
+    """The size of a group; XLA has four ways to write the groups."""
+    if mesh := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
+        return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))
+    if iota := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):
+        return int(iota[1])
+    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(listed[1].split(","))
+    if "source_target_pairs" in attributes:
+        return 2
+    raise ValueError(f"no groups of devices in {attributes[:200]}")

@@ -1,0 +1,298 @@
+"""Optimizer state that is sharded where the parameters are replicated."""
+
+import math
+from typing import Any, no_type_check
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.core import Tracer
+from jax.experimental.shard_alike import shard_alike
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import PyTree
+
+from .._explicit import on_automatic_axes, shardings_of
+from .._leaves import disagreement, is_parameter
+from .._transformation import AbstractTransformation, check_state
+from .._types import Params, State, Updates
+
+
+class ZeRO1State(eqx.Module):
+    """`inner_state`: the inner state, sharded, with padding where that is uneven."""
+
+    inner_state: State
+
+
+class ZeRO1(AbstractTransformation):
+    r"""Shards optimizer state over the data-parallel axis; parameters stay replicated.
+
+    Stage 1 of ZeRO: with $N$ devices along the axis, each one keeps $1/N$ of the state,
+    computes $1/N$ of the update, and gathers the rest of the new parameters from the
+    others. What was summed over all devices by an all-reduce (gradients) is then needed
+    in shards only, so that a reduce-scatter does; with the all-gather of the parameters
+    the same number of bytes is sent as without.
+
+    Every array of the state is divided along one of its axes: the one of $n$ entries for
+    which $\lceil n/N \rceil / n$ is least, the first of these. Where $N$ does not divide
+    $n$, it is stored with zeros behind, up to $N \lceil n/N \rceil$. So a device holds
+    $\lceil n/N \rceil / n$ of each array; of scalars, and of keys, it holds all.
+
+    The inner transformation sees neither shards nor zeros, but all arrays in full, as XLA
+    distributes them. So the result is that of `inner` alone but for rounding, whatever it
+    computes: norms, trust ratios, and matrix products, too, for which XLA communicates
+    what they need. Use it under `jit`; call by call it is correct, but slow. On one
+    device it is `inner`.
+
+    Automatic and explicit axes give the same. On a mesh of several axes the parameters
+    may be sharded over the others; the state is sharded over this one, and over automatic
+    others as XLA sees fit. There, say by `out_shardings` of `jax.jit`, or by
+    `eqx.filter_shard` of the new model, where the parameters are to lie.
+
+    !!! example
+
+        ```python
+        auto = jax.sharding.AxisType.Auto
+        mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(auto,))
+        opt = eqopt.ZeRO1(eqopt.AdamW(1e-3), "data", mesh)
+        replicated = NamedSharding(mesh, PartitionSpec())
+        model = eqx.filter_shard(model, replicated)
+        state = eqx.filter_jit(opt.init)(model)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the optimizer, whole: clipping, averages and accumulators belong inside.
+    - `axis_name`: the name of a mesh axis, or a tuple of names.
+    - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that is
+        set goes before it; one with explicit axes must be set.
+
+    **Raises:**
+
+    A `ValueError`, in `init` and `update`, if there is no mesh, if it has no such axis,
+    if that axis is manual, as it is within `jax.shard_map`, if a mesh with explicit axes
+    is not set, or if the state is not one for these parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{rajbhandari2020zero,
+            title={{ZeRO}: Memory Optimizations Toward Training Trillion Parameter
+                   Models},
+            author={Rajbhandari, Samyam and Rasley, Jeff and Ruwase, Olatunji and
+                    He, Yuxiong},
+            booktitle={International Conference for High Performance Computing,
+                       Networking, Storage and Analysis (SC20)},
+            year={2020}
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
+    mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
+
+    def init(self, params: Params) -> ZeRO1State:
+        axis = _Axis.of(self)
+
+        def init(inner, params):
+            return axis.stored(inner.init(axis.split(params)))
+
+        shapes = _shapes_of_state(self.inner, params)
+        state = on_automatic_axes(
+            init, self.inner, params, shardings=axis.shardings(shapes)
+        )
+        return ZeRO1State(state)
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ZeRO1State]:
+        return self._call("update", updates, state, params, updates, extra)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, ZeRO1State]:
+        return self._call("step", grads, state, params, params, extra)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        axis = _Axis.of(self)
+
+        def evaluated(inner, stored, params):
+            full = axis.restored(stored, _shapes_of_state(inner, params))
+            return axis.whole(inner.eval_params(full, axis.split(params)), params)
+
+        arguments = self.inner, state.inner_state, params
+        shardings = shardings_of(params)
+        return on_automatic_axes(evaluated, *arguments, shardings=shardings)
+
+    def _call(
+        self,
+        method: str,
+        updates: Updates,
+        state: State,
+        params: Params | None,
+        like: PyTree,
+        extra: dict[str, Any],
+    ) -> tuple[PyTree, ZeRO1State]:
+        """`update` or `step`, whose first result is laid out as `like` is."""
+        check_state(self, state)
+        axis = _Axis.of(self)
+
+        def call(inner, updates, stored, params, like, extra):
+            owner = updates if params is None else params
+            full = axis.restored(stored, _shapes_of_state(inner, owner))
+            arguments = axis.split(updates), full, axis.split(params)
+            new, full = getattr(inner, method)(*arguments, **extra)
+            return axis.whole(new, like), axis.stored(full)
+
+        stored = state.inner_state
+        arguments = self.inner, updates, stored, params, like, extra
+        shardings = shardings_of(like), axis.shardings(stored)
+        new, stored = on_automatic_axes(call, *arguments, shardings=shardings)
+        return new, ZeRO1State(stored)
+
+
+class _Axis(eqx.Module):
+    """An axis of a mesh, and how arrays are divided along it."""
+
+    name: str | tuple[str, ...]
+    mesh: Mesh | AbstractMesh
+    size: int
+
+    @staticmethod
+    def of(owner: ZeRO1) -> "_Axis":
+        here, name = jax.sharding.get_abstract_mesh(), owner.axis_name
+        mesh = owner.mesh if here.empty else here
+        if mesh is None:
+            raise ValueError(
+                "ZeRO1: `mesh` is None, and there is none in the context. Pass the mesh "
+                "over which the batch is sharded, or set it with `jax.set_mesh(mesh)`."
+            )
+        if here.empty and mesh.explicit_axes:
+            raise ValueError(
+                f"ZeRO1: `mesh` has explicit axes, {mesh.explicit_axes}, but is not that "
+                "of the context. Set it with `jax.set_mesh(mesh)`, or make one with "
+                "`axis_types=(jax.sharding.AxisType.Auto,)`."
+            )
+        names = (name,) if isinstance(name, str) else name
+        for one in names:
+            if one not in mesh.axis_names:
+                raise ValueError(
+                    f"ZeRO1: `axis_name` is {name!r}, but the mesh has the axes "
+                    f"{mesh.axis_names}. Pass the name of the one over which the batch "
+                    "is sharded."
+                )
+            if one in mesh.manual_axes:
+                raise ValueError(
+                    f"ZeRO1: the axis {one!r} is manual here, within `jax.shard_map`, "
+                    "where the compiler does not see what is sharded. Take gradients "
+                    "in the `shard_map`, and step outside of it."
+                )
+        return _Axis(name, mesh, math.prod(mesh.shape[one] for one in names))
+
+    def split(self, tree: PyTree) -> PyTree:
+        """The same values, in shards."""
+        divide = lambda x: self._cut(self._padded(x), x.shape)
+        return jtu.tree_map(lambda x: divide(x) if is_parameter(x) else x, tree)
+
+    def stored(self, state: State) -> State:
+        return jtu.tree_map(lambda x: self._padded(x) if _is_divided(x) else x, state)
+
+    def restored(self, stored: State, like: State) -> State:
+        cut = lambda x, y: self._cut(x, y.shape) if _is_divided(x) else x
+        try:
+            return jtu.tree_map(cut, stored, like)
+        except ValueError:
+            names = "state.inner_state", "inner.init(params)"
+            found = disagreement(names[0], stored, names[1], like)
+            raise ValueError(
+                f"ZeRO1: {found} Pass the state and the parameters of one model."
+            ) from None
+
+    def whole(self, tree: PyTree, like: PyTree) -> PyTree:
+        """Gathers the shards: every leaf is laid out as that of `like` is."""
+        return jtu.tree_map(
+            lambda x, y: self._gathered(x, y) if is_parameter(x) else x, tree, like
+        )
+
+    def shardings(self, state: State) -> PyTree:
+        """Those of a state when it is stored."""
+        spec = lambda x: self._spec(x.shape) if _is_divided(x) else P()
+        arrays = eqx.filter(state, _is_some_array)
+        return jtu.tree_map(lambda x: NamedSharding(self.mesh, spec(x)), arrays)
+
+    def _divided(self, shape: tuple[int, ...]) -> int | None:
+        """The axis along which an array is divided, if any."""
+        if math.prod(shape) <= 1:
+            return None
+        share = lambda i: math.ceil(shape[i] / self.size) / shape[i]
+        return min(range(len(shape)), key=share)
+
+    def _padded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        i = self._divided(shape)
+        if i is None:
+            return shape
+        return (
+            *shape[:i],
+            self.size * math.ceil(shape[i] / self.size),
+            *shape[i + 1 :],
+        )
+
+    def _spec(self, shape: tuple[int, ...]) -> P:
+        i = self._divided(shape)
+        if i is None:
+            return P()
+        return P(*[None] * i, self.name)
+
+    @no_type_check
+    def _padded(self, x):
+        if self.size == 1:
+            return x
+        shape = self._padded_shape(x.shape)
+        spec = list(self._spec(shape))
+        if len(self.mesh.axis_names) > 1:
+            others = [P.UNCONSTRAINED] * (len(shape) - len(spec))
+            spec = [P.UNCONSTRAINED if s is None else s for s in spec] + others
+        if shape != x.shape:
+            x = jnp.pad(x, [(0, m - n) for m, n in zip(shape, x.shape, strict=True)])
+        return jax.lax.with_sharding_constraint(x, self._sharding(P(*spec)))
+
+    @no_type_check
+    def _cut(self, x, shape):
+        return x if x.shape == shape else x[tuple(map(slice, shape))]
+
+    @no_type_check
+    def _gathered(self, x, like):
+        if self.size == 1:
+            return x
+        if len(self.mesh.axis_names) == 1:
+            return jax.lax.with_sharding_constraint(x, self._sharding(P()))
+        if isinstance(x, Tracer):
+            return shard_alike(like, x)[1]
+        return jax.device_put(x, like.sharding)
+
+    def _sharding(self, spec: P) -> NamedSharding:
+        here = jax.sharding.get_abstract_mesh()
+        return NamedSharding(self.mesh if here.empty else here, spec)
+
+
+@no_type_check  # called once per leaf, like the next one
+def _is_some_array(x):
+    return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+
+
+@no_type_check
+def _is_divided(x):
+    return _is_some_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:
+    # Without shards, which have no part in it.
+    shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+    shapes = jtu.tree_map(lambda x: shape(x) if eqx.is_array(x) else x, params)
+    return eqx.filter_eval_shape(inner.init, shapes)

@@ -1,0 +1,185 @@
+"""What `docs/scaling_out.md` says is communicated, counted in compiled programs."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from benchmarks.scaling import __main__ as command, extrapolation
+from benchmarks.scaling.collectives import Collective, collectives
+from benchmarks.scaling.extrapolation import Slopes, slopes
+from benchmarks.scaling.layouts import LAYOUTS, mesh_of
+from benchmarks.scaling.program import bytes_per_device, compiled
+from benchmarks.scaling.table import Row
+from benchmarks.scaling.transformer import Shape
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import eqopt
+
+
+ROWS, COLUMNS = 64, 256
+SHAPE = Shape(vocabulary=64, width=64, heads=8, hidden=128, layers=1, length=32)
+MATRIX = eqopt.MatrixDimensionNumbers()
+SLOW = pytest.mark.slow
+ENDS = ("", "end of ")
+
+
+def numbers(found, kind):
+    """The sizes of all collectives of a kind, in float32 numbers, the largest first."""
+    return sorted((one.size // 4 for one in found if one.kind == kind), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("opt", "long", "short"),
+    [
+        (eqopt.Adam(0.1), {}, {}),
+        (eqopt.ClipByGlobalNorm(1.0), {"all-reduce": [1]}, {"all-reduce": [1]}),
+        pytest.param(
+            eqopt.Adafactor(0.1, min_dim_size_to_factor=8),
+            {"all-reduce": [ROWS + 1, 1]},
+            {"all-reduce": [COLUMNS + 2, 1]},
+            marks=SLOW,
+        ),
+        pytest.param(
+            eqopt.SM3(0.1),
+            {"all-reduce": [ROWS]},
+            {"all-reduce": [COLUMNS]},
+            marks=SLOW,
+        ),
+        pytest.param(
+            eqopt.Muon(0.1, weight_dimension_numbers=MATRIX),
+            {"all-reduce": [ROWS**2, 1]},
+            None,
+            marks=SLOW,
+        ),
+        pytest.param(
+            eqopt.GaLore(0.1, rank=4, weight_dimension_numbers=MATRIX),
+            {"all-gather": [ROWS * COLUMNS]},
+            None,
+            marks=SLOW,
+        ),
+    ],
+    ids=lambda x: (
+        type(x).__name__ if isinstance(x, eqopt.AbstractTransformation) else ""
+    ),
+)
+def test_a_matrix_in_shards(opt, long, short):
+    """Split along either side; `None` where all of the matrix is gathered."""
+    for spec, expected in ((P(None, "devices"), long), (P("devices", None), short)):
+        split = NamedSharding(mesh_of(8), spec)
+        matrix = jax.device_put(jnp.ones((ROWS, COLUMNS)), split)
+        state = jax.jit(opt.init)(matrix)
+        places = jax.tree.map(lambda x: x.sharding, state)
+        step = jax.jit(opt.step, out_shardings=(split, places))
+        found = collectives(step.lower(matrix, state, matrix).compile().as_text())
+        if expected is None:
+            assert numbers(found, "all-gather")[0] == ROWS * COLUMNS
+            continue
+        kinds = {one.kind for one in found}
+        assert {kind: numbers(found, kind) for kind in kinds} == expected
+
+
+@SLOW
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_transformer(name):
+    """The loss of one device, and no more than the layout needs."""
+    opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
+    single = compiled(LAYOUTS["data parallel"], opt, SHAPE, 16, mesh_of(1))
+    several = compiled(LAYOUTS[name], opt, SHAPE, 16, mesh_of(8))
+    found, (params, state, _) = several.collectives, several.arguments
+    total = sum(x.nbytes for x in jax.tree.leaves(params))
+    share = bytes_per_device(params) / total
+    moments = bytes_per_device(state) / (2 * total)
+    gathered = 4 * sum(numbers(found, "all-gather"))
+    reduced = 4 * sum(numbers(found, "all-reduce"))
+    if name == "tensor parallel":
+        assert share < 0.3 and moments < 0.3
+    else:
+        assert share == pytest.approx(1 / 8 if "FSDP" in name else 1, rel=0.01)
+        is_split = name != "data parallel"
+        assert moments == pytest.approx(1 / 8 if is_split else 1, rel=0.01)
+        assert gathered == pytest.approx(total if is_split else 0, rel=0.01)
+        assert reduced == pytest.approx(total, rel=0.01)
+    losses = []
+    for program in (single, several):
+        params, state, tokens = program.arguments
+        values = []
+        for _ in range(2):
+            params, state, value = program.step(params, state, tokens)
+            values.append(float(value))
+        losses.append(values)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "%a = f32[4,2]{1,0} all-gather(%b), replica_groups={{0,1},{2,3}}",
+            Collective("all-gather", 32, 2),
+        ),
+        (
+            "%a = (bf16[8], f32[]) all-reduce(%b, %c), replica_groups=[1,8]<=[8]",
+            Collective("all-reduce", 20, 8),
+        ),
+        (
+            "%a = f32[2] reduce-scatter(%b), replica_groups=mesh['x'=2,'y'=4] {'y'}",
+            Collective("reduce-scatter", 32, 4),
+        ),
+        (
+            "%a = (f32[2], f32[8]) all-gather-start(%b), replica_groups={{0,1,2,3}}",
+            Collective("all-gather", 32, 4),
+        ),
+        (
+            "%a = s32[3] collective-permute(%b), source_target_pairs={{0,1},{1,0}}",
+            Collective("collective-permute", 12, 2),
+        ),
+        ("%a = f32[2] all-reduce(%b), replica_groups={{0},{1}}", None),
+        ("%a = f32[2] add(%b, %c)", None),
+    ],
+)
+def test_collectives_are_read(line, expected):
+    assert collectives(line) == ([] if expected is None else [expected])
+
+
+def test_groups_that_cannot_be_read():
+    with pytest.raises(ValueError, match="no groups of devices"):
+        collectives("%a = f32[2] all-reduce(%b), to_apply=%add")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("all-reduce", 12), ("all-gather", 6), ("reduce-scatter", 6)],
+)
+def test_bytes_that_are_sent(kind, expected):
+    assert Collective(kind, 8, 4).sent == expected
+
+
+@SLOW
+def test_slopes_of_zero1():
+    """All gradients reduced, all parameters gathered, an eighth of two moments kept."""
+    slope = slopes("ZeRO-1")
+    assert slope.sent == pytest.approx(
+        {"all-reduce": 14 / 8, "all-gather": 7 / 8}, 1e-3
+    )
+    assert slope.state == pytest.approx(2 / 8, 1e-3)
+
+
+def test_command(monkeypatch, tmp_path, capsys):
+    """It prints, and writes into the page, what was measured and what follows."""
+    row = Row("ZeRO-1", 8, 0.2, {"all-gather": 2e6}, 3_000_000, 400_000)
+    monkeypatch.setattr(command, "measured", lambda devices, rounds: [row])
+    found = Slopes({"all-gather": 7 / 8}, 2 / 8)
+    monkeypatch.setattr(extrapolation, "slopes", lambda name: found)
+    page = tmp_path / "page.md"
+    marks = [
+        f"<!-- {end}{x} -->\n" for x in ("measured", "extrapolated") for end in ENDS
+    ]
+    page.write_text("before\n" + "old\n".join(marks) + "after\n")
+    monkeypatch.setattr(command, "PAGE", page)
+    command.main(["--write"])
+    printed, written = capsys.readouterr().out, page.read_text()
+    for text in (printed, written):
+        assert "| ZeRO-1 | 8 | 1.00 | 0 | 2.00 MB | 0 | 3.00 MB | 0.40 MB |" in text
+        # 4 bytes, 7 billion parameters: 28 GB, of which 7/8 are sent, and 2/8 kept.
+        assert "| ZeRO-1 | 8 | 24 GB | 7.00 GB | 245 GB | 70.00 GB |" in text
+    assert written.startswith("before\n") and written.endswith("after\n")
+    assert written.count("old") == 1  # what stands between the two parts

@@ -1,0 +1,228 @@
+"""The laws on 8 devices: explicit axes, `shard_map`, and several layouts at once."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.scaling.collectives import collectives
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import eqopt
+
+from .registry import REGISTRY, TELLING
+from .subjects import arrays, assert_close
+
+
+SLOW = pytest.mark.slow
+
+# One of each kind: by leaf, by norm, factored, by matrix, and joined.
+QUICK = {
+    "ClipByGlobalNorm",
+    "Flatten(Adam)",
+    "ScaleByAdam",
+    "ScaleByFactoredRMS(small)",
+    "ScaleByMuon",
+}
+
+# Whose steps are also taken inside `shard_map`; the types tell of the others.
+RUN_TOO = {"ScaleByAdam", "ClipByGlobalNorm"}
+
+# Each leaf in a layout of its own. Every size is as large as that of no other leaf.
+LAYOUT = {
+    "rows": ((128, 3), P("x", None)),
+    "columns": ((3, 256), P(None, "x")),
+    "whole": ((5, 7), P(None, None)),
+    "vector": ((256,), P("x")),
+}
+SMALLEST_SPLIT = 4 * 256  # bytes of the smallest leaf that is sharded
+
+
+def law(names=None):
+    """Runs a test over the registry, or over the rows of these names."""
+
+    def run(test):
+        params = [
+            pytest.param(row, id=row.name, marks=[] if row.name in QUICK else [SLOW])
+            for row in REGISTRY
+            if test.__name__ not in row.exempt and (names is None or row.name in names)
+        ]
+        return pytest.mark.parametrize("row", params)(test)
+
+    return run
+
+
+def mesh_of(axis_type):
+    return jax.make_mesh((8,), ("x",), axis_types=(axis_type,))
+
+
+def shardings(mesh):
+    return {k: NamedSharding(mesh, spec) for k, (_, spec) in LAYOUT.items()}
+
+
+def values(seed=0):
+    keys = jax.random.split(jax.random.key(seed), len(LAYOUT))
+    return {
+        k: jax.random.normal(key, shape)
+        for key, (k, (shape, _)) in zip(keys, LAYOUT.items(), strict=True)
+    }
+
+
+def two_steps(opt, params, grads):
+    """The parameters after two steps, and the state before, between and after them."""
+    states = [opt.init(params)]
+    for _ in range(2):
+        params, state = opt.step(grads, states[-1], params)
+        states.append(state)
+    return params, states
+
+
+def stands_for(path, x):
+    """The leaf that a part of a state stands for, told by its path and shape."""
+    for name, (shape, _) in LAYOUT.items():
+        if f"'{name}'" in jax.tree_util.keystr(path) and x.shape == shape:
+            return name
+    return None
+
+
+# Before `jax.set_mesh`, explicit axes were an experiment.
+with_explicit_axes = pytest.mark.skipif(
+    not hasattr(jax, "set_mesh"), reason="needs `jax.set_mesh`"
+)
+
+
+@with_explicit_axes
+@law()
+def test_explicit_axes(row):
+    """State and parameters have the explicit shards of the parameters, for ever."""
+    mesh = mesh_of(AxisType.Explicit)
+    like = shardings(mesh)
+    given = {
+        k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
+        for k, (shape, _) in LAYOUT.items()
+    }
+    with jax.set_mesh(mesh):
+        # What explicit axes change is decided by the types, without a compilation.
+        result = eqx.filter_eval_shape(
+            functools.partial(two_steps, row()), given, given
+        )
+    for path, x in jax.tree_util.tree_leaves_with_path(result):
+        name = hasattr(x, "shape") and stands_for(path, x)
+        if name:
+            assert x.sharding.spec == like[name].spec, jax.tree_util.keystr(path)
+
+
+@SLOW
+@with_explicit_axes
+@law({"AdaptiveGradClip", "Flatten(Adam)", "Muon", "ScaleByGaLore"})
+def test_results_on_explicit_axes(row):
+    """Of those that JAX would ask where their results are to be."""
+    mesh = mesh_of(AxisType.Explicit)
+    params, grads = values(), values(1)
+    run = lambda params, grads: two_steps(row(), params, grads)[0]
+    with jax.set_mesh(mesh):
+        result = jax.jit(run)(*jax.device_put((params, grads), (shardings(mesh),) * 2))
+    assert_close(jax.device_get(result), jax.device_get(alone(row, params, grads)))
+
+
+@law()
+def test_inside_shard_map(row):
+    """Data parallelism by hand: JAX checks that all devices come to one result."""
+
+    def work(params, x):
+        grads = jax.tree.map(lambda p: jax.lax.pmean(p * x[0], "x"), params)
+        return eqx.filter(two_steps(row(), params, grads), eqx.is_array)
+
+    mapped = jax.shard_map(
+        work, mesh=mesh_of(AxisType.Auto), in_specs=(P(), P("x")), out_specs=P()
+    )
+    params, x = values(), jnp.arange(8.0)
+    jax.eval_shape(mapped, params, x)
+    if row.name not in RUN_TOO:
+        return
+    grads = jax.tree.map(lambda p: p * x.mean(), params)
+    assert_close(jax.jit(mapped)(params, x)[0], alone(row, params, grads))
+
+
+@functools.cache
+def _compiled_alone(name):
+    row = next(row for row in REGISTRY if row.name == name)
+    return jax.jit(lambda params, grads: two_steps(row(), params, grads)[0])
+
+
+def alone(row, params, grads):
+    """The parameters that one device comes to."""
+    return _compiled_alone(row.name)(params, grads)
+
+
+# What gathers whole leaves that are sharded, and why it has to.
+GATHERS = {
+    "Flatten": "one vector of all parameters is what it works on",
+    "all wrappers": "it holds a `Flatten`",
+    "GaLore": "singular vectors of a matrix need all of it",
+    "from_optax": "the zeros of Optax have nothing to do with the parameters",
+}
+
+
+@law(TELLING)
+def test_layouts_of_every_kind(row):
+    """Compiled from shapes alone, on automatic axes: sharded alike, nothing gathered."""
+    like = shardings(mesh_of(AxisType.Auto))
+    given = {
+        k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
+        for k, (shape, _) in LAYOUT.items()
+    }
+    run = lambda params, grads: eqx.filter(
+        two_steps(row(), params, grads), eqx.is_array
+    )
+    compiled = jax.jit(run).lower(given, given).compile()
+    params, grads = values(), values(1)
+    result = compiled(jax.device_put(params, like), jax.device_put(grads, like))
+    assert_close(jax.device_get(result[0]), jax.device_get(alone(row, params, grads)))
+    if any(name in row.name for name in GATHERS):
+        return
+    for path, x in jax.tree_util.tree_leaves_with_path(result):
+        name = stands_for(path, x)
+        if name:
+            assert x.sharding.is_equivalent_to(like[name], x.ndim), path
+    for one in collectives(compiled.as_text()):
+        assert one.size < SMALLEST_SPLIT, one
+
+
+ZERO1 = {
+    "ADOPT",
+    "Adafactor",
+    "DoG",
+    "GaLore",
+    "LAMB",
+    "Lookahead(nested)",
+    "MultiSteps(nested)",
+    "Muon",
+    "NovoGrad",
+    "Prodigy",
+    "SM3",
+    "ScaleByAdam",
+    "ScheduleFreeAdamW",
+}
+
+
+@law(ZERO1)
+def test_zero1_is_its_inner_transformation(row):
+    mesh = mesh_of(AxisType.Auto)
+    opt = eqopt.ZeRO1(row(), "x", mesh)
+    everywhere = NamedSharding(mesh, P())
+    params, grads = jax.device_put((values(), values(1)), everywhere)
+    run = lambda params, grads: eqx.filter(two_steps(opt, params, grads), eqx.is_array)
+    result, states = jax.jit(run)(params, grads)
+    assert_close(jax.device_get(result), jax.device_get(alone(row, params, grads)))
+    assert all(x.sharding.is_fully_replicated for x in arrays(result))
+    for x in arrays(states):
+        if x.size > 8 and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            assert x.addressable_shards[0].data.size == x.size / 8, x.shape
+
+
+def test_zero1_names_are_rows():
+    assert {row.name for row in REGISTRY} >= ZERO1 | QUICK
+    assert np.all([any(part in row.name for row in REGISTRY) for part in GATHERS])

@@ -1,0 +1,296 @@
+"""`eqopt.ZeRO1` on 8 devices: bytes per device, what is sent, and equal results."""
+
+import contextlib
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from benchmarks.scaling.collectives import collectives
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import eqopt
+
+
+DEVICES = 8
+INNER = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.1))
+# A leaf that 8 divides, one that it does not, one smaller than 8, and a scalar.
+SHAPES = {"even": (16, 24), "uneven": (13, 5), "few": (3,), "scalar": ()}
+
+
+# Before `jax.set_mesh`, explicit axes were an experiment.
+KINDS = [AxisType.Auto, AxisType.Explicit][: 1 + hasattr(jax, "set_mesh")]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def mesh(request):
+    return mesh_of(request.param)
+
+
+def mesh_of(kind=AxisType.Auto, **axes):
+    axes = axes or {"data": DEVICES}
+    return jax.make_mesh((*axes.values(),), (*axes,), axis_types=(kind,) * len(axes))
+
+
+def entered(mesh):
+    return jax.set_mesh(mesh) if mesh.explicit_axes else contextlib.nullcontext()
+
+
+def zero1(inner, mesh):
+    return eqopt.ZeRO1(inner, mesh=None if mesh.explicit_axes else mesh)
+
+
+def params_of(seed=0, shapes=SHAPES):
+    keys = jr.split(jr.key(seed), len(shapes))
+    return {k: jr.normal(key, shapes[k]) for key, k in zip(keys, shapes, strict=True)}
+
+
+def put(tree, mesh, *spec):
+    return jax.device_put(tree, NamedSharding(mesh, P(*spec)))
+
+
+def train(opt, params, grads, steps=3):
+    state = opt.init(params)
+    for _ in range(steps):
+        params, state = opt.step(grads, state, params)
+    return params, state
+
+
+def bytes_per_device(tree):
+    """The bytes of a tree that lie on each device."""
+    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+    of = lambda x, i: x.addressable_shards[i].data.nbytes
+    return [sum(of(x, i) for x in arrays) for i in range(DEVICES)]
+
+
+def assert_close(left, right):
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_result_and_bytes(mesh):
+    """As one device has it, with an eighth of the state on each of them."""
+    params, grads = params_of(), params_of(1)
+    expected, whole = jax.jit(lambda p, g: train(INNER, p, g))(params, grads)
+    opt = zero1(INNER, mesh)
+    with entered(mesh):
+        run = jax.jit(lambda p, g: (opt.init(p), *train(opt, p, g)))
+        start, result, state = run(put(params, mesh), put(grads, mesh))
+    assert_close(jax.device_get(result), jax.device_get(expected))
+    for x in jax.tree.leaves(result):
+        assert x.sharding.is_fully_replicated
+
+    share = lambda shape: max(
+        math.prod((*shape[:i], math.ceil(shape[i] / DEVICES), *shape[i + 1 :]))
+        for i in [min(range(len(shape)), key=lambda i: -(-shape[i] // 8) / shape[i])]
+    )
+    numbers = sum(share(shape) for shape in SHAPES.values() if shape)
+    scalars = sum(x.nbytes for x in jax.tree.leaves(whole) if x.ndim == 0)
+    for each in (start, state):
+        assert bytes_per_device(each) == [2 * 4 * numbers + scalars] * DEVICES
+
+
+def test_exactly_an_eighth_where_it_divides():
+    shapes = {"a": (16, 24), "b": (3, 40), "c": (64,)}
+    mesh, params = mesh_of(), params_of(shapes=shapes)
+    total = sum(x.nbytes for x in jax.tree.leaves(params))
+    opt = eqopt.ZeRO1(eqopt.Adam(0.1), mesh=mesh)
+    scalars = 3 * 4  # two counts and the learning rate
+    for state in (opt.init(put(params, mesh)), jax.jit(opt.init)(put(params, mesh))):
+        assert bytes_per_device(state) == [2 * total // DEVICES + scalars] * DEVICES
+
+
+def test_what_is_sent(mesh):
+    """The gradients are reduced and the parameters gathered, once, and nothing else."""
+    shapes = {"w": (64, 24), "v": (24, 8)}
+    params, x = params_of(shapes=shapes), jnp.ones((16, 64))
+    opt = zero1(eqopt.AdamW(0.1), mesh)
+
+    def loss(params, x):
+        return jnp.mean(jnp.tanh(x @ params["w"]) @ params["v"])
+
+    def step(params, state, x):
+        return opt.step(jax.grad(loss)(params, x), state, params)
+
+    with entered(mesh):
+        given = put(params, mesh)
+        state = jax.jit(opt.init)(given)
+        compiled = jax.jit(step, donate_argnums=(0, 1)).lower(
+            given, state, put(x, mesh, "data")
+        )
+        compiled = compiled.compile()
+    total = sum(x.nbytes for x in jax.tree.leaves(params))
+    found = collectives(compiled.as_text())
+    assert {one.kind for one in found} == {"all-reduce", "all-gather"}
+    gathered = sum(one.size for one in found if one.kind == "all-gather")
+    reduced = sum(one.size for one in found if one.kind == "all-reduce")
+    assert gathered == total
+    assert total <= reduced <= total + 64
+    # In place: of parameters and moments, a device makes none anew.
+    donated = total + bytes_per_device(state)[0]
+    assert compiled.memory_analysis().alias_size_in_bytes >= donated - 8
+
+
+@pytest.mark.slow
+def test_gradients_that_come_in_shards():
+    """A reduce-scatter, written by hand in `shard_map`, is all that is needed then."""
+    shapes = {"w": (64, 24), "v": (24, 8)}
+    mesh, params, x = (
+        mesh_of(),
+        params_of(shapes=shapes),
+        jr.normal(jr.key(2), (16, 64)),
+    )
+    opt = eqopt.ZeRO1(eqopt.AdamW(0.1), mesh=mesh)
+
+    def loss(params, x):
+        return jnp.mean(jnp.tanh(x @ params["w"]) @ params["v"])
+
+    if hasattr(jax.lax, "pcast"):
+        varying = lambda tree: jax.lax.pcast(tree, "data", to="varying")
+    else:
+        varying = lambda tree: jax.lax.pvary(tree, "data")
+
+    def of_shards(params, x):
+        local = varying(params)
+        grads = jax.grad(loss)(local, x)
+        scatter = lambda g: jax.lax.psum_scatter(g, "data", tiled=True) / DEVICES
+        return jax.tree.map(scatter, grads)
+
+    grad = jax.shard_map(
+        of_shards, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data")
+    )
+    step = jax.jit(lambda p, s, x: opt.step(grad(p, x), s, p))
+    given = put(params, mesh)
+    arguments = given, jax.jit(opt.init)(given), put(x, mesh, "data")
+    found = collectives(step.lower(*arguments).compile().as_text())
+    total = sum(x.nbytes for x in jax.tree.leaves(params))
+    assert {one.kind for one in found} == {"reduce-scatter", "all-gather"}
+    for kind in ("reduce-scatter", "all-gather"):
+        assert sum(one.size for one in found if one.kind == kind) == total
+    inner = eqopt.AdamW(0.1)
+    expected, _ = inner.step(jax.grad(loss)(params, x), inner.init(params), params)
+    assert_close(jax.device_get(step(*arguments)[0]), jax.device_get(expected))
+
+
+@pytest.mark.slow
+def test_a_mesh_of_two_axes():
+    """Parameters that another axis shards keep their shards, and so does the state."""
+    mesh = mesh_of(data=2, model=4)
+    params, grads = params_of(), params_of(1)
+    expected, _ = jax.jit(lambda p, g: train(INNER, p, g))(params, grads)
+    opt = eqopt.ZeRO1(INNER, mesh=mesh)
+    specs = {**dict.fromkeys(SHAPES, P()), "even": P(None, "model")}
+    like = {k: NamedSharding(mesh, spec) for k, spec in specs.items()}
+    run = jax.jit(lambda p, g: train(opt, p, g), out_shardings=(like, None))
+    result, state = run(*(jax.device_put(tree, like) for tree in (params, grads)))
+    assert_close(jax.device_get(result), jax.device_get(expected))
+    adam = state.inner_state[1][0]
+    assert adam.mu["even"].sharding.spec == P("data", "model")
+
+
+@pytest.mark.slow
+def test_averages_and_updates(mesh):
+    inner = eqopt.Lookahead(eqopt.Adam(0.1), 2, 0.5)
+    params, grads = params_of(), params_of(1)
+    stepped, state = jax.jit(lambda p, g: train(inner, p, g))(params, grads)
+    expected = inner.eval_params(state, stepped)
+    opt = zero1(inner, mesh)
+    with entered(mesh):
+        result = jax.jit(lambda p, g: train(opt, p, g))(
+            put(params, mesh), put(grads, mesh)
+        )
+        averaged = jax.jit(opt.eval_params)(result[1], result[0])
+    assert_close(jax.device_get(averaged), jax.device_get(expected))
+    assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(averaged))
+
+    # Updates need no parameters, and come out replicated.
+    trace, opt = eqopt.Trace(0.9), zero1(eqopt.Trace(0.9), mesh)
+    expected, _ = trace.update(grads, trace.init(params))
+    with entered(mesh):
+        updates, _ = jax.jit(lambda g, p: opt.update(g, opt.init(p)))(
+            put(grads, mesh), put(params, mesh)
+        )
+    assert_close(jax.device_get(updates), jax.device_get(expected))
+    assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(updates))
+
+
+@pytest.mark.slow
+def test_models_outside_of_jit():
+    """Step by step, on a whole model."""
+    mesh = mesh_of()
+    model = eqx.nn.MLP(3, 2, 5, 1, key=jr.key(0))
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+    inner = eqopt.Adam(0.1)
+    expected, _ = inner.step(grads, inner.init(model), model)
+    opt = eqopt.ZeRO1(inner, mesh=mesh)
+    stepped, _ = opt.step(grads, opt.init(model), model)
+    assert_close(*(eqx.filter(m, eqx.is_array) for m in (stepped, expected)))
+    assert stepped.activation is model.activation
+
+
+def test_numpy_arrays_are_parameters(mesh):
+    params, grads = {"w": np.ones((16, 2), np.float32)}, {"w": jnp.ones((16, 2))}
+    opt = zero1(eqopt.SGD(0.5, momentum=0.9), mesh)
+    with entered(mesh):
+        run = eqx.filter_jit(lambda p, g: opt.step(g, opt.init(p), p))
+        stepped, state = run(params, put(grads, mesh))
+    np.testing.assert_allclose(stepped["w"], 0.5)
+    assert state.inner_state[0].trace["w"].addressable_shards[0].data.shape == (2, 2)
+
+
+@pytest.mark.slow
+def test_types_stay(mesh):
+    """State, updates and parameters keep their types and places: one compilation."""
+    place = lambda tree: [
+        (x.shape, x.dtype, x.weak_type, x.sharding.shard_shape(x.shape))
+        for x in jax.tree.leaves(tree)
+    ]
+    to = lambda dtype, tree: jax.tree.map(lambda x: x.astype(dtype), tree)
+    opt = zero1(eqopt.MultiSteps(INNER, 2), mesh)
+    traced = eqx.debug.assert_max_traces(opt.step, max_traces=1)
+    with entered(mesh):
+        params = put(to("bfloat16", params_of()), mesh)
+        state = jax.jit(opt.init)(params)
+        before, step = place((params, state)), jax.jit(traced, donate_argnums=(1, 2))
+        for i in range(4):
+            params, state = step(put(params_of(i), mesh), state, params)
+            assert place((params, state)) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: eqopt.ZeRO1(INNER),
+            "`mesh` is None, and there is none in the context",
+        ),
+        (
+            lambda: eqopt.ZeRO1(INNER, "batch", mesh_of()),
+            r"`axis_name` is 'batch', but the mesh has the axes \('data',\)",
+        ),
+        (
+            lambda: eqopt.ZeRO1(INNER, mesh=mesh_of(AxisType.Explicit)),
+            r"`mesh` has explicit axes, \('data',\), but is not that of the context",
+        ),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make().init(params_of())
+
+
+def test_error_inside_shard_map():
+    opt, mesh = eqopt.ZeRO1(INNER), mesh_of()
+    init = jax.shard_map(opt.init, mesh=mesh, in_specs=P(), out_specs=P())
+    with pytest.raises(ValueError, match="the axis 'data' is manual here"):
+        jax.eval_shape(init, params_of())
+
+
+def test_error_of_another_model():
+    opt = eqopt.ZeRO1(eqopt.Trace(0.9), mesh=mesh_of())
+    state, other = opt.init(params_of()), params_of(shapes={"other": (3,)})
+    with pytest.raises(ValueError, match="state and the parameters of one model"):
+        opt.update(other, state, other)
