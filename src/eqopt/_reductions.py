@@ -87,6 +87,8 @@ def inner(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array
     """The same as a product of matrices, which is faster where nothing else is fused."""
     if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
         return inner(x.real, y.real) + inner(x.imag, y.imag)
+    if jax.typeof(x).sharding.mesh.explicit_axes:
+        return dot(x, y)  # which does not ask where the result is to be
     axes = tuple(range(x.ndim))
     return lax.dot_general(x, y, ((axes, axes), ((), ())), precision="highest")
 

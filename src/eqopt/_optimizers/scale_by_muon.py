@@ -3,6 +3,7 @@
 from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -170,7 +171,8 @@ class ScaleByMuon(AbstractTransformation):
         check_count(self, "ns_steps")
         check_range(self, "beta", 0, 1)
         check_range(self, "eps", 0)
-        self._rows()
+        # Without arrays: they would start JAX, which `jax.distributed` has to do first.
+        jax.eval_shape(self._rows)
         if self.preconditioning not in PRECONDITIONINGS:
             raise ValueError(
                 f"ScaleByMuon: `preconditioning` must be one of {[*PRECONDITIONINGS]}, "
