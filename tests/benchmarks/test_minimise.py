@@ -19,6 +19,9 @@ from benchmarks.minimise.runs import (
 from benchmarks import lbfgs
 
 
+pytestmark = pytest.mark.slow
+
+
 # Square roots of the values at the starting points, as MINPACK's own tests print them.
 NORMS_AT_START = {
     "Rosenbrock": 4.9193,
@@ -73,7 +76,6 @@ def test_computes_in_the_dtype_of_the_parameters(problem, dtype):
     assert value.shape == ()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("problem", more_garbow_hillstrom(), ids=by_title)
 def test_gradient(problem):
     """It is finite at the start, and that of the function."""
@@ -116,7 +118,6 @@ def results(precise):
     return found
 
 
-@pytest.mark.slow
 def test_all_minima(results):
     for problem, runs, *_ in results:
         assert runs.eqopt.is_solved is (problem.title not in UNSOLVED), problem.title
@@ -124,7 +125,6 @@ def test_all_minima(results):
             check_minimum(problem, runs.eqopt)
 
 
-@pytest.mark.slow
 def test_evaluations(results):
     ours, theirs = totals(results)
     assert ours <= 1.05 * theirs
@@ -154,7 +154,6 @@ def test_report(tmp_path):
     assert "SciPy" in (tmp_path / "new" / "picture.svg").read_text()
 
 
-@pytest.mark.slow
 def test_command(capsys):
     assert main(["--only", "Booth"]) == 0
     printed, _ = capsys.readouterr()

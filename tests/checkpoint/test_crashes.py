@@ -17,6 +17,9 @@ import pytest
 from eqopt.checkpoint import CheckpointError, load, read_metadata
 
 
+pytestmark = pytest.mark.slow
+
+
 PROGRAM = Path(__file__).parents[2] / "docs" / "examples" / "train_through_crashes.py"
 SLOW_DISK = Path(__file__).with_name("slow_disk.py")
 PATIENCE = 60  # seconds, in which something has to happen
@@ -167,7 +170,6 @@ def test_killed_twice(trainer, undisturbed):
     kill_and_finish(trainer, [while_saving, anywhere], undisturbed)
 
 
-@pytest.mark.slow
 def test_killed_25_times(tmp_path_factory, cache):
     undisturbed, trainer = (
         Trainer(tmp_path_factory.mktemp(name), 3000, cache)
@@ -177,7 +179,6 @@ def test_killed_25_times(tmp_path_factory, cache):
     kill_and_finish(trainer, moments, undisturbed.finish())
 
 
-@pytest.mark.slow
 def test_disk_full_while_training(trainer, undisturbed):
     """An error that says so and a status; after that it goes on from what there was."""
     rng = random.Random(0)

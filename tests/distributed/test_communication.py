@@ -15,6 +15,9 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import eqopt
 
 
+pytestmark = pytest.mark.slow
+
+
 ROWS, COLUMNS = 64, 256
 SHAPE = Shape(vocabulary=64, width=64, heads=8, hidden=128, layers=1, length=32)
 MATRIX = eqopt.MatrixDimensionNumbers()

@@ -42,7 +42,18 @@ def quick_compilation():
     jax.clear_caches()  # no other test is to meet what was compiled like this
 
 
-@pytest.mark.parametrize("page", [page for page, found in SNIPPETS.items() if found])
+# What everybody reads first; the other pages are in the long tail.
+FIRST = {"README.md", "docs/index.md", "docs/getting_started.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if page in FIRST else pytest.mark.slow)
+        for page, found in SNIPPETS.items()
+        if found
+    ],
+)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _run(page, [block for block in SNIPPETS[page] if not needs(block)])

@@ -12,6 +12,9 @@ import eqopt
 from eqopt.interop.optimistix import Minimiser
 
 
+pytestmark = pytest.mark.slow
+
+
 TARGET = {"a": jnp.array([1.0, -2.0]), "b": jnp.array(0.5)}
 START = {"a": jnp.zeros(2), "b": jnp.zeros(())}
 
@@ -86,7 +89,6 @@ def test_step_by_step_like_that_for_optax(name):
     close(solutions[0].value, TARGET, atol=0.2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "opt",
     [
@@ -140,7 +142,6 @@ def test_the_solution_is_what_to_evaluate_with():
     assert abs(solution.value["a"][0] - y["a"][0]) > 1e-3
 
 
-@pytest.mark.slow
 def test_a_model_with_an_auxiliary_output():
     model = eqx.nn.MLP(1, 1, 8, 1, key=jax.random.key(0))
     params, rest = eqx.partition(model, eqx.is_inexact_array)
@@ -197,7 +198,6 @@ def test_implicit_differentiation():
     np.testing.assert_allclose(jax.jacobian(minimum)(t), jnp.diag(2 * t), atol=1e-3)
 
 
-@pytest.mark.slow
 def test_derivative_with_respect_to_the_learning_rate():
     """Through the steps, where a finite difference says the same."""
 
@@ -231,7 +231,6 @@ def test_least_squares():
     np.testing.assert_allclose(solution.value, [1, -1], atol=1e-2)
 
 
-@pytest.mark.slow
 def test_vmap():
     """Over starts, over targets and over optimizers."""
     starts = jax.tree.map(lambda x: jnp.stack([x, x + 1]), START)
@@ -266,7 +265,6 @@ def test_a_new_learning_rate_compiles_nothing():
     assert not eqx.tree_equal(one.value, other.value)
 
 
-@pytest.mark.slow
 def test_small_floats():
     """In float16, with tolerances that are Python floats or float32 arrays."""
     start, target = (

@@ -16,6 +16,9 @@ from .registry import REGISTRY, TELLING
 from .subjects import arrays, assert_close
 
 
+pytestmark = pytest.mark.slow
+
+
 SLOW = pytest.mark.slow
 
 # One of each kind: by leaf, by norm, factored, by matrix, and joined.

@@ -18,6 +18,9 @@ from .registry import REGISTRY, TELLING
 from .subjects import arrays, grads_of, init, params_of, step
 
 
+pytestmark = pytest.mark.slow
+
+
 LAST = np.iinfo(np.int32).max
 
 
@@ -247,7 +250,6 @@ def test_a_million_steps(name):
 #
 
 
-@pytest.mark.slow
 def test_a_long_loop_takes_no_more_memory():
     """No array is left over, the process does not grow, nothing compiles again."""
     opt = eqopt.MultiSteps(

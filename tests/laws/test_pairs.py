@@ -15,6 +15,9 @@ from .rows.behaviour import ALONE
 from .subjects import assert_close, assert_equal, avals, grads_of, params_of
 
 
+pytestmark = pytest.mark.slow
+
+
 LABELS = {"matrix": "a", "more": ["b", None, "a"]}
 MASK = {"matrix": True, "more": [False, None, True]}
 WRAPPERS = {
@@ -56,7 +59,6 @@ def step(opt, grads, state, params):
     return opt.step(grads, state, params, value=jnp.ones(()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outer", "inner"), list(itertools.product(WRAPPERS, WRAPPERS)), ids=str
 )

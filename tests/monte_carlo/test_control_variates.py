@@ -34,6 +34,9 @@ from .problems import (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 SMOOTH = [name for name in PROBLEMS if PROBLEMS[name].is_smooth]
 JIT = eqx.filter_jit
 # A baseline that is good for none of the problems, so that its terms count.
@@ -98,7 +101,6 @@ def test_unbiased(case):
         assert_mean(WITH[case](problem, seed=1), gradient(problem), 1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("control_variate", ["baseline", "own"])
 @pytest.mark.parametrize("estimator", ["score", "measure", "uncoupled"])
 def test_unbiased_where_the_function_jumps(estimator, control_variate):
@@ -145,7 +147,6 @@ def test_delta_method_values():
     assert update_state(PARAMS, x[None], None) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (2, 2)])
 def test_delta_method_of_other_shapes(shape):
     params = (jnp.full(shape, 0.5), jnp.zeros(shape))
@@ -163,7 +164,6 @@ def test_delta_method_of_other_shapes(shape):
     np.testing.assert_allclose(found[1], jnp.full((4, *shape), 2.0), rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_delta_method_of_other_parameters():
     """A model that gives the distribution, and its gradient, exact in one sample."""
     model = eqx.nn.Linear(2, 4, key=jr.key(4))
@@ -189,7 +189,6 @@ def test_delta_method_of_other_parameters():
         np.testing.assert_allclose(a, jnp.stack([b, b]), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_delta_method_reduces_the_variance():
     """Where the function is nearly quadratic over the width of the distribution."""
     narrow = (PARAMS[0], PARAMS[1] - 2)
@@ -205,7 +204,6 @@ def test_delta_method_reduces_the_variance():
     assert with_delta < without / 20
 
 
-@pytest.mark.slow
 def test_coefficients_reduce_the_variance():
     """Where the function is far from quadratic, the delta method alone does harm."""
     without = variance(JITTED["score"]("cosine"))
@@ -213,7 +211,6 @@ def test_coefficients_reduce_the_variance():
     assert variance(WITH["score", "delta", True]("cosine")) < without
 
 
-@pytest.mark.slow
 def test_baseline_reduces_the_variance():
     function = lambda x: 10 + x @ x
     args = (score_function_jacobians, PARAMS, MultiNormalDiag)
@@ -331,7 +328,6 @@ def test_state_keeps_its_type(tmp_path):
     assert eqx.tree_equal(step(state, key), step(loaded, key))
 
 
-@pytest.mark.slow
 def test_vmap_and_scan():
     """Several runs at once, each with a state of its own."""
 
@@ -446,7 +442,6 @@ def test_control_variate_that_does_not_vary(make, estimator, eps):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_coefficients_have_samples_of_their_own():
     """On average over keys the gradient from few samples is right, too."""
     problem = PROBLEMS["cubic"]
@@ -472,7 +467,6 @@ def test_coefficients_have_samples_of_their_own():
     assert_mean(means(jr.split(jr.key(17), 10_000)), gradient("cubic"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
 def test_dtypes(dtype, x64):
     with x64():
@@ -492,7 +486,6 @@ def test_dtypes(dtype, x64):
             assert all(jnp.isfinite(j).all() for j in found)
 
 
-@pytest.mark.slow
 def test_derivative_by_the_function():
     """Of the gradient of c E[x^2], which is 2 c mu, through the control variate."""
 
@@ -512,7 +505,6 @@ def test_derivative_by_the_function():
     np.testing.assert_allclose(found, 2 * PARAMS[0], rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_models():
     """As the function, under `eqx.filter_jit`."""
     model = eqx.nn.MLP(2, "scalar", 4, 1, activation=jnp.tanh, key=jr.key(20))

@@ -118,7 +118,7 @@ WRONG = [
     (
         lambda: tree.update_infinity_moment(X, X, 0.9, -1.0),
         ValueError,
-        ["update_infinity_moment", "`eps`", "[0, inf]", "-1"],
+        ["update_infinity_moment", "`eps`", "[0, inf)", "-1"],
     ),
     (
         lambda: tree.update_infinity_moment(Z, Z, 0.9, 0.0),
