@@ -1,13 +1,24 @@
 """Settings for all tests, and fixtures that every test may use."""
 
 import contextlib
+import importlib.metadata
 import os
 
 
-# Before JAX starts: the laws on sharding need several devices.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# Before JAX starts: the laws on sharding need several devices. And most of the time goes
+# into compiling what then runs for a moment: one piece of code for a program, and the
+# older of two ways to make it, take half as long. (An XLA that does not know a flag does
+# not start.)
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+        if importlib.metadata.version("jaxlib").startswith("0.10.")
+        else "",
+    ]
 )
+
 
 import equinox.internal as eqxi
 import jax
