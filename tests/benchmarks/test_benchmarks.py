@@ -157,7 +157,7 @@ def test_table_of_gradients(tmp_path):
         "clipped-grad-transformer": "<= 2.5",
         "clipped-grad": "<= 0.02",
         "micro-grad": "<= 0.2",
-        "ctc": "<= 1.0",
+        "ctc": "<= 1",
         "micro-value-and-grad-mlp": "<= 1.15",
         "micro-value-and-grad-cnn": "<= 1.15",
     }
