@@ -49,7 +49,7 @@ def _is_ours(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
     return (
         dtype == jnp.float32
         and str(jr.key_impl(key)) == "threefry2x32"
-        and jax.config.jax_threefry_partitionable  # type: ignore, there at run time
+        and jax.config.jax_threefry_partitionable  # type: ignore  # added at run time
         and math.prod(shape) < 2**32
     )
 

@@ -80,7 +80,7 @@ def test_where_nothing_has_moved_the_memory_is_lost():
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_a_gradient_that_is_no_number_spoils_one_step(bad):
     opt, params = eqopt.ScaleByLBFGS(2), jnp.array([0.3, -0.2])
-    state = opt.init(params)
+    state, updates = opt.init(params), params
     for i in range(4):
         grads = jax.grad(quadratic)(params)
         grads = grads * bad if i == 1 else grads
