@@ -103,6 +103,7 @@ TABLE = (
         "MultiSteps(Muon, 8), 48 matrices of 256 x 256: a mini-step",
         stepping(MULTI_STEPS_MUON, period=8, leaves=square_leaves),
         ratio=0.2,
+        temporary=0.2,
     ),
     Case(
         "apply-if-finite",
@@ -143,6 +144,7 @@ TABLE = (
         "Muon, 48 matrices of 256 x 256: a step",
         stepping(MUON, leaves=square_leaves),
         ratio=0.95,
+        temporary=0.2,
     ),
     Case(
         "muon-compile",

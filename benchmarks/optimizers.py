@@ -81,7 +81,7 @@ OPTIMIZERS = {
     "MADGRAD": Contestant(eqopt.MADGRAD, contrib.madgrad),
     "MoMo": Contestant(eqopt.MoMo, contrib.momo, temporary=None),
     "MoMoAdam": Contestant(eqopt.MoMoAdam, contrib.momo_adam, temporary=None),
-    "Muon": Contestant(eqopt.Muon, contrib.muon, temporary=None),
+    "Muon": Contestant(eqopt.Muon, contrib.muon, temporary=0.2),
     "NAdam": Contestant(eqopt.NAdam, optax.nadam),
     "NAdamW": Contestant(eqopt.NAdamW, optax.nadamw),
     "NoisySGD": Contestant(

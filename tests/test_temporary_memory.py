@@ -111,9 +111,36 @@ def test_building_blocks(block, most):
     assert temporary(eqopt.Chain(block, eqopt.SGD(0.1))) < most
 
 
-def test_muon():
-    """Little more than the orthogonal matrices; none of the intermediate ones."""
-    assert temporary(eqopt.Muon(0.1), leaves=12, shape=(128, 128)) < 2
+MUON = eqopt.Muon(0.1, weight_decay=0.1)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.MultiSteps(MUON, 8),
+        pytest.param(MUON, marks=SLOW),
+        pytest.param(
+            eqopt.Muon(0.1, nesterov=False, preconditioning="aol"), marks=SLOW
+        ),
+        pytest.param(eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), MUON), marks=SLOW),
+        pytest.param(eqopt.ApplyIfFinite(MUON, 5), marks=SLOW),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (128, 128),
+        pytest.param((128, 300), marks=SLOW),
+        pytest.param((300, 128), marks=SLOW),
+    ],
+    ids=str,
+)
+def test_muon(opt, shape):
+    """Two for each of the four that are under way, however many there are."""
+    for leaves in (12, 24):
+        assert temporary(opt, leaves=leaves, shape=shape) < 8.5 / leaves
 
 
 ADAMW = eqopt.AdamW(0.1)

@@ -36,6 +36,7 @@ TARGETS = {
     "multi-steps/memory": "< 1 %",
     "multi-steps-update": "<= 0.5",
     "multi-steps-muon": "<= 0.2",
+    "multi-steps-muon/memory": "< 20 %",
     "apply-if-finite": "<= 0.6",
     "apply-if-finite/memory": "< 5 %",
     "lookahead": "<= 0.6",
@@ -45,6 +46,7 @@ TARGETS = {
     "flatten": "<= 1",
     "flatten-compile": "<= 1",
     "muon": "<= 0.95",
+    "muon/memory": "< 20 %",
     "muon-compile": "<= 0.4",
     "lbfgs": "<= 1",
     "lbfgs/memory": "< 610 %",
@@ -120,6 +122,7 @@ def test_table(run):
     assert report["machine"]["cpu"] in lines[-1]
 
 
+@pytest.mark.slow
 def test_only_and_markdown(tmp_path, capsys):
     output = tmp_path / "benchmarks.json"
     chosen = ["--only=momentum", "--only=Adam", "--size=20000", "--rounds=1"]

@@ -1,5 +1,7 @@
 """What the laws and the comparison with Optax do not say of Muon."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -67,9 +69,16 @@ def test_together_is_alone(limit, monkeypatch):
 
     def alone(stacks):
         sizes.append([x.shape for x in stacks])
-        rows, eps = jnp.array([STANDARD]), jnp.asarray(1e-8)
-        orthogonalize = newton_schulz.newton_schulz
-        return [orthogonalize(x, rows, eps, "frobenius", True) for x in stacks]
+        iterate = functools.partial(
+            newton_schulz.newton_schulz,
+            turn=jnp.asarray(1),
+            coefficients=jnp.array(STANDARD),
+            steps=1,
+            eps=jnp.asarray(1e-8),
+            preconditioning="frobenius",
+            adaptive=True,
+        )
+        return [iterate(x)[0] for x in stacks]
 
     together = newton_schulz.in_batches(alone, stacks)
     for a, b in zip(together, alone(stacks), strict=True):

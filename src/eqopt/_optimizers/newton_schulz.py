@@ -2,34 +2,63 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float, Inexact, Int
 
 from ..numerics import abs_sq, safe_sqrt
 
 
-@functools.partial(jax.jit, static_argnames=("preconditioning", "adaptive"))
-def orthogonalize(
-    stacks: list[Inexact[Array, "_ _ _"]],
-    coefficients: Float[Array, "steps 3"],
-    eps: Float[Array, ""],
-    preconditioning: str,
-    adaptive: bool,
-) -> list[Inexact[Array, "_ _ _"]]:
-    """`newton_schulz` of several stacks of matrices, each with its short side first."""
+Turn: TypeAlias = Int[Array, ""]  # a number that is never negative; see `await_turn`
+Iterate: TypeAlias = Callable[[Array, Turn], tuple[Array, Turn]]
 
-    alone = lambda stacks: [
-        newton_schulz(x, coefficients, eps, preconditioning, adaptive) for x in stacks
-    ]
-    # An accelerator takes equal shapes all at once. A CPU takes them leaf by leaf: for 48
+# How many matrices a CPU has under way. To take one after the other would need even less
+# memory; but small ones do not keep many cores busy, and to wait is more to compile.
+_AT_A_TIME = 4
+
+
+def orthogonalize(
+    stacks: list[Callable[[Turn], Array]], iterate: Iterate, turn: Turn
+) -> list[Array]:
+    """`iterate`, which is `newton_schulz`, of several stacks of matrices.
+
+    **Arguments:**
+
+    - `stacks`: functions that make them, each with its short side first, in its turn.
+    - `turn`: the first one: any number that is not known before the program runs.
+    """
+
+    def in_turn() -> list[Array]:
+        now, results = turn, []
+        for i, stack in enumerate(stacks, 1):
+            result, after = iterate(stack(now), now)
+            results.append(result)
+            if i % _AT_A_TIME == 0:
+                now = after
+        return results
+
+    def together() -> list[Array]:
+        alone = lambda stacks: [iterate(stack, turn)[0] for stack in stacks]
+        return in_batches(alone, [stack(turn) for stack in stacks])
+
+    # An accelerator takes equal shapes all at once. A CPU takes leaves in turn: for 48
     # matrices of 256 x 256, stacking was slower by a tenth, took two times as long to
     # compile (each slice from another place is another kernel) and 3 times the memory.
-    return lax.platform_dependent(
-        stacks, cpu=alone, default=functools.partial(in_batches, alone)
-    )
+    return lax.platform_dependent(cpu=in_turn, default=together)
+
+
+def await_turn(turn: Turn, x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    """`x`, read once there is `turn`.
+
+    XLA on a CPU starts whatever waits for nothing, and so would keep what all matrices
+    need at the same time. It heeds no `lax.optimization_barrier` there, but does not know
+    that `turn`, which each step of an iteration halves, cannot be negative. (`after` of
+    equations does this with an array of the shape of `x`; a number has no shards.)
+    """
+    return jnp.where(turn < 0, 0, x)
 
 
 def in_batches(fn: Callable[[list], list], stacks: list) -> list:
@@ -64,48 +93,67 @@ def _batches(stacks: list) -> Iterator[list[int]]:
         yield batch
 
 
-@functools.partial(jax.jit, static_argnames=("preconditioning", "adaptive"))
+@functools.partial(jax.jit, static_argnames=("steps", "preconditioning", "adaptive"))
 def newton_schulz(
     stack: Inexact[Array, "stack rows columns"],
-    coefficients: Float[Array, "steps 3"],
+    turn: Turn,
+    *,
+    coefficients: Float[Array, "*steps 3"],
+    steps: int,
     eps: Float[Array, ""],
     preconditioning: str,
     adaptive: bool,
-) -> Inexact[Array, "stack rows columns"]:
+) -> tuple[Inexact[Array, "stack rows columns"], Turn]:
+    """The matrices, made orthogonal, and the turn of the next ones.
+
+    `coefficients` are those of all `steps`, or have a row for each.
+    """
     if stack.size == 0:
-        return stack
+        return stack, turn
     dtype, real = stack.dtype, jnp.finfo(stack.dtype).dtype
     fn = functools.partial(
         _newton_schulz,
+        turn=turn,
         coefficients=coefficients.astype(real).astype(dtype),
+        steps=steps,
         eps=eps.astype(real),
         preconditioning=preconditioning,
         adaptive=adaptive,
     )
-    return fn(stack[0])[None] if len(stack) == 1 else jax.vmap(fn)(stack)
+    if len(stack) == 1:
+        result, turn = fn(stack[0])
+        return result[None], turn
+    return jax.vmap(fn, out_axes=(0, None))(stack)
 
 
-def _newton_schulz(x, coefficients, eps, preconditioning, adaptive):
-    r"""$X \leftarrow (a I + b A + c A^2)\, X$ with $A = X X^*$, for each row $(a, b, c)$.
+def _newton_schulz(x, turn, coefficients, steps, eps, preconditioning, adaptive):
+    r"""$X \leftarrow (a I + b A + c A^2)\, X$ with $A = X X^*$, in each step.
 
     A zero matrix stays zero.
     """
 
-    def step(x, row):
-        a, b, c = row
-        gram = _gram(x)
-        return a * x + (b * gram + c * (gram @ gram)) @ x, None
+    # One row for all steps need not be looked up, which is less to compile.
+    is_one = coefficients.ndim == 1
+    fixed, rows = (tuple(coefficients), None) if is_one else (None, coefficients)
 
-    norm = safe_sqrt(jnp.sum(abs_sq(x)))
-    start = x / jnp.where(norm > 0, norm + eps, 1).astype(x.dtype)
+    def step(carry, row):
+        x, turn = carry
+        a, b, c = fixed or row
+        gram = _gram(x)
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+        return (x, turn >> 1), None
+
+    squares = jnp.sum(abs_sq(x))
+    norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
+    start = x / (norm + eps).astype(x.dtype)
     if preconditioning != "frobenius":
         squares = SQUARED_SCALES[preconditioning](_gram(start))
         start *= lax.rsqrt(jnp.where(squares > 0, squares, 1)).astype(x.dtype)
     # A loop is compiled once, not once per step.
-    result, _ = lax.scan(step, start, coefficients)
+    (result, turn), _ = lax.scan(step, (start, turn), rows, steps if is_one else None)
     if adaptive:
         result *= jnp.sum((jnp.conj(x) * result).real).astype(x.dtype)
-    return result
+    return result, turn
 
 
 def _gram(x):

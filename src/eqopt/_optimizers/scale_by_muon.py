@@ -1,5 +1,6 @@
 """Momentum, made orthogonal: the heart of Muon."""
 
+import functools
 from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from .._dimension_numbers import (
     resolve_dimension_numbers,
     to_matrices,
 )
-from .._equations import equation
+from .._equations import compute_dtype, equation
 from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import flatten_updates, is_none
 from .._pipeline import Leafwise, Pipeline
@@ -28,7 +29,7 @@ from .._types import Hyperparameter, Params, Updates
 from ..numerics import bias_correction, common_dtype, safe_increment
 from ..tree import zeros_like
 from .moments import unbiased
-from .newton_schulz import PRECONDITIONINGS, orthogonalize
+from .newton_schulz import PRECONDITIONINGS, await_turn, newton_schulz, orthogonalize
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray
@@ -67,12 +68,9 @@ def momentum(
     mu: Inexact[Array, "*leaf"],
     *,
     beta: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    g_correction: Float[Array, ""],
-    nesterov: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
     mu = beta * mu + (1 - beta) * g
-    return unbiased(mu, g, beta, mu_correction, g_correction, nesterov), mu
+    return mu, mu
 
 
 class ScaleByMuon(AbstractTransformation):
@@ -95,8 +93,9 @@ class ScaleByMuon(AbstractTransformation):
     zero. Matrices in a stack, such as those of layers made with `eqx.filter_vmap`, are
     transformed each by itself. What is no matrix passes unchanged, without state.
 
-    The iteration runs in at least float32. On a CPU it takes the leaves one by one;
-    elsewhere, matrices of one shape are taken together.
+    The iteration runs in at least float32. On a CPU it takes four leaves at a time, so
+    that a step of many needs memory for few; elsewhere, matrices of one shape are taken
+    together.
 
     **Arguments:**
 
@@ -172,14 +171,14 @@ class ScaleByMuon(AbstractTransformation):
         check_range(self, "beta", 0, 1)
         check_range(self, "eps", 0)
         # Without arrays: they would start JAX, which `jax.distributed` has to do first.
-        jax.eval_shape(self._rows)
+        jax.eval_shape(self._coefficients)
         if self.preconditioning not in PRECONDITIONINGS:
             raise ValueError(
                 f"ScaleByMuon: `preconditioning` must be one of {[*PRECONDITIONINGS]}, "
                 f"but is {self.preconditioning!r}."
             )
 
-    def _rows(self) -> Float[Array, "steps 3"]:
+    def _coefficients(self) -> Float[Array, "*steps 3"]:
         coefficients = self.ns_coeffs
         if isinstance(coefficients, str):
             if coefficients not in _PRESETS:
@@ -194,7 +193,7 @@ class ScaleByMuon(AbstractTransformation):
                 "ScaleByMuon: `ns_coeffs` must have shape (3,), or (steps, 3) for a row "
                 f"per step, but has shape {rows.shape}."
             )
-        return rows if rows.ndim == 2 else jnp.tile(rows, (self.ns_steps, 1))
+        return rows
 
     def init(self, params: Params) -> ScaleByMuonState:
         matrices = _only_matrices(self.weight_dimension_numbers, params)
@@ -225,40 +224,66 @@ class ScaleByMuon(AbstractTransformation):
             None if a is None else g.astype(common_dtype(g.dtype, jnp.float32))
             for g, a in zip(leaves, axes, strict=True)
         ]
-        mu_hat, state = self._momentum(treedef.unflatten(wide), state)
-        short = [
-            (i, a.short_side_first(leaves[i].shape))
+        pipeline = Pipeline(treedef.unflatten(wide), None, {})
+        count = safe_increment(state.count)
+        new_state = ScaleByMuonState(count, state.mu)
+        leafwise = Leafwise(momentum, new_state, {"beta": self.beta})
+        promise = pipeline.push("ScaleByMuon", leafwise)
+        mu = treedef.flatten_up_to(pipeline.flush())
+        short = {
+            i: a.short_side_first(leaves[i].shape)
             for i, a in enumerate(axes)
             if a is not None
-        ]
-        columns = treedef.flatten_up_to(mu_hat)
-        orthogonal = orthogonalize(
-            [to_matrices(columns[i], a) for i, a in short],
-            self._rows(),
-            jnp.asarray(self.eps, float),
-            self.preconditioning,
-            self.adaptive,
+        }
+        orthogonal = _orthogonal(
+            [wide[i] for i in short],
+            [mu[i] for i in short],
+            tuple(short.values()),
+            self._corrections(count),
+            count,
+            nesterov=self.nesterov,
+            coefficients=self._coefficients(),
+            steps=self.ns_steps,
+            eps=jnp.asarray(self.eps, float),
+            preconditioning=self.preconditioning,
+            adaptive=self.adaptive,
         )
-        for (i, a), matrices in zip(short, orthogonal, strict=True):
-            g = leaves[i]
-            leaves[i] = from_matrices(matrices, a, g).astype(g.dtype)
-        return treedef.unflatten(leaves), state
+        for i, x in zip(short, orthogonal, strict=True):
+            leaves[i] = x.astype(leaves[i].dtype)
+        return treedef.unflatten(leaves), promise()
 
-    def _momentum(
-        self, updates: Updates, state: ScaleByMuonState
-    ) -> tuple[Updates, ScaleByMuonState]:
-        count = safe_increment(state.count)
+    def _corrections(self, count: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
         mu_count = safe_increment(count) if self.nesterov else count
-        shared = {
-            "beta": self.beta,
+        return {
+            "b1": jnp.asarray(self.beta, float),
             "mu_correction": bias_correction(self.beta, mu_count),
             "g_correction": bias_correction(self.beta, count),
-            "nesterov": self.nesterov,
         }
-        pipeline = Pipeline(updates, None, {})
-        new_state = ScaleByMuonState(count, state.mu)
-        promise = pipeline.push("ScaleByMuon", Leafwise(momentum, new_state, shared))
-        return pipeline.flush(), promise()
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("axes", "nesterov", "steps", "preconditioning", "adaptive"),
+)
+def _orthogonal(gs, mus, axes, shared, turn, nesterov, **kwargs):
+    """What `ScaleByMuon` makes of the matrices among the updates."""
+    stacks = [
+        functools.partial(_mu_hat, *leaf, shared=shared, nesterov=nesterov)
+        for leaf in zip(axes, gs, mus, strict=True)
+    ]
+    iterate = functools.partial(newton_schulz, **kwargs)
+    results = orthogonalize(stacks, iterate, turn)
+    return [from_matrices(x, a, g) for x, a, g in zip(results, axes, gs, strict=True)]
+
+
+@functools.partial(jax.jit, static_argnames=("axes", "nesterov"))
+def _mu_hat(axes, g, mu, turn, shared, nesterov):
+    real = compute_dtype(g)
+    shared = {k: x.astype(real) for k, x in shared.items()}
+    # The numbers are real, also for complex matrices.
+    with jax.numpy_dtype_promotion("standard"):
+        mu_hat = unbiased(await_turn(turn, mu), g, **shared, nesterov=nesterov)
+    return to_matrices(mu_hat, axes)
 
 
 def _only_matrices(numbers: DimensionNumbers | None, params: Params) -> Params:
