@@ -11,6 +11,11 @@ from ._leaves import map_parameters, parameters
 from ._types import Key
 
 
+def as_key(key: Key) -> Any:
+    """`key`, or the typed key of a seed."""
+    return jr.key(key) if isinstance(key, int) else key
+
+
 def key_data(key: Key) -> UInt32[Array, "*key"]:
     """What a state holds of `key`: its bits, in a buffer of its own.
 

@@ -221,6 +221,7 @@ def test_evaluation_parameters():
     assert (opt.eval_params(state, stepped) == 1).all()
 
 
+@pytest.mark.slow
 def test_a_call_in_between_takes_no_memory():
     """Beyond what its own examples amount to, with parameters and state donated.
 

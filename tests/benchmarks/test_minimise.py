@@ -108,24 +108,15 @@ def test_one_problem():
     assert runs.eqopt.steps < runs.eqopt.evaluations
 
 
-@pytest.fixture(scope="module")
-def results(precise):
-    found = []
+def test_all_problems(precise):
+    results = []
     for problem in problems():
         runs = minimise(problem, jnp.float64)
-        of_many = medians(problem) if is_decided_by_rounding(runs) else None
-        found.append(Result(problem, runs, runs, of_many))
-    return found
-
-
-def test_all_minima(results):
-    for problem, runs, *_ in results:
         assert runs.eqopt.is_solved is (problem.title not in UNSOLVED), problem.title
         if problem.minima:
             check_minimum(problem, runs.eqopt)
-
-
-def test_evaluations(results):
+        of_many = medians(problem) if is_decided_by_rounding(runs) else None
+        results.append(Result(problem, runs, runs, of_many))
     ours, theirs = totals(results)
     assert ours <= 1.05 * theirs
 

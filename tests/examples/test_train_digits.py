@@ -83,6 +83,7 @@ def assert_is_picture(path):
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
 
 
+@pytest.mark.slow
 def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
     assert_learned(script, tmp_path, capsys)
 

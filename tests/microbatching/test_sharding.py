@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 
 SCRIPT = """
 import functools as ft
@@ -167,6 +169,7 @@ for axis_type in (AxisType.Auto, AxisType.Explicit)[: 1 + explicit]:
 """
 
 
+@pytest.mark.slow
 def test_eight_devices():
     flags = os.environ.get("XLA_FLAGS", "")
     flags += " --xla_force_host_platform_device_count=8"

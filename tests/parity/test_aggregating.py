@@ -74,6 +74,7 @@ def test_mean_and_variance(steps, decay, axes, batch, at):
                 same(here.sum_sq_diff_grads, there.sum_sq_diff_grads)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     shapes=st.lists(

@@ -36,6 +36,7 @@ def _assert_mean(fun, expected, count=200):
     assert (error < 4 * jnp.std(samples, axis=0) / count**0.5 + 1e-6).all()
 
 
+@pytest.mark.slow
 @baselines
 def test_argmax_becomes_softmax(use_baseline):
     soft = make_perturbed_fun(_one_hot, 50, SIGMA, use_baseline=use_baseline)
@@ -45,6 +46,7 @@ def test_argmax_becomes_softmax(use_baseline):
     _assert_mean(lambda key: jacobian(key, X), jax.jacobian(softmax)(X))
 
 
+@pytest.mark.slow
 @baselines
 def test_step_becomes_the_normal_distribution_function(use_baseline):
     def smooth(key, x, sigma):

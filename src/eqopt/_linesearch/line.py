@@ -49,12 +49,6 @@ class Line(eqx.Module):
     slope: Float[Array, ""]
     grad: Updates
 
-    def model(self, step_size: Float[Array, ""]) -> Params:
-        """The parameters there, just as `step` computes them."""
-        pipeline = Pipeline(self.direction, self.params, {})
-        pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
-        return pipeline.apply()
-
     def value_at(self, step_size: Float[Array, ""]) -> Float[Array, ""]:
         return self.loss(self._moved(step_size)).astype(self.value.dtype)
 
@@ -80,7 +74,10 @@ class Line(eqx.Module):
         return lax.stop_gradient(jnp.asarray(x).astype(self.value.dtype))
 
     def _moved(self, step_size: Float[Array, ""]) -> PyTree:
-        return restrict(self.model(step_size), self.grad)
+        """The parameters there, just as `step` computes them."""
+        pipeline = Pipeline(self.direction, self.params, {})
+        pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
+        return restrict(pipeline.apply(), self.grad)
 
 
 def make_line(

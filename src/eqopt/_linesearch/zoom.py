@@ -191,7 +191,9 @@ class ScaleByZoomLinesearch(AbstractFused):
             jnp.ones((), dtype),
             infinity,
             zeros_like(params),
-            ZoomLinesearchInfo(jnp.zeros((), jnp.int32), infinity, infinity),
+            ZoomLinesearchInfo(
+                jnp.zeros((), jnp.int32), jnp.copy(infinity), jnp.copy(infinity)
+            ),
         )
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:

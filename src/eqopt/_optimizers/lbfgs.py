@@ -201,14 +201,15 @@ def _preconditioned(
         beta = rho[i] * _inner(at(y_memory, i), r)
         return _plus(r, alpha - beta, at(s_memory, i)), None
 
-    q, alphas = lax.scan(back, widen(g, real), order)
+    wide = widen(g, real)
+    q, alphas = lax.scan(back, wide, order)
     if scales:
         latest = order[jnp.argmax(rho[order] > 0)]
         # What was stored just now is at hand. To read it from the memory, XLA on a CPU
         # would make a copy of all of that first.
         before = lambda memory: _inner(at(memory, latest), at(memory, latest))
         yy = lax.cond(is_good, lambda _: yy, before, y_memory)
-        gamma = _gamma(rho[latest], yy, widen(g, real))
+        gamma = _gamma(rho[latest], yy, wide)
         q = _times(gamma, q)
     r, _ = lax.scan(forth, q, (order, alphas), reverse=True)
     new = [x.astype(like.dtype) for x, like in zip(r, g, strict=True)]

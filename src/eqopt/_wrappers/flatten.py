@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Inexact
+from jaxtyping import Array, Inexact, PyTree
 
 from .._explicit import sharded_like, unsharded
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
@@ -57,9 +57,7 @@ class Flatten(AbstractTransformation):
             old = _matching(updates, leaves, treedef, params)
             flat_params, extra = _joined(old), _of_vector(extra, updates, old, params)
         flat, state = self.inner.update(_joined(given), state, flat_params, **extra)
-        parts = iter(_parted(flat, given))
-        new = [None if leaf is None else next(parts) for leaf in leaves]
-        return treedef.unflatten(new), state
+        return _unflatten(flat, given, leaves, treedef), state
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
@@ -69,9 +67,7 @@ class Flatten(AbstractTransformation):
         old = _matching(grads, leaves, treedef, params)
         extra = _of_vector(extra, grads, old, params)
         flat, state = self.inner.step(_joined(given), state, _joined(old), **extra)
-        parts = iter(_parted(flat, old))
-        new = [None if leaf is None else next(parts) for leaf in leaves]
-        return eqx.combine(treedef.unflatten(new), params), state
+        return eqx.combine(_unflatten(flat, old, leaves, treedef), params), state
 
     def eval_params(self, state: State, params: Params) -> Params:
         leaves, treedef = jtu.tree_flatten(parameters(params))
@@ -102,15 +98,21 @@ def _of_vector(
         leaves, treedef = flatten_updates(updates)
 
         def of_vector(flat):
-            parts = iter(_parted(flat, old))
-            new = [None if leaf is None else next(parts) for leaf in leaves]
-            return value_fn(eqx.combine(treedef.unflatten(new), params))
+            return value_fn(eqx.combine(_unflatten(flat, old, leaves, treedef), params))
 
         extra = {**extra, "value_fn": of_vector}
     if grad is not None:
         part = restrict(grad, updates, "grad")
         extra = {**extra, "grad": _joined(jtu.tree_leaves(part))}
     return extra
+
+
+def _unflatten(
+    flat: Inexact[Array, " size"], like: list, leaves: list, treedef: Any
+) -> PyTree:
+    """The tree whose arrays, shaped as `like`, stand where `leaves` has no `None`."""
+    parts = iter(_parted(flat, like))
+    return treedef.unflatten(None if leaf is None else next(parts) for leaf in leaves)
 
 
 def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Inexact, Int, PyTree
 
 from .._leaves import disagreement, parameters
+from .._random import as_key
 from .._types import Key, RealScalarLike
 from ..numerics import common_dtype
 from ..tree import norm
@@ -114,7 +115,7 @@ def _of_matrix(matrix, start, num_iters, tolerance, precision):
 
 
 def _random(matrix, key):
-    key = jr.key(key) if isinstance(key, int) else key
+    key = as_key(key)
     real = jnp.finfo(common_dtype(matrix.dtype, jnp.float32)).dtype
     draw = lambda key: jr.uniform(key, matrix.shape[:1], real, -1, 1)
     if not jnp.iscomplexobj(matrix):

@@ -12,12 +12,9 @@ from jaxtyping import Array, PyTree
 
 from .._checks import check_integer
 from .._leaves import parameters
+from .._random import as_key
 from .._types import Key
 from ..numerics import common_dtype
-
-
-def as_key(key: Key) -> Any:
-    return jr.key(key) if isinstance(key, int) else key
 
 
 def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:

@@ -13,10 +13,11 @@ from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
 from .._leaves import disagreement
+from .._random import as_key
 from .._types import Key, RealScalarLike
 from ..linear_algebra._arguments import check_scalar
 from ..numerics import common_dtype
-from ._arguments import as_key, build, real_number, real_parameters, sample_keys
+from ._arguments import build, real_number, real_parameters, sample_keys
 
 
 def control_variates_jacobians(

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._random import as_key
 from .._types import Key
 from ..numerics import common_dtype
 
@@ -102,8 +103,8 @@ class MultiNormalDiag(AbstractDistribution):
         An array of shape `(*sample_shape, *loc.shape)`, computed in at least float32, in
         the dtype to which those of the parameters promote.
         """
-        loc, scale = self._wide()
-        key = jr.key(key) if isinstance(key, int) else key
+        loc, scale = self.wide()
+        key = as_key(key)
         shape = (*sample_shape, *loc.shape)
         noise = jr.normal(key, shape, loc.dtype)
         x = jnp.broadcast_to(loc, shape) + jnp.broadcast_to(scale, shape) * noise
@@ -124,7 +125,7 @@ class MultiNormalDiag(AbstractDistribution):
 
         A `ValueError` if the last axes of `x` are not those of `loc`.
         """
-        loc, scale = self._wide()
+        loc, scale = self.wide()
         shape, split = np.shape(x), np.ndim(x) - loc.ndim
         if split < 0 or shape[split:] != loc.shape:
             raise ValueError(
@@ -162,10 +163,10 @@ class MultiNormalDiag(AbstractDistribution):
         variances = jnp.exp(2 * self.log_scale)
         return jnp.diag(variances.ravel()).reshape(variances.shape * 2)
 
-    def _wide(self):
-        """`loc` and `scale` in the dtype to compute in."""
+    def wide(self) -> tuple[Array, Array]:
+        """$\\mu$ and $\\sigma$ in the dtype to compute in, at least float32."""
         dtype = common_dtype(self.loc.dtype, self.log_scale.dtype, jnp.float32)
-        return self.loc.astype(dtype), jnp.exp(self.log_scale.astype(dtype))
+        return jnp.asarray(self.loc, dtype), jnp.exp(self.log_scale.astype(dtype))
 
 
 def normal(owner: str, name: str, must: str, dist: Any) -> MultiNormalDiag:

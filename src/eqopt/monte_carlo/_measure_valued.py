@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PyTree
 
+from .._random import as_key
 from .._types import Key
 from ..numerics import common_dtype
-from ._arguments import as_key, build, real_function, real_parameters, sample_keys
+from ._arguments import build, real_function, real_parameters, sample_keys
 from ._distribution import MultiNormalDiag, normal
 
 
@@ -206,8 +207,7 @@ def _maxwell_pair(key, shape, dtype, coupling):
 def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
     value = real_function(owner, function)
     narrow = common_dtype(dist.loc.dtype, dist.log_scale.dtype)
-    dtype = common_dtype(narrow, jnp.float32)
-    loc, scale = dist.loc.astype(dtype), jnp.exp(dist.log_scale.astype(dtype))
+    loc, scale = dist.wide()
 
     def values(x: Array, z: Array) -> Array:
         """`function` at `x` with one component at a time replaced by that for `z`."""
@@ -220,7 +220,7 @@ def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
     def jacobian(key: Any) -> Array:
         shared_key, pair_key = jr.split(key)
         x = dist.sample(shared_key)
-        plus, minus, weight = pair(pair_key, x.shape, dtype, coupling)
+        plus, minus, weight = pair(pair_key, x.shape, loc.dtype, coupling)
         difference = values(x, plus) - values(x, minus)
         return (weight * difference / scale.astype(difference.dtype)).astype(narrow)
 

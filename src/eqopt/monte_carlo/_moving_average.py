@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._checks import check_interval
 from .._types import RealScalarLike
 from ..numerics import common_dtype, safe_increment
 from ._arguments import real_function
@@ -170,5 +170,4 @@ def _check_decay(owner: str, decay: Any) -> None:
             f"{owner}: `decay` must be a number or a 0-d array, but has shape "
             f"{np.shape(decay)}."
         )
-    if not isinstance(decay, Tracer) and not 0 <= np.asarray(decay) <= 1:
-        raise ValueError(f"{owner}: `decay` must be in [0, 1], but is {decay}.")
+    check_interval(owner, "decay", decay, 0, 1)

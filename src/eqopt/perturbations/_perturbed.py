@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._checks import check_integer, check_interval
 from .._leaves import parameters
-from .._random import split_like
+from .._random import as_key, split_like
 from .._types import Key, RealScalarLike
 from ..numerics import common_dtype
 from ._noise import Gumbel
@@ -91,7 +91,7 @@ def make_perturbed_fun(
     def perturbed(key: Key, x: PyTree) -> PyTree:
         arrays = parameters(x)
         _check_argument(arrays)
-        key = jr.key(key) if isinstance(key, int) else key
+        key = as_key(key)
         fixed = lax.stop_gradient(arrays)
         value = lambda shifted: _real(fun(eqx.combine(shifted, x)))
         baseline = jtu.tree_map(_finite, value(fixed)) if use_baseline else None

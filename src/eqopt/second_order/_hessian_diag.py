@@ -12,6 +12,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._checks import check_integer
 from .._leaves import parameters
+from .._random import as_key
 from .._types import Key, Params, Updates
 from ..numerics import common_dtype
 from ._hutchinson import hutchinson
@@ -103,8 +104,7 @@ def hessian_diag(
             "for its random signs, but `key` is None. Pass a seed or a key of "
             "`jax.random`, another one in each step."
         )
-    key = jr.key(key) if isinstance(key, int) else key
-    return _estimate(value, arrays, jr.split(key, num_samples))
+    return _estimate(value, arrays, jr.split(as_key(key), num_samples))
 
 
 def _exact(value: Callable[[PyTree], Any], arrays: PyTree, batch_size: int) -> PyTree:

@@ -12,7 +12,7 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import DTypeLike, PyTree
 
 from .._leaves import is_none, is_parameter, keystr
-from .._random import split_like
+from .._random import as_key, split_like
 from .._types import Key
 from ._like import _dtype_for
 from ._together import own_dtype
@@ -34,7 +34,7 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
     the arrays, of the kind of `rng_key` (typed ones for a seed), and do not depend on
     shapes and dtypes.
     """
-    return split_like(_as_key(rng_key), target_tree)
+    return split_like(as_key(rng_key), target_tree)
 
 
 def random_like(
@@ -69,7 +69,7 @@ def random_like(
 
     A `ValueError` that names the key path if the sampler gives another shape.
     """
-    keys = split_like(_as_key(rng_key), target_tree)
+    keys = split_like(as_key(rng_key), target_tree)
     leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_none)
     new: list = [None] * len(leaves)
     for i, (x, key) in enumerate(zip(leaves, treedef.flatten_up_to(keys), strict=True)):
@@ -83,10 +83,6 @@ def random_like(
                 )
             new[i] = _sharded_like(x, sample)
     return treedef.unflatten(new)
-
-
-def _as_key(key: Key) -> Any:
-    return jr.key(key) if isinstance(key, int) else key
 
 
 def _sharded_like(x: Any, sample: Any) -> Any:
