@@ -92,12 +92,13 @@ def test_arrays_of_ones_own():
 @pytest.mark.parametrize(
     ("shape", "numbers", "matrices"),
     [
-        ((2, 3), Numbers(), (1, 2, 3)),
-        ((2, 3), Numbers(-1, -2), (1, 3, 2)),
+        ((2, 3), Numbers(), (2, 3)),
+        ((2, 3), Numbers(-1, -2), (3, 2)),
         ((7, 2, 3), LINEAR, (7, 3, 2)),
         ((7, 2, 3, 4, 5), Numbers((-3, -2, -1), -4), (7, 60, 2)),
         ((2, 7, 3, 4), Numbers(0, (2, 3)), (7, 2, 12)),
-        ((0, 3), Numbers(), (1, 0, 3)),
+        ((6, 2, 3, 7), Numbers(1, 2), (6, 7, 2, 3)),
+        ((0, 3), Numbers(), (0, 3)),
     ],
 )
 def test_there_and_back(shape, numbers, matrices):
@@ -106,8 +107,8 @@ def test_there_and_back(shape, numbers, matrices):
     assert to_matrices(x, axes).shape == matrices
     assert jnp.array_equal(from_matrices(to_matrices(x, axes), axes, x), x)
     short = axes.short_side_first(shape)
-    stack, rows, columns = to_matrices(x, short).shape
-    assert stack == matrices[0] and (rows, columns) == tuple(sorted(matrices[1:]))
+    stack, sides = matrices[:-2], matrices[-2:]
+    assert to_matrices(x, short).shape == (*stack, *sorted(sides))
     assert jnp.array_equal(from_matrices(to_matrices(x, short), short, x), x)
 
 

@@ -189,14 +189,15 @@ def _axes_of(numbers, x, tree, index):
 
 def to_matrices(
     x: Inexact[Array, "*leaf"], axes: Axes
-) -> Inexact[Array, "stack reduction output"]:
+) -> Inexact[Array, "*stack reduction output"]:
     """A stack of matrices, with the reduced axes as rows and the output as columns."""
-    shape = [size(x.shape, group) for group in axes]
-    return jnp.transpose(x, sum(axes, ())).reshape(shape)
+    stack = [x.shape[axis] for axis in axes.stack]
+    sides = [size(x.shape, side) for side in (axes.reduction, axes.output)]
+    return jnp.transpose(x, sum(axes, ())).reshape(*stack, *sides)
 
 
 def from_matrices(
-    matrices: Inexact[Array, "stack reduction output"], axes: Axes, like: Any
+    matrices: Inexact[Array, "*stack reduction output"], axes: Axes, like: Any
 ) -> Inexact[Array, "*leaf"]:
     """The inverse of `to_matrices`, for an array of the shape of `like`."""
     order = sum(axes, ())

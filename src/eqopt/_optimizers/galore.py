@@ -36,8 +36,8 @@ class ScaleByGaLoreState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `inner_state`: that of the inner optimizer, for projected matrices.
-    - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), and
-        `None` in the place of what is no matrix.
+    - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
+        stack may have any number of axes, and `None` in the place of what is no matrix.
     """
 
     count: Int[Array, ""]
@@ -108,11 +108,11 @@ class ScaleByGaLore(AbstractTransformation):
         projectors: list = [None] * len(leaves)
         for i, a in self._matrices(params, None):
             matrices = to_matrices(zeros[i], a)
-            stack, short, _ = matrices.shape
-            shape = stack, short, min(self.rank, short)
+            *stack, short, _ = matrices.shape
+            shape = *stack, short, min(self.rank, short)
             projectors[i] = jnp.zeros(shape, matrices.dtype)
             # Computed, not made anew: it is sharded like the parameter then.
-            leaves[i] = _project(projectors[i], matrices, a)
+            leaves[i] = _project(projectors[i], matrices)
         return ScaleByGaLoreState(
             jnp.zeros((), jnp.int32),
             self.inner.init(treedef.unflatten(leaves)),
@@ -152,15 +152,15 @@ class ScaleByGaLore(AbstractTransformation):
             lambda: old,
         )
         low = list(leaves)
-        for i, a in axes.items():
+        for i in axes:
             projectors[i] = new[i]
-            low[i] = _project(new[i], matrices[i], a)
+            low[i] = _project(new[i], matrices[i])
         low, inner_state = self.inner.update(
             treedef.unflatten(low), state.inner_state, None, **extra
         )
         results = treedef.flatten_up_to(low)
         for i, a in axes.items():
-            u = results[i][None] if results[i].ndim == 2 else results[i]
+            u = results[i]
             back = jnp.asarray(self.scale).astype(u.dtype) * (
                 new[i].astype(u.dtype) @ u
             )
@@ -195,22 +195,20 @@ def _wide(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
 
 
 def _subspace(
-    matrices: Inexact[Array, "stack short long"],
-    like: Inexact[Array, "stack short rank"],
-) -> Inexact[Array, "stack short rank"]:
+    matrices: Inexact[Array, "*stack short long"],
+    like: Inexact[Array, "*stack short rank"],
+) -> Inexact[Array, "*stack short rank"]:
     # Without a derivative: that of singular vectors is infinite where values are equal.
     u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
     return u[..., : like.shape[-1]].astype(like.dtype)
 
 
 def _project(
-    projector: Inexact[Array, "stack short rank"],
-    matrices: Inexact[Array, "stack short long"],
-    axes: Axes,
+    projector: Inexact[Array, "*stack short rank"],
+    matrices: Inexact[Array, "*stack short long"],
 ) -> Inexact[Array, "*stack rank long"]:
     adjoint = jnp.conj(jnp.swapaxes(projector, -2, -1)).astype(matrices.dtype)
-    low = adjoint @ matrices
-    return low if axes.stack else low[0]
+    return adjoint @ matrices
 
 
 class GaLore(AbstractOptimizer):

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int
@@ -12,42 +11,39 @@ from jaxtyping import Array, Float, Inexact, Int
 from ..numerics import abs_sq, safe_sqrt
 
 
+Stack: TypeAlias = Inexact[Array, "*_ _ _"]  # of no axes, too: one matrix
 Turn: TypeAlias = Int[Array, ""]  # a number that is never negative; see `await_turn`
-Iterate: TypeAlias = Callable[[Array, Turn], tuple[Array, Turn]]
-
-# How many matrices a CPU has under way. To take one after the other would need even less
-# memory; but small ones do not keep many cores busy, and to wait is more to compile.
-_AT_A_TIME = 4
 
 
-def orthogonalize(
-    stacks: list[Callable[[Turn], Array]], iterate: Iterate, turn: Turn
-) -> list[Array]:
-    """`iterate`, which is `newton_schulz`, of several stacks of matrices.
+def newton_schulz(
+    stacks: list[Stack],
+    turn: Turn,
+    *,
+    coefficients: Float[Array, "*steps 3"],
+    steps: int,
+    eps: Float[Array, ""],
+    preconditioning: str,
+    adaptive: bool,
+) -> tuple[list[Stack], Turn]:
+    """All matrices, made orthogonal in one loop, and the turn of those after them.
 
-    **Arguments:**
-
-    - `stacks`: functions that make them, each with its short side first, in its turn.
-    - `turn`: the first one: any number that is not known before the program runs.
+    `coefficients` are those of all `steps`, or have a row for each. A zero matrix stays
+    zero. None may be empty.
     """
+    # One row for all steps need not be looked up, which is less to compile.
+    is_one = coefficients.ndim == 1
+    fixed, rows = (tuple(coefficients), None) if is_one else (None, coefficients)
 
-    def in_turn() -> list[Array]:
-        now, results = turn, []
-        for i, stack in enumerate(stacks, 1):
-            result, after = iterate(stack(now), now)
-            results.append(result)
-            if i % _AT_A_TIME == 0:
-                now = after
-        return results
+    def step(carry, row):
+        xs, turn = carry
+        return ([_polynomial(x, *(fixed or row)) for x in xs], turn >> 1), None
 
-    def together() -> list[Array]:
-        alone = lambda stacks: [iterate(stack, turn)[0] for stack in stacks]
-        return in_batches(alone, [stack(turn) for stack in stacks])
-
-    # An accelerator takes equal shapes all at once. A CPU takes leaves in turn: for 48
-    # matrices of 256 x 256, stacking was slower by a tenth, took two times as long to
-    # compile (each slice from another place is another kernel) and 3 times the memory.
-    return lax.platform_dependent(cpu=in_turn, default=together)
+    starts = [_start(x, eps, preconditioning) for x in stacks]
+    # A loop is compiled once, not once per step.
+    (results, turn), _ = lax.scan(step, (starts, turn), rows, steps if is_one else None)
+    if adaptive:
+        results = [*map(_scaled_by_product, results, stacks)]
+    return results, turn
 
 
 def await_turn(turn: Turn, x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
@@ -61,16 +57,22 @@ def await_turn(turn: Turn, x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shap
     return jnp.where(turn < 0, 0, x)
 
 
-def in_batches(fn: Callable[[list], list], stacks: list) -> list:
-    """`fn` of `stacks`, after joining those of matrices of one shape and dtype."""
-    results: list = [None] * len(stacks)
+def joined(
+    stacks: list[Stack],
+) -> tuple[list[Stack], Callable[[list[Stack]], list[Stack]]]:
+    """Matrices of one shape and dtype in one stack, and what takes them apart again."""
     batches = [*_batches(stacks)]
-    joined = [jnp.concatenate([stacks[i] for i in batch]) for batch in batches]
-    for batch, result in zip(batches, fn(joined), strict=True):
-        parts = lax.split(result, [len(stacks[i]) for i in batch])
-        for i, part in zip(batch, parts, strict=True):
-            results[i] = part
-    return results
+    lists = [x.reshape(-1, *x.shape[-2:]) for x in stacks]
+
+    def apart(results):
+        parts = [*stacks]
+        for batch, result in zip(batches, results, strict=True):
+            sizes = [len(lists[i]) for i in batch]
+            for i, part in zip(batch, lax.split(result, sizes), strict=True):
+                parts[i] = part.reshape(stacks[i].shape)
+        return parts
+
+    return [jnp.concatenate([lists[i] for i in batch]) for batch in batches], apart
 
 
 # Elements to a batch, 64 MB in float32: whatever is larger keeps a device busy by itself,
@@ -78,10 +80,10 @@ def in_batches(fn: Callable[[list], list], stacks: list) -> list:
 _BATCH = 2**24
 
 
-def _batches(stacks: list) -> Iterator[list[int]]:
+def _batches(stacks: list[Stack]) -> Iterator[list[int]]:
     groups = {}
     for i, x in enumerate(stacks):
-        groups.setdefault((x.shape[1:], x.dtype), []).append(i)
+        groups.setdefault((x.shape[-2:], x.dtype), []).append(i)
     for group in groups.values():
         batch, elements = [], 0
         for i in group:
@@ -93,67 +95,33 @@ def _batches(stacks: list) -> Iterator[list[int]]:
         yield batch
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "preconditioning", "adaptive"))
-def newton_schulz(
-    stack: Inexact[Array, "stack rows columns"],
-    turn: Turn,
-    *,
-    coefficients: Float[Array, "*steps 3"],
-    steps: int,
-    eps: Float[Array, ""],
-    preconditioning: str,
-    adaptive: bool,
-) -> tuple[Inexact[Array, "stack rows columns"], Turn]:
-    """The matrices, made orthogonal, and the turn of the next ones.
-
-    `coefficients` are those of all `steps`, or have a row for each.
-    """
-    if stack.size == 0:
-        return stack, turn
-    dtype, real = stack.dtype, jnp.finfo(stack.dtype).dtype
-    fn = functools.partial(
-        _newton_schulz,
-        turn=turn,
-        coefficients=coefficients.astype(real).astype(dtype),
-        steps=steps,
-        eps=eps.astype(real),
-        preconditioning=preconditioning,
-        adaptive=adaptive,
-    )
-    if len(stack) == 1:
-        result, turn = fn(stack[0])
-        return result[None], turn
-    return jax.vmap(fn, out_axes=(0, None))(stack)
+# The functions of one matrix; `vectorize` is for stacks of them.
 
 
-def _newton_schulz(x, turn, coefficients, steps, eps, preconditioning, adaptive):
-    r"""$X \leftarrow (a I + b A + c A^2)\, X$ with $A = X X^*$, in each step.
-
-    A zero matrix stays zero.
-    """
-
-    # One row for all steps need not be looked up, which is less to compile.
-    is_one = coefficients.ndim == 1
-    fixed, rows = (tuple(coefficients), None) if is_one else (None, coefficients)
-
-    def step(carry, row):
-        x, turn = carry
-        a, b, c = fixed or row
-        gram = _gram(x)
-        x = a * x + (b * gram + c * (gram @ gram)) @ x
-        return (x, turn >> 1), None
-
+@functools.partial(jnp.vectorize, signature="(m,n),()->(m,n)", excluded={2})
+def _start(x, eps, preconditioning):
+    """$X_0$."""
     squares = jnp.sum(abs_sq(x))
     norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
-    start = x / (norm + eps).astype(x.dtype)
-    if preconditioning != "frobenius":
-        squares = SQUARED_SCALES[preconditioning](_gram(start))
-        start *= lax.rsqrt(jnp.where(squares > 0, squares, 1)).astype(x.dtype)
-    # A loop is compiled once, not once per step.
-    (result, turn), _ = lax.scan(step, (start, turn), rows, steps if is_one else None)
-    if adaptive:
-        result *= jnp.sum((jnp.conj(x) * result).real).astype(x.dtype)
-    return result, turn
+    start = x / (norm + eps.astype(norm.dtype)).astype(x.dtype)
+    if preconditioning == "frobenius":
+        return start
+    squares = SQUARED_SCALES[preconditioning](_gram(start))
+    return start * lax.rsqrt(jnp.where(squares > 0, squares, 1)).astype(x.dtype)
+
+
+@functools.partial(jnp.vectorize, signature="(m,n),(),(),()->(m,n)")
+def _polynomial(x, a, b, c):
+    """$(a I + b A + c A^2) X$ with $A = X X^*$."""
+    real = jnp.finfo(x.dtype).dtype
+    a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
+    gram = _gram(x)
+    return a * x + (b * gram + c * (gram @ gram)) @ x
+
+
+@functools.partial(jnp.vectorize, signature="(m,n),(m,n)->(m,n)")
+def _scaled_by_product(y, x):
+    return y * jnp.sum((jnp.conj(x) * y).real).astype(y.dtype)
 
 
 def _gram(x):

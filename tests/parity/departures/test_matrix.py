@@ -26,7 +26,7 @@ def largest_singular_value(x):
 def test_galore_projects_the_short_side():
     grads = jr.normal(jr.key(0), (8, 3))
     state = eqopt.ScaleByGaLore(rank=2).init(grads)
-    assert state.projector.shape == (1, 3, 2)
+    assert state.projector.shape == (3, 2)
     assert state.inner_state.mu.shape == (2, 8)
     state = GALORE(rank=2).init(grads)
     assert state.projector.shape == (8, 2)
