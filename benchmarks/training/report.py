@@ -1,5 +1,6 @@
 """What came out: who is good enough, the table and the picture."""
 
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -45,17 +46,28 @@ def table(results: list[Result]) -> str:
 
 
 def _percent(share: float) -> str:
-    return "0" if share < RESOLVED else f"{100 * share:.2g} %"
+    if math.isnan(share):
+        return "NaN"
+    if share < RESOLVED:
+        return "0"
+    return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
+
+
+_NAN = 4.0  # where it stands in the picture
+
+
+def _place(share: float) -> float:
+    return _NAN if math.isnan(share) else max(share, RESOLVED)
 
 
 def save_picture(results: list[Result], path: pathlib.Path) -> None:
-    """A dot for each library, on one line for each optimizer."""
+    """A mark for each library, on one line for each optimizer."""
     figure = Figure(figsize=(10, 0.2 * len(results) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(problems()), sharey=True)
     names = [result.name for result in results]
     for i, (panel, problem) in enumerate(zip(panels, problems(), strict=True)):
         ours, theirs = (
-            [max(getattr(result.runs[i], side), RESOLVED) for result in results]
+            [_place(getattr(result.runs[i], side)) for result in results]
             for side in ("ours", "theirs")
         )
         panel.scatter(
@@ -64,14 +76,16 @@ def save_picture(results: list[Result], path: pathlib.Path) -> None:
         panel.scatter(ours, names, s=12, color="#1f4e9c", label="eqopt")
         panel.axvline(problem.share, color="0.6", linewidth=1, linestyle="--")
         panel.set_xscale("log")
-        panel.set_xlim(RESOLVED / 2, 2)
+        panel.set_xlim(RESOLVED / 2, 2 * _NAN)
         panel.set_title(problem.title, fontsize=10)
         panel.tick_params(labelsize=7)
         panel.grid(axis="y", color="0.93")
         panel.set_axisbelow(True)
     panels[0].invert_yaxis()
     panels[0].margins(y=0.01)
-    panels[0].legend(loc="upper left", fontsize=7)
-    figure.supxlabel("final loss, as a share of the initial loss", fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=2, fontsize=8)
+    share = "final loss, as a share of the initial loss (at the right edge: NaN)"
+    figure.supxlabel(share, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
