@@ -2,13 +2,15 @@
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jax import lax
 
 import eqopt
-from eqopt._optimizers import newton_schulz
+from eqopt._optimizers import newton_schulz, scale_by_muon
 
 
 STANDARD = (3.4445, -4.775, 2.0315)
@@ -57,30 +59,39 @@ def test_singular_values_are_near_one(preconditioning, scale):
     assert values.min() > 0.6 and values.max() < 1.3
 
 
-@pytest.mark.parametrize("limit", [1, 59, 10**6])
-def test_together_is_alone(limit, monkeypatch):
-    """What accelerators do gives what a CPU does, whatever fits into a batch."""
+@pytest.mark.parametrize(("limit", "batches"), [(1, 5), (59, 3), (10**6, 2)])
+def test_accelerators_come_to_the_same(limit, batches, monkeypatch):
+    """They take matrices of one shape together, as many as fit into a batch."""
+    shapes = [(2, 5), (2, 3, 4), (5, 2), (2, 2, 2, 5), (1, 3, 4)]
+    grads = [jr.normal(jr.key(i), shape) for i, shape in enumerate(shapes)]
+    opt = eqopt.ScaleByMuon(
+        adaptive=True, weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)
+    )
+    alone, _ = opt.update(grads, opt.init(grads))
+    calls = []
+
+    def counting(stacks, *args, **kwargs):
+        calls.append(len(stacks))
+        return newton_schulz.newton_schulz(stacks, *args, **kwargs)
+
     monkeypatch.setattr(newton_schulz, "_BATCH", limit)
-    shapes = [(2, 5), (2, 3, 4), (2, 5), (2, 2, 2, 5), (1, 3, 4)]
-    stacks = [jr.normal(jr.key(i), shape) for i, shape in enumerate(shapes)]
-
-    def alone(stacks):
-        results, _ = newton_schulz.newton_schulz(
-            stacks,
-            jnp.asarray(1),
-            coefficients=jnp.array(STANDARD),
-            steps=1,
-            eps=jnp.asarray(1e-8),
-            preconditioning="frobenius",
-            adaptive=True,
-        )
-        return results
-
-    batches, apart = newton_schulz.joined(stacks)
-    together = apart(alone(batches))
-    for a, b in zip(together, alone(stacks), strict=True):
+    monkeypatch.setattr(scale_by_muon, "newton_schulz", counting)
+    monkeypatch.setattr(lax, "platform_dependent", lambda cpu, default: default())
+    jax.clear_caches()
+    together, _ = opt.update(grads, opt.init(grads))
+    for a, b in zip(together, alone, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert len(batches) == {1: 5, 59: 3, 10**6: 2}[limit]
+    assert calls == [batches]
+
+
+def test_program_for_other_platforms():
+    params = [jnp.ones((2, 3)), jnp.ones((3, 2)), jnp.ones(2)]
+    opt = eqopt.Muon(0.1)
+    step = jax.jit(lambda grads, state: opt.update(grads, state, params))
+    for platform, joins in (("cpu", False), ("cuda", True), ("tpu", True)):
+        exported = jax.export.export(step, platforms=[platform])
+        module = exported(params, opt.init(params)).mlir_module()
+        assert ("tensor<2x2x3xf32>" in module) is joins
 
 
 @pytest.mark.parametrize("preconditioning", newton_schulz.PRECONDITIONINGS)
