@@ -164,6 +164,10 @@ RULE = eqopt.SigmaRule()
         (eqopt.SkipStep(eqopt.ParamEMA(ADAMW), RULE), 0.01),
         (eqopt.DynamicLossScale(ADAMW), 0.01),
         (eqopt.DynamicLossScale(eqopt.MultiSteps(ADAMW, 8)), 0.01),
+        # The gradients as a vector, and the parameters where they decay.
+        (eqopt.Flatten(eqopt.Adam(0.1)), 1.01),
+        (eqopt.Flatten(eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(0.1))), 1.01),
+        (eqopt.Flatten(ADAMW), 2.01),
         # The gradients, divided: a norm is needed before they are used.
         (eqopt.DynamicLossScale(CLIPPED), 1.01),
         (eqopt.DynamicLossScale(eqopt.SkipStep(ADAMW, RULE)), 1.01),

@@ -198,14 +198,15 @@ def _is_inexact(x):
 
 def widen(tree: Any, real: Any) -> Any:
     """The inexact arrays in `tree` in the precision of `real`, complex or not."""
+    return jax.tree.map(functools.partial(_widen, real), tree)
 
-    def cast(x):
-        if not _is_inexact(x):
-            return x
-        dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
-        return x.astype(dtype)
 
-    return jax.tree.map(cast, tree)
+@no_type_check
+def _widen(real, x):
+    if not _is_inexact(x):
+        return x
+    dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
+    return x.astype(dtype)
 
 
 def _narrow(u: Array, like: Array) -> Array:

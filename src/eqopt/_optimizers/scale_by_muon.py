@@ -1,7 +1,5 @@
 """Momentum, made orthogonal: the heart of Muon."""
 
-import functools
-import operator
 from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
@@ -9,17 +7,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._checks import check_count, check_range
 from .._dimension_numbers import (
     DimensionNumbers,
-    from_matrices,
     resolve_dimension_numbers,
-    to_matrices,
 )
-from .._equations import compute_dtype, equation
+from .._equations import equation
 from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import flatten_updates, is_none
 from .._pipeline import Leafwise, Pipeline
@@ -30,16 +25,10 @@ from .._transformation import (
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import bias_correction, common_dtype, safe_increment
 from ..tree import zeros_like
-from .newton_schulz import (
-    PRECONDITIONINGS,
-    await_turn,
-    joined,
-    newton_schulz,
-)
+from .newton_schulz import PRECONDITIONINGS, Weights, orthogonalize
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray
-Weights: TypeAlias = tuple[Float[Array, ""], ...]
 Preconditioning: TypeAlias = Literal["frobenius", "spectral", "aol", "schatten"]
 
 STANDARD = (3.4445, -4.7750, 2.0315)
@@ -242,7 +231,7 @@ class ScaleByMuon(AbstractTransformation):
             for i, a in enumerate(axes)
             if a is not None and leaves[i].size > 0
         }
-        orthogonal = _orthogonal(
+        orthogonal = orthogonalize(
             tuple(short.values()),
             [wide[i] for i in short],
             [mu[i] for i in short],
@@ -265,58 +254,6 @@ class ScaleByMuon(AbstractTransformation):
             return (1 / bias_correction(beta, count),)
         of_mu = beta / bias_correction(beta, safe_increment(count))
         return of_mu, (1 - beta) / bias_correction(beta, count)
-
-
-_COMPILED_ONCE = functools.partial(
-    jax.jit, static_argnames=("axes", "steps", "preconditioning", "adaptive", "joins")
-)
-
-
-@_COMPILED_ONCE
-def _orthogonal(axes, gs, mus, weights, turn, **kwargs):
-    """What `ScaleByMuon` makes of the matrices among the updates."""
-
-    def in_turn():
-        now, results = turn, []
-        for i in range(0, len(axes), _AT_A_TIME):
-            few = slice(i, i + _AT_A_TIME)
-            some, now = _together(axes[few], gs[few], mus[few], weights, now, **kwargs)
-            results += some
-        return results
-
-    def together():
-        return _together(axes, gs, mus, weights, turn, joins=True, **kwargs)[0]
-
-    # An accelerator takes equal shapes all at once. A CPU takes a few leaves in turn: for
-    # 48 matrices of 256 x 256, stacking was slower by a tenth, took two times as long to
-    # compile (each slice from another place is another kernel) and 3 times the memory.
-    return lax.platform_dependent(cpu=in_turn, default=together)
-
-
-# How many leaves a CPU has under way, in one loop. One would need even less memory, but
-# as many loops as there are leaves take longer to compile.
-_AT_A_TIME = 2
-
-
-@_COMPILED_ONCE
-def _together(axes, gs, mus, weights, turn, joins=False, **kwargs):
-    stacks = [_stack(*leaf, weights, turn) for leaf in zip(axes, gs, mus, strict=True)]
-    batches, apart = joined(stacks) if joins else (stacks, list)
-    results, turn = newton_schulz(batches, turn, **kwargs)
-    return [
-        from_matrices(x, a, g) for x, a, g in zip(apart(results), axes, gs, strict=True)
-    ], turn
-
-
-@functools.partial(jax.jit, static_argnames="axes")
-def _stack(axes, g, mu, weights, turn):
-    r"""The matrices of $\hat\mu_t$."""
-    real = compute_dtype(g)
-    columns = (await_turn(turn, mu), g)[: len(weights)]
-    # The weights are real, also for complex matrices.
-    with jax.numpy_dtype_promotion("standard"):
-        terms = [w.astype(real) * x for w, x in zip(weights, columns, strict=True)]
-    return to_matrices(functools.reduce(operator.add, terms), axes)
 
 
 def _only_matrices(numbers: DimensionNumbers | None, params: Params) -> Params:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._explicit import sharded_like, unsharded
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
-from .._transformation import AbstractTransformation
+from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
 
@@ -20,9 +20,9 @@ class Flatten(AbstractTransformation):
 
     For a model of very many small leaves, that is less to trace and to launch, at the
     price of copying the leaves together and apart: during a step there is one more copy
-    of the gradients, and one of the parameters. For transformations
-    that look at a leaf as a whole (trust ratios, factored moments) it is another
-    algorithm: the whole model is their one leaf.
+    of the gradients, and one of the parameters if they are looked at, as they are for
+    weight decay. For transformations that look at a leaf as a whole (trust ratios,
+    factored moments) it is another algorithm: the whole model is their one leaf.
 
     Leaves of different dtypes meet in the dtype to which they promote: with float32 and
     bfloat16 parameters the vector and the inner state are float32, with float32 and
@@ -62,6 +62,10 @@ class Flatten(AbstractTransformation):
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
+        if isinstance(self.inner, AbstractFused):
+            # To add the updates to a vector saves nothing, and takes a copy of all
+            # parameters, looked at or not.
+            return super().step(grads, state, params, **extra)
         leaves, treedef = flatten_updates(grads)
         given = [leaf for leaf in leaves if leaf is not None]
         old = _matching(grads, leaves, treedef, params)
