@@ -59,36 +59,36 @@ def draw(axes, title, of_groups, model, names=None):
     axes.set_title(title, fontsize=10, loc="left")
     axes.set_yticks(range(len(rows)), [path for path, _, _ in rows])
     axes.tick_params(labelsize=7)
-    axes.set_xlim(0, 4.8)
+    axes.set_xlim(0, 4.4)
     axes.set_xticks([1, 2, 3], ["10", "100", "1000"])
     axes.set_xlabel("numbers in it", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, loc="lower right", framealpha=1)
+    axes.legend(fontsize=7, loc="lower right", framealpha=1)
 
 
 def main(output: str) -> None:
     model = Classifier(jax.random.key(0))
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = Figure(figsize=(9.2, 5.4), layout="constrained")
     panels = figure.subplots(1, 4, sharey=True)
     panels[0].invert_yaxis()
 
     no_decay = groups.path(r"\.bias$") | groups.module(eqx.nn.LayerNorm)
     names = {True: "decays", False: "does not decay"}
-    draw(panels[0], "no decay for biases and norms", ~no_decay, model, names)
+    draw(panels[0], "no decay for\nbiases and norms", ~no_decay, model, names)
 
     hidden = groups.where(lambda m: m.layers) & groups.leaf(lambda x: x.ndim == 2)
     labels = groups.label({"Muon": hidden, "AdamW": groups.everything})
-    draw(panels[1], "Muon for the hidden matrices", labels, model)
+    draw(panels[1], "Muon for the\nhidden matrices", labels, model)
 
     factors = groups.layerwise_decay(
         0.8, lambda m: m.embedding, lambda m: m.layers, lambda m: (m.norm, m.head)
     )
     rounded = lambda m: jax.tree.map(lambda x: round(float(x), 2), factors(m))
-    draw(panels[2], "learning rate times 0.8 per layer", rounded, model)
+    draw(panels[2], "learning rate\ntimes 0.8 per layer", rounded, model)
 
     encoder = groups.where(lambda m: (m.embedding, m.layers))
     names = {True: "frozen", False: "trained"}
-    draw(panels[3], "a frozen encoder", encoder, model, names)
+    draw(panels[3], "a frozen\nencoder", encoder, model, names)
     figure.savefig(output, metadata={"Date": None})
 
 
