@@ -168,6 +168,8 @@ RULE = eqopt.SigmaRule()
         (eqopt.Flatten(eqopt.Adam(0.1)), 1.01),
         (eqopt.Flatten(eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(0.1))), 1.01),
         (eqopt.Flatten(ADAMW), 2.01),
+        (eqopt.Flatten(eqopt.ParamEMA(ADAMW)), 2.01),
+        (eqopt.Flatten(eqopt.SWA(ADAMW, 10)), 2.01),
         # The gradients, divided: a norm is needed before they are used.
         (eqopt.DynamicLossScale(CLIPPED), 1.01),
         (eqopt.DynamicLossScale(eqopt.SkipStep(ADAMW, RULE)), 1.01),

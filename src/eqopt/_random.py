@@ -21,8 +21,7 @@ def key_data(key: Key) -> UInt32[Array, "*key"]:
 
     Typed keys do not go into `eqx.tree_serialise_leaves`.
     """
-    if isinstance(key, int):
-        return jr.key_data(jr.key(key))
+    key = as_key(key)
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jnp.array(jr.key_data(key) if is_typed else key, copy=True)
 

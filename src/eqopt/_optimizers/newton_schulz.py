@@ -195,6 +195,7 @@ def _polynomial(x, a, b, c):
 
 @functools.partial(jnp.vectorize, signature="(m,n),(m,n)->(m,n)")
 def _scaled_by_product(y, x):
+    r"""$\langle X, Y \rangle\, Y$."""
     return y * jnp.sum((jnp.conj(x) * y).real).astype(y.dtype)
 
 

@@ -8,9 +8,10 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
+from .._combinators.chain import Chain, NamedChain
 from .._explicit import sharded_like, unsharded
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
-from .._transformation import AbstractFused, AbstractTransformation
+from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
 
@@ -21,8 +22,9 @@ class Flatten(AbstractTransformation):
     For a model of very many small leaves, that is less to trace and to launch, at the
     price of copying the leaves together and apart: during a step there is one more copy
     of the gradients, and one of the parameters if they are looked at, as they are for
-    weight decay. For transformations that look at a leaf as a whole (trust ratios,
-    factored moments) it is another algorithm: the whole model is their one leaf.
+    weight decay and by wrappers. For transformations that look at a leaf as a whole
+    (trust ratios, factored moments) it is another algorithm: the whole model is their
+    one leaf.
 
     Leaves of different dtypes meet in the dtype to which they promote: with float32 and
     bfloat16 parameters the vector and the inner state are float32, with float32 and
@@ -62,9 +64,9 @@ class Flatten(AbstractTransformation):
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
-        if isinstance(self.inner, AbstractFused):
-            # To add the updates to a vector saves nothing, and takes a copy of all
-            # parameters, looked at or not.
+        if isinstance(self.inner, AbstractOptimizer | Chain | NamedChain):
+            # To add the updates to a vector takes a copy of all parameters, looked at or
+            # not, and saves nothing. The steps of wrappers do more than to add.
             return super().step(grads, state, params, **extra)
         leaves, treedef = flatten_updates(grads)
         given = [leaf for leaf in leaves if leaf is not None]
