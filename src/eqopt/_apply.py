@@ -1,15 +1,14 @@
 """Moving parameters: by updates, towards other parameters, or onto them."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Inexact, Int
+from jaxtyping import Array, Inexact
 
 from ._equations import equation
-from ._leaves import keystr, parameters
+from ._leaves import filter_cond, keystr, parameters
 from ._pipeline import Leafwise, Pipeline
-from ._types import Params, RealScalarLike, Updates
+from ._types import IntegerLike, Params, RealScalarLike, Updates
 from .tree._together import together
 
 
@@ -93,8 +92,8 @@ def incremental_update(
 def periodic_update(
     new_tensors: Params,
     old_tensors: Params,
-    steps: int | Int[Array, ""],
-    update_period: int | Int[Array, ""],
+    steps: IntegerLike,
+    update_period: IntegerLike,
 ) -> Params:
     r"""Replaces all parameters in every step that is a multiple of `update_period`.
 
@@ -145,5 +144,5 @@ def periodic_update(
             )
     new, old = parameters(new_tensors), parameters(old_tensors)
     due = jnp.mod(steps, update_period) == 0
-    chosen = jax.lax.cond(due, lambda: new, lambda: old)
+    chosen = filter_cond(due, lambda: new, lambda: old)
     return eqx.combine(chosen, old_tensors)

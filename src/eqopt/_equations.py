@@ -84,11 +84,16 @@ class Operation(NamedTuple):
     last: tuple[str, ...] = ()  # slots to compute once more after the result
 
 
+# How many kernels are kept, the last ones used. Some have functions in them that users
+# make anew with each optimizer, and each takes a megabyte or more.
+KERNELS = 256
+
+
 class ShapeMismatch(Exception):
     """An equation was given leaves that do not fit together."""
 
 
-@functools.cache
+@functools.lru_cache(KERNELS)
 def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> Callable:
     """The equations of `program` one after the other, as one jitted function of a leaf.
 
@@ -206,7 +211,8 @@ def _widen(real, x):
     if not _is_inexact(x):
         return x
     dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
-    return x.astype(dtype)
+    # Without `jit`, for debugging, NumPy's arrays come in as they are.
+    return jnp.asarray(x).astype(dtype)
 
 
 def _narrow(u: Array, like: Array) -> Array:

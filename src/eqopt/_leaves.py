@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from ._types import Mask, Params
@@ -238,9 +239,13 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
+    Outside of `jit` it is `if`: JAX would compile the two functions in each step anew.
+
     These must be the same in both branches. What the functions close over is not copied,
     if `false_fn` gives back what there was: the other way round XLA on a CPU copies it.
     """
+    if not isinstance(pred, Tracer):
+        return true_fn() if pred else false_fn()
     rest = []
 
     def arrays_of(fn):

@@ -13,7 +13,13 @@ from ._types import Key
 
 def as_key(key: Key) -> Any:
     """`key`, or the typed key of a seed."""
-    return jr.key(key) if isinstance(key, int) else key
+    return jr.key(key) if _is_seed(key) else key
+
+
+def _is_seed(key: Key) -> bool:
+    return isinstance(key, int) or (
+        jnp.ndim(key) == 0 and jnp.issubdtype(key.dtype, jnp.integer)
+    )
 
 
 def key_data(key: Key) -> UInt32[Array, "*key"]:
@@ -30,9 +36,7 @@ def next_key(
     data: UInt32[Array, "*key"], key: Key
 ) -> tuple[Any, UInt32[Array, "*key"]]:
     """A key to use now, and the bits for the state; `key` says of which kind."""
-    is_typed = not isinstance(key, int) and jnp.issubdtype(
-        key.dtype, jax.dtypes.prng_key
-    )
+    is_typed = not _is_seed(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     wrapped = jr.wrap_key_data(data, impl=jr.key_impl(key) if is_typed else None)
     now, later = jr.split(wrapped)
     return now, jr.key_data(later)

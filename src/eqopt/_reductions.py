@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from ._equations import Equation, compute_dtype, widen
+from ._equations import KERNELS, Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
 from ._types import Updates
 from .numerics import common_dtype
@@ -56,7 +56,7 @@ def sum_over_leaves(
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 
-@functools.cache
+@functools.lru_cache(KERNELS)
 def _kernel(
     equation: Equation, static: tuple[tuple[str, Any], ...], apart: bool
 ) -> Callable:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, Integer, PRNGKeyArray, PyTree
 
 
 # A tree in which every inexact array is a parameter and every other leaf is ignored:
@@ -27,6 +27,12 @@ Mask: TypeAlias = PyTree[bool] | Callable[[Params], PyTree[bool]]
 # is 0-d is checked where the hyperparameter is used, for the sake of the message.
 RealScalarLike: TypeAlias = float | int | Array | np.ndarray | np.generic
 
+# An integer that is data: static if Python's, traced if an array.
+IntegerLike: TypeAlias = int | np.integer | Integer[Array | np.ndarray, ""]
+
+# An integer that decides on what is compiled.
+StaticInteger: TypeAlias = int | np.integer
+
 # A schedule takes the number of steps taken so far.
 Schedule: TypeAlias = Callable[[Any], Any]
 
@@ -37,4 +43,4 @@ ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
 Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "needs Scheduled"]
 
 # A seed, a typed key of `jax.random.key`, or the bits of `jax.random.PRNGKey`.
-Key: TypeAlias = int | PRNGKeyArray
+Key: TypeAlias = IntegerLike | PRNGKeyArray

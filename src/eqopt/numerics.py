@@ -21,6 +21,25 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
         return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
 
 
+def as_float(value: Any) -> Any:
+    """A hyperparameter as a floating number, whatever kind of real number it is.
+
+    **Arguments:**
+
+    - `value`: a Python number, a NumPy scalar or a 0-d array, of any real dtype.
+
+    **Returns:**
+
+    A Python float, where the value is known without JAX; else a 0-d array of at least
+    float32.
+    """
+    if not isinstance(value, jax.Array):
+        return float(value)
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    wide = common_dtype(value.dtype, jnp.float32) if is_float else float
+    return value.astype(wide)
+
+
 def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
     """`count + 1`, staying at the largest value of the dtype instead of overflowing.
 
@@ -146,8 +165,9 @@ def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
 
     **Arguments:**
 
-    - `decay`: $\beta$, a number or a 0-d array in $[0, 1)$.
+    - `decay`: $\beta$, a real number or a 0-d array in $[0, 1)$.
     - `count`: $t$, the number of values averaged so far, a 0-d integer array.
     """
-    with jax.numpy_dtype_promotion("standard"):  # a float to the power of an integer
-        return 1 - decay**count
+    # Not `decay**count`: outside of `jit`, where the exponent is known, JAX compiles a
+    # power of its own for each exponent, that is for each step.
+    return 1 - lax.pow(jnp.asarray(as_float(decay)), count)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
 from .._types import Mask, Params
@@ -35,7 +36,7 @@ class Freeze(AbstractStateless):
     - `mask`: which leaves are frozen, as in [`eqopt.Masked`][].
     """
 
-    mask: Mask
+    mask: Mask = static_choice()
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

@@ -7,6 +7,7 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._apply import apply_updates
+from .._fields import static_choice
 from .._leaves import mask_out, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import (
@@ -57,7 +58,7 @@ class Masked(AbstractFused):
     """
 
     inner: AbstractTransformation
-    mask: Mask
+    mask: Mask = static_choice()
 
     def init(self, params: Params) -> MaskedState:
         return MaskedState(self.inner.init(self._chosen(params, params)))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._fields import static_choice
 from .._leaves import is_none, is_parameter, keystr, listed, mask_out, resolve, select
 from .._transformation import AbstractTransformation, check_state
 from .._types import Mask, Params, State, Updates
@@ -171,7 +172,7 @@ class SelectiveTransform(AbstractTransformation):
     """
 
     inner: AbstractTransformation
-    freeze_mask: Mask = eqx.field(kw_only=True)
+    freeze_mask: Mask = static_choice(kw_only=True)
 
     def init(self, params: Params) -> SelectiveTransformState:
         return SelectiveTransformState(self.inner.init(self._trained(params, params)))

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_count, check_range
+from .._control import while_loop
 from .._equations import compute_dtype
-from .._leaves import parameters
+from .._leaves import filter_cond, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, check_state
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from .interval import choose
 from .line import Line, kept, make_line, move
@@ -132,7 +132,7 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
         ```
     """
 
-    max_backtracking_steps: int | Int[Array, ""]
+    max_backtracking_steps: IntegerLike
     slope_rtol: Hyperparameter = 1e-4
     decrease_factor: Hyperparameter = 0.8
     increase_factor: Hyperparameter = 1.5
@@ -209,13 +209,13 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
                 error = decrease_error(step_size, value)
                 is_last = (error <= atol) | (now.evaluations >= most)
                 # Half of the work for those that are not the last.
-                grad = lax.cond(is_last, pullback, lambda: now.grad)
+                grad = filter_cond(is_last, pullback, lambda: now.grad)
             return _Trial(step_size, value, grad, error, now.evaluations + 1)
 
         none = _Trial(
             first, line.value, line.grad, jnp.full_like(first, jnp.inf), jnp.int32(0)
         )
-        return lax.while_loop(
+        return while_loop(
             lambda now: ~(now.decrease_error <= atol) & (now.evaluations <= most),
             body,
             none,
@@ -245,4 +245,5 @@ def _report(last: _Trial, line: Line, is_good: Any, is_taken: Any) -> None:
         "decrease": last.decrease_error,
         "taken": is_taken,
     }
-    jax.lax.cond(is_good, lambda: None, lambda: jax.debug.print(message, **numbers))
+    show = lambda: jax.debug.print(message, **numbers)
+    filter_cond(is_good, lambda: None, show)

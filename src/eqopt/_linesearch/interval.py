@@ -11,9 +11,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from .._control import while_loop
 from .._types import Updates
 from .line import Line
 
@@ -154,7 +154,7 @@ def search(
             has_failed=is_over & ~is_done,
         )
 
-    return lax.while_loop(lambda now: ~(now.is_done | now.has_failed), body, first)
+    return while_loop(lambda now: ~(now.is_done | now.has_failed), body, first)
 
 
 def _grow(
@@ -203,19 +203,27 @@ def _inside(now: Search) -> Float[Array, ""]:
 def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Float[Array, ""]:
     """Of the cubic with the values at `a`, `b` and `c`, and the slope at `a`."""
     to_b, to_c = b.step_size - a.step_size, c.step_size - a.step_size
-    bend_b = (b.value - a.value - a.slope * to_b) / to_b**2
-    bend_c = (c.value - a.value - a.slope * to_c) / to_c**2
-    third = (bend_b - bend_c) / (to_b - to_c)
+    bend_b = _ratio(b.value - a.value - a.slope * to_b, to_b**2)
+    bend_c = _ratio(c.value - a.value - a.slope * to_c, to_c**2)
+    third = _ratio(bend_b - bend_c, to_b - to_c)
     second = bend_b - third * to_b
-    root = jnp.sqrt(second**2 - 3 * third * a.slope)
-    return a.step_size + (root - second) / (3 * third)
+    square = second**2 - 3 * third * a.slope
+    to_minimum = _ratio(jnp.sqrt(jnp.maximum(square, 0)) - second, 3 * third)
+    is_there = (to_b != 0) & (to_c != 0) & (to_b != to_c) & (square >= 0) & (third != 0)
+    return jnp.where(is_there, a.step_size + to_minimum, math.inf)
 
 
 def _minimum_of_parabola(a: Point, b: Point) -> Float[Array, ""]:
     """Of the parabola with the values at `a` and `b`, and the slope at `a`."""
     to_b = b.step_size - a.step_size
-    second = (b.value - a.value - a.slope * to_b) / to_b**2
-    return a.step_size - a.slope / (2 * second)
+    second = _ratio(b.value - a.value - a.slope * to_b, to_b**2)
+    is_there = (to_b != 0) & (second != 0)
+    return jnp.where(is_there, a.step_size - _ratio(a.slope, 2 * second), math.inf)
+
+
+def _ratio(x: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, ""]:
+    """`x / y`, or `x` where `y` is zero: for a result that is not used."""
+    return x / jnp.where(y == 0, 1, y)
 
 
 def choose(pred: Bool[Array, ""], new: Any, old: Any) -> Any:

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_count, check_range
 from .._equations import compute_dtype
-from .._leaves import parameters
+from .._leaves import filter_cond, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, check_state
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from .interval import Criteria, Search, search
 from .line import Line, kept, make_line, move
@@ -154,7 +154,7 @@ class ScaleByZoomLinesearch(AbstractFused):
         ```
     """
 
-    max_linesearch_steps: int | Int[Array, ""]
+    max_linesearch_steps: IntegerLike
     max_learning_rate: Hyperparameter | None = None
     tol: Hyperparameter = 0.0
     increase_factor: Hyperparameter = 2.0
@@ -251,8 +251,5 @@ def _report(found: Search, line: Line) -> None:
         "curvature": found.curvature_error,
         "taken": found.result.step_size,
     }
-    jax.lax.cond(
-        found.has_failed,
-        lambda: jax.debug.print(message, **numbers),
-        lambda: None,
-    )
+    show = lambda: jax.debug.print(message, **numbers)
+    filter_cond(found.has_failed, show, lambda: None)

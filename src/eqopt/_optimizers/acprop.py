@@ -8,12 +8,13 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, bias_correction, safe_increment, safe_sqrt
 from .moments import check_moments, corrected, init_moments
 from .radam import rectification
 
@@ -126,11 +127,12 @@ class ScaleByACProp(AbstractLeafwise):
         self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         count = safe_increment(state.count)
+        rectify = lambda count: rectification(as_float(self.b2), count, 5.0)
         shared = {
             **corrected(self, count),
             # In the first step there is nothing to correct, and nothing is divided.
             "nu_correction": bias_correction(self.b2, jnp.maximum(state.count, 1)),
-            "rectifier": rectification(self.b2, count, 5) if self.rectify else 1.0,
+            "rectifier": rectify(count) if self.rectify else 1.0,
         }
         new = ScaleByACPropState(count, state.mu, state.nu)
         return Leafwise(acprop, new, shared, last=("nu", "mu"))
@@ -159,7 +161,7 @@ class ACProp(AbstractOptimizer):
     eps: Hyperparameter = 1e-16
     eps_root: Hyperparameter = 1e-16
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     rectify: bool = True
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

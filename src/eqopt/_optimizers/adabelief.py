@@ -7,6 +7,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
@@ -145,7 +146,7 @@ class AdaBelief(AbstractOptimizer):
     eps: Hyperparameter = 1e-16
     eps_root: Hyperparameter = 1e-16
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     nesterov: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

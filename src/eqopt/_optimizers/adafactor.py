@@ -7,6 +7,7 @@ from jaxtyping import DTypeLike
 from .._checks import check_range
 from .._combinators.chain import Chain
 from .._dimension_numbers import DimensionNumbers
+from .._fields import static_choice
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.average import EMA
 from .._transforms.block import ScaleByParamBlockRMS
@@ -56,7 +57,7 @@ class Adafactor(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule | None = None
-    min_dim_size_to_factor: int = eqx.field(static=True, default=128)
+    min_dim_size_to_factor: int = static_choice(static=True, default=128)
     decay_rate: Hyperparameter = 0.8
     decay_offset: Hyperparameter = 0
     multiply_by_parameter_scale: bool = True
@@ -66,7 +67,7 @@ class Adafactor(AbstractOptimizer):
     weight_decay: ScalarOrSchedule = 0.0
     eps: Hyperparameter = 1e-30
     factored: bool = True
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
@@ -189,7 +190,7 @@ class AdamW(AbstractOptimizer):
     eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 1e-4
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
@@ -255,7 +256,7 @@ class NAdamW(AbstractOptimizer):
     eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 1e-4
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

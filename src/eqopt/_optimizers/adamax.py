@@ -8,6 +8,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
@@ -150,7 +151,7 @@ class AdamaxW(AbstractOptimizer):
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 1e-4
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

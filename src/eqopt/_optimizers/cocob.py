@@ -9,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
@@ -159,7 +160,7 @@ class COCOB(AbstractOptimizer):
     alpha: Hyperparameter = 100.0
     eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     @property

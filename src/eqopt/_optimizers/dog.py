@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Inexact
 from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._reductions import sum_over_leaves
 from .._transformation import AbstractOptimizer
@@ -158,7 +159,7 @@ class DoG(AbstractOptimizer):
     init_step: tuple[str, RealScalarLike] = ("heuristic", 1e-6)
     eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
 
     @property
     def chain(self) -> Chain:
@@ -258,7 +259,7 @@ class DoWG(AbstractOptimizer):
     init_estim_sq_dist: Hyperparameter | None = None
     eps: Hyperparameter = 1e-4
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
 
     @property
     def chain(self) -> Chain:

@@ -19,11 +19,20 @@ from .._dimension_numbers import (
     to_matrices,
 )
 from .._explicit import on_automatic_axes, shardings_of
-from .._leaves import align, flatten_updates, is_none, keystr, parameters
+from .._fields import static_choice
+from .._leaves import align, filter_cond, flatten_updates, is_none, keystr, parameters
 from .._transformation import AbstractOptimizer, AbstractTransformation, check_state
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
+from .._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
 from ..numerics import common_dtype, safe_increment
 from ..tree import zeros_like
 from .adam import ScaleByAdam
@@ -91,8 +100,8 @@ class ScaleByGaLore(AbstractTransformation):
         ```
     """
 
-    rank: int = eqx.field(static=True, default=128)
-    update_proj_gap: int | Array = 200
+    rank: int = static_choice(static=True, default=128)
+    update_proj_gap: IntegerLike = 200
     scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -146,8 +155,8 @@ class ScaleByGaLore(AbstractTransformation):
                 raise ValueError(_MISSING.format(path=keystr(updates, i)))
         matrices = {i: _wide(to_matrices(leaves[i], a)) for i, a in axes.items()}
         old = {i: projectors[i] for i in axes}
-        new = lax.cond(
-            state.count % self.update_proj_gap == 0,
+        new = filter_cond(
+            state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0,
             lambda: {i: _subspace(x, old[i]) for i, x in matrices.items()},
             lambda: old,
         )
@@ -229,12 +238,12 @@ class GaLore(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    rank: int = eqx.field(static=True, default=128)
-    update_proj_gap: int | Array = 200
+    rank: int = static_choice(static=True, default=128)
+    update_proj_gap: IntegerLike = 200
     scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
     @property

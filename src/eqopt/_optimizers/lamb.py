@@ -4,6 +4,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._combinators.chain import Chain
+from .._fields import static_choice
 from .._transformation import AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trust_ratio import ScaleByTrustRatio
@@ -49,7 +50,7 @@ class LAMB(AbstractOptimizer):
     eps: Hyperparameter = 1e-6
     eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -5,6 +5,7 @@ from jaxtyping import DTypeLike
 
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
+from .._fields import static_choice
 from .._transformation import AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace
@@ -44,10 +45,10 @@ class LARS(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     trust_coefficient: Hyperparameter = 0.001
     eps: Hyperparameter = 0.0
-    trust_ratio_mask: Mask | None = None
+    trust_ratio_mask: Mask | None = static_choice(default=None)
     momentum: Hyperparameter = 0.9
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 from .._checks import check_count, required_params
 from .._combinators.chain import Chain
 from .._equations import compute_dtype, widen
+from .._fields import static_choice
 from .._leaves import align, flatten_updates, keystr, map_parameters, parameters
 from .._linesearch.zoom import ScaleByZoomLinesearch
 from .._reductions import inner
@@ -95,7 +96,7 @@ class ScaleByLBFGS(AbstractTransformation):
         ```
     """
 
-    memory_size: int = eqx.field(static=True, default=10)
+    memory_size: int = static_choice(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
@@ -295,7 +296,7 @@ class LBFGS(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule | None = None
-    memory_size: int = eqx.field(static=True, default=10)
+    memory_size: int = static_choice(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
     linesearch: AbstractTransformation | None = ScaleByZoomLinesearch(
         20, initial_guess_strategy="one"

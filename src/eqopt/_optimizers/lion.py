@@ -9,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from .._checks import check_range, check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
@@ -125,7 +126,7 @@ class ScaleByLion(AbstractLeafwise):
                 "b2": self.b2,
                 "smooth_beta": self.smooth_beta,
                 "mode": self.mode,
-                "in_place": isinstance(self.b2, float) and self.b2 >= 0.5,
+                "in_place": isinstance(self.b2, float) and bool(self.b2 >= 0.5),
             },
         )
 
@@ -152,7 +153,7 @@ class Lion(AbstractOptimizer):
     b2: Hyperparameter = 0.99
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: ScalarOrSchedule = 1e-3
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
 
     @property
     def chain(self) -> Chain:

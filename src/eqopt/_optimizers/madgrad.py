@@ -10,6 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from .._checks import check_range, check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import at, recorded
@@ -185,7 +186,7 @@ class MADGRAD(AbstractOptimizer):
     momentum: Hyperparameter = 0.9
     weight_decay: ScalarOrSchedule = 0.0
     eps: Hyperparameter = 1e-6
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -84,5 +84,6 @@ def after(sums: Sequence[Array], *values: Array) -> list[Array]:
     What is made of them can only be made after the sums. Nothing else may say so, and XLA
     copies a state that it is to sum up once it has been updated in place.
     """
-    is_nan = jnp.isnan(sum(sums))
-    return [jnp.where(is_nan, jnp.nan, value) for value in values]
+    total = jnp.asarray(sum(sums))
+    is_nan = jnp.isnan(total)
+    return [jnp.where(is_nan, total.astype(x.dtype), x) for x in values]

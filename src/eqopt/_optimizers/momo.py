@@ -1,14 +1,13 @@
 """MoMo: momentum, and Adam, with a step size from the loss."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._checks import check_range
+from .._fields import static_choice
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ..numerics import bias_correction, safe_increment
+from ..numerics import as_float, bias_correction, safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
 from .momo_model import (
@@ -118,7 +117,7 @@ class MoMo(AbstractMoMo):
     lower_bound: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     adapt_lower_bound: bool = False
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -129,8 +128,7 @@ class MoMo(AbstractMoMo):
         return MoMoState(exp_avg=exp_avg, **initial_scalars(params, self.lower_bound))
 
     def _momentum(self, state: MoMoState) -> Momentum:
-        beta: Any = self.beta
-        b1 = jnp.where(state.count == 0, 0, beta)
+        b1 = jnp.where(state.count == 0, 0.0, as_float(self.beta))
         averages = {"exp_avg": state.exp_avg}
         return Momentum(momentum, momentum_products, averages, {"b1": b1}, 1)
 
@@ -172,7 +170,7 @@ class MoMoAdam(AbstractMoMo):
     lower_bound: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     adapt_lower_bound: bool = False
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

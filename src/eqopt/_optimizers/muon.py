@@ -14,6 +14,7 @@ from .._combinators.chain import Chain
 from .._combinators.masked import Masked
 from .._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers, size
 from .._equations import compute_dtype, equation
+from .._fields import static_choice
 from .._leaves import flatten_updates, is_none
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
@@ -117,11 +118,11 @@ class Muon(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
     ns_coeffs: Coefficients = STANDARD
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = static_choice(static=True, default=5)
     beta: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     adaptive: bool = False

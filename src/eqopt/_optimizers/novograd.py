@@ -1,7 +1,6 @@
 """NovoGrad: one second moment for each layer."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._leaves import map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractOptimizer, check_state
@@ -17,7 +17,7 @@ from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace, TraceState
 from .._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
-from ..numerics import abs_sq, common_dtype, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
 from ..tree import zeros_like
 
 
@@ -104,7 +104,7 @@ class ScaleByNovoGrad(AbstractFused):
     eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -131,9 +131,8 @@ class ScaleByNovoGrad(AbstractFused):
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
         owner, params = type(self).__name__, pipeline.params
-        b2: Any = self.b2
         shared = {
-            "b2": jnp.where(state.count == 0, 0, b2),
+            "b2": jnp.where(state.count == 0, 0.0, as_float(self.b2)),
             "eps": self.eps,
             "eps_root": self.eps_root,
         }
@@ -168,7 +167,7 @@ class NovoGrad(AbstractOptimizer):
     eps: Hyperparameter = 1e-6
     eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._checks import check_range, check_scalar
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
@@ -165,7 +166,7 @@ class Prodigy(AbstractMeasured):
     estim_lr_coef: Hyperparameter = 1.0
     weight_decay: ScalarOrSchedule = 0.0
     safeguard_warmup: bool = False
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -14,7 +14,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
-from ..numerics import abs_sq, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from .moments import check_moments, corrected, init_moments, unbiased
 
 
@@ -157,7 +157,7 @@ class ScaleByRAdam(AbstractLeafwise):
     ) -> Leafwise:
         count = safe_increment(state.count)
         state = ScaleByRAdamState(count, state.mu, state.nu)
-        rectifier = rectification(self.b2, count, self.threshold)
+        rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
         return Leafwise(
             radam, state, {**corrected(self, count), "rectifier": rectifier}
         )

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Inexact, Int
 
@@ -142,7 +143,7 @@ class ScaleByRprop(AbstractLeafwise):
                 f"{high}."
             )
         initial = self._initial()
-        if not isinstance(initial, Tracer) and not initial > 0:
+        if not isinstance(initial, Tracer) and not np.asarray(initial) > 0:
             found = "starts at" if callable(self.learning_rate) else "is"
             raise ValueError(
                 "ScaleByRprop: `learning_rate` is the initial step size, which must be "

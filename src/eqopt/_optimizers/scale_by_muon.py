@@ -13,6 +13,7 @@ from .._checks import check_count, check_range
 from .._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
 from .._equations import equation
 from .._explicit import on_automatic_axes, shardings_of
+from .._fields import static_choice
 from .._leaves import flatten_updates, is_none
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
@@ -147,7 +148,7 @@ class ScaleByMuon(AbstractTransformation):
     """
 
     ns_coeffs: Coefficients = STANDARD
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = static_choice(static=True, default=5)
     beta: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

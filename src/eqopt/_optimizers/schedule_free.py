@@ -4,14 +4,15 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float
 
 from .._checks import check_count, check_range, check_scalar
 from .._combinators.chain import Chain
+from .._fields import static_choice
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Hyperparameter, Mask, ScalarOrSchedule
+from .._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 from .._wrappers.schedule_free import ScheduleFree
 from ..schedules import AbstractSchedule, Linear
 from ..schedules._dtypes import real_dtype
@@ -22,7 +23,7 @@ class WarmUp(AbstractSchedule):
     """A learning rate or schedule that is multiplied by a line from 0 to 1 first."""
 
     learning_rate: ScalarOrSchedule
-    warmup_steps: int | Int[Array, ""]
+    warmup_steps: IntegerLike
 
     def __check_init__(self):
         check_scalar(self, "learning_rate")
@@ -57,12 +58,12 @@ class ScheduleFreeSGD(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    warmup_steps: int | Int[Array, ""] | None = None
+    warmup_steps: IntegerLike | None = None
     b1: Hyperparameter = 0.9
     weight_decay: ScalarOrSchedule = 0.0
     weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
 
     @property
     def chain(self) -> ScheduleFree:
@@ -97,14 +98,14 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule = 0.0025
-    warmup_steps: int | Int[Array, ""] | None = None
+    warmup_steps: IntegerLike | None = None
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):

@@ -9,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from .._checks import check_range, check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at
@@ -161,7 +162,7 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     eps: Hyperparameter = 1e-8
     eps_root: Hyperparameter = 0.0
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 from .._checks import check_count, check_range
 from .._combinators.chain import Chain
 from .._equations import after, equation
+from .._fields import static_choice
 from .._leaves import filter_cond, is_none
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
@@ -24,7 +25,15 @@ from .._transforms.clip import clip
 from .._transforms.hutchinson import HutchinsonDiagHessian
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
+from .._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -99,7 +108,7 @@ class ScaleBySophia(AbstractFused):
     eps: Hyperparameter = 1e-8
     gamma: Hyperparameter = 0.01
     clip_threshold: Hyperparameter | None = 1.0
-    update_interval: int | Int[Array, ""] = 10
+    update_interval: IntegerLike = 10
     hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     track_win_rate: bool = False
@@ -132,7 +141,7 @@ class ScaleBySophia(AbstractFused):
         check_state(self, state)
         grads, params, extra = pipeline.flush(), pipeline.params, pipeline.extra
         nu, hessian_state = filter_cond(
-            state.count % self.update_interval == 0,
+            state.count % jnp.asarray(self.update_interval, jnp.int32) == 0,
             lambda: self._estimated(grads, state, params, extra),
             lambda: (state.nu, state.hessian_state),
         )
@@ -245,10 +254,10 @@ class Sophia(AbstractOptimizer):
     b2: Hyperparameter = 0.99
     eps: Hyperparameter = 1e-8
     weight_decay: ScalarOrSchedule = 1e-4
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
     gamma: Hyperparameter = 0.01
     clip_threshold: Hyperparameter | None = 1.0
-    update_interval: int | Int[Array, ""] = 10
+    update_interval: IntegerLike = 10
     hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     track_win_rate: bool = False

@@ -10,7 +10,7 @@ from .._checks import check_count
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Params, Updates
+from .._types import IntegerLike, Params, Updates
 from ..tree import zeros_like
 
 
@@ -62,7 +62,7 @@ class ApplyEvery(AbstractLeafwise):
     A `ValueError` if `k` is smaller or no integer.
     """
 
-    k: int | Int[Array, ""] = 1
+    k: IntegerLike = 1
 
     def __check_init__(self):
         check_count(self, "k")

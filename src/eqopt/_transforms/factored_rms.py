@@ -19,11 +19,12 @@ from .._dimension_numbers import (
     resolve_dimension_numbers,
 )
 from .._equations import ShapeMismatch, equation
+from .._fields import static_choice
 from .._leaves import is_none, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params
-from ..numerics import abs_sq, common_dtype, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
 from ..tree._like import full_like_leaf
 
 
@@ -117,7 +118,7 @@ def _inverse_root(x):
 def power_decay(step: Any, decay_rate: Any) -> Any:
     r"""$1 - (t + 1)^{-c}$, where $t$ is the number of steps taken so far."""
     with jax.numpy_dtype_promotion("standard"):  # an integer to the power of a float
-        return 1 - (step + 1.0) ** -decay_rate
+        return 1 - (step + 1.0) ** -as_float(decay_rate)
 
 
 class ScaleByFactoredRMS(AbstractLeafwise):
@@ -195,7 +196,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     factored: bool = True
     decay_rate: Hyperparameter = 0.8
     step_offset: Hyperparameter = 0
-    min_dim_size_to_factor: int = eqx.field(static=True, default=128)
+    min_dim_size_to_factor: int = static_choice(static=True, default=128)
     eps: Hyperparameter = 1e-30
     decay_rate_fn: Callable[[Any, Any], Any] = power_decay
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -226,7 +227,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         params = required_params("ScaleByFactoredRMS", params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_none)
         # As at the first step while the offset is not reached: t = 0 makes no decay.
-        offset: Any = self.step_offset
+        offset = jnp.asarray(self.step_offset, jnp.int32)
         step = jnp.maximum(state.count - offset, 0)
         count = safe_increment(state.count)
         return Leafwise(

@@ -3,7 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
 
@@ -14,7 +13,7 @@ from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Key, Params
-from ..numerics import safe_increment, safe_sqrt
+from ..numerics import as_float, safe_increment, safe_sqrt
 
 
 class AddNoiseState(eqx.Module):
@@ -93,7 +92,7 @@ class AddNoise(AbstractLeafwise):
         )
 
     def _stddev(self, count: Int[Array, ""]) -> Float[Array, ""]:
-        t: Any = jnp.asarray(count, float)
-        eta: Any = self.eta
-        with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
-            return safe_sqrt(jnp.asarray(eta / t**self.gamma))
+        t, eta, gamma = (
+            jnp.asarray(as_float(x), float) for x in (count, self.eta, self.gamma)
+        )
+        return safe_sqrt(eta / t**gamma)

@@ -10,7 +10,7 @@ from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Hyperparameter, Params
+from .._types import Hyperparameter, IntegerLike, Params
 from ..schedules._plateau import after_one_more, check_plateau, no_losses_yet
 from .scale import scale
 
@@ -81,11 +81,11 @@ class ReduceLROnPlateau(AbstractLeafwise):
     """
 
     factor: Hyperparameter = 0.1
-    patience: int | Int[Array, ""] = 10
+    patience: IntegerLike = 10
     rtol: Hyperparameter = 1e-4
     atol: Hyperparameter = 0.0
-    cooldown: int | Int[Array, ""] = 0
-    accumulation_size: int | Int[Array, ""] = 1
+    cooldown: IntegerLike = 0
+    accumulation_size: IntegerLike = 1
     min_scale: Hyperparameter = 0.0
 
     def __check_init__(self):

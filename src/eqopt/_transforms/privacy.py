@@ -13,7 +13,7 @@ from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Key, Params, State, Updates
-from ..numerics import common_dtype
+from ..numerics import as_float, common_dtype
 from .per_example import batch_size, factors_of, weighted_sum
 
 
@@ -124,7 +124,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         leaves, treedef = flatten_updates(updates)
         keys = treedef.flatten_up_to(split_like(now, updates))
         stddev = self._stddev()
-        divisor = jnp.asarray(divisor, stddev.dtype)
+        divisor = jnp.asarray(divisor, float)
         means = [
             None if g is None else _noisy_mean(x, key, stddev, divisor).astype(g.dtype)
             for g, x, key in zip(leaves, sums, keys, strict=True)
@@ -152,11 +152,9 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return sums, batch if self.batch_size is None else self.batch_size
 
     def _stddev(self) -> Any:
-        with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
-            own: Any = self
-            stddev = own.noise_multiplier * own.l2_norm_clip
+        sigma, bound = as_float(self.noise_multiplier), as_float(self.l2_norm_clip)
         # Without noise there may be no bound either.
-        return jnp.where(jnp.asarray(self.noise_multiplier) == 0, 0, stddev)
+        return jnp.where(jnp.asarray(sigma) == 0, 0.0, sigma * bound)
 
 
 _HINT = " For the sum that `clipped_grad` returns, pass `clipped=True`."

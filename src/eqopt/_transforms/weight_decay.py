@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_scalar
 from .._equations import equation
+from .._fields import static_choice
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Mask, Params, ScalarOrSchedule
@@ -33,7 +34,7 @@ def decay_weights(
 
 def is_off(weight_decay: ScalarOrSchedule) -> bool:
     """Whether it is the number zero: then nothing has to be read for it."""
-    return isinstance(weight_decay, int | float) and weight_decay == 0
+    return isinstance(weight_decay, int | float) and bool(weight_decay == 0)
 
 
 class AddDecayedWeights(AbstractLeafwise):
@@ -54,7 +55,7 @@ class AddDecayedWeights(AbstractLeafwise):
     """
 
     weight_decay: ScalarOrSchedule = 0.0
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
 
     def __check_init__(self):
         check_scalar(self, "weight_decay")

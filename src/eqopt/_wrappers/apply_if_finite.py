@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 from .._checks import check_count
 from .._leaves import filter_cond, flatten_updates
 from .._transformation import AbstractTransformation, check_state
-from .._types import Params, State, Updates
+from .._types import IntegerLike, Params, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 
@@ -54,7 +54,7 @@ class ApplyIfFinite(AbstractTransformation):
     """
 
     inner: AbstractTransformation
-    max_consecutive_errors: int | Int[Array, ""]
+    max_consecutive_errors: IntegerLike
 
     def __check_init__(self):
         check_count(self, "max_consecutive_errors", 0)
@@ -98,15 +98,12 @@ class ApplyIfFinite(AbstractTransformation):
     def _guard(self, grads, state, step, stay):
         check_state(self, state)
         finite = all_finite(grads)
+        limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
         in_a_row = jnp.where(
-            finite,
-            0,
-            safe_increment(
-                jnp.minimum(state.notfinite_count, self.max_consecutive_errors)
-            ),
+            finite, 0, safe_increment(jnp.minimum(state.notfinite_count, limit))
         ).astype(jnp.int32)
         result, inner_state = filter_cond(
-            finite | (in_a_row > self.max_consecutive_errors),
+            finite | (in_a_row > limit),
             lambda: step(state.inner_state),
             lambda: (stay(), state.inner_state),
         )

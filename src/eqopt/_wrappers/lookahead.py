@@ -12,7 +12,7 @@ from .._equations import equation
 from .._leaves import filter_cond, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from ..tree._like import copy
 
@@ -94,7 +94,7 @@ class Lookahead(AbstractTransformation):
     """
 
     inner: AbstractTransformation
-    sync_period: int | Int[Array, ""]
+    sync_period: IntegerLike
     slow_step_size: Hyperparameter
     reset_state: bool = False
 
@@ -174,7 +174,7 @@ class Lookahead(AbstractTransformation):
 
     def _due(self, state):
         count = state.steps_since_sync + 1
-        due = count >= self.sync_period
+        due = count >= jnp.asarray(self.sync_period, jnp.int32)
         return due, jnp.where(due, 0, count).astype(jnp.int32)
 
     def _moved(self, updates, fast, slow, fast_state):
@@ -192,7 +192,7 @@ class Lookahead(AbstractTransformation):
             fast, parameters(slow), like_name="state.slow"
         )  # not what is frozen
         slow = incremental_update(moved, slow, step_size)
-        fast = eqx.combine(parameters(slow), fast)
+        fast = eqx.combine(copy(slow), fast)  # two buffers, which can be donated
         return fast, slow, self._restarted(slow, fast_state)
 
     def _restarted(self, slow, fast_state):

@@ -13,7 +13,7 @@ from .._equations import equation
 from .._leaves import filter_cond, map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..numerics import common_dtype, safe_increment
 from ..tree import zeros_like
 from .apply_if_finite import all_finite
@@ -127,7 +127,7 @@ class DynamicLossScale(AbstractTransformation):
 
     inner: AbstractTransformation
     init_scale: Hyperparameter = 2.0**15
-    growth_interval: int | Int[Array, ""] = 2000
+    growth_interval: IntegerLike = 2000
     growth_factor: Hyperparameter = 2.0
     backoff_factor: Hyperparameter = 0.5
     min_scale: Hyperparameter = 1.0
@@ -218,7 +218,7 @@ class DynamicLossScale(AbstractTransformation):
         )
         scalar = lambda x: jnp.asarray(x).astype(jnp.float32)
         scale, good_steps = state.loss_scale, state.good_steps + 1
-        grows = good_steps >= self.growth_interval
+        grows = good_steps >= jnp.asarray(self.growth_interval, jnp.int32)
         larger = scale * scalar(self.growth_factor)
         larger = jnp.where(grows & (larger <= _MAX_SCALE), larger, scale)
         smaller = jnp.maximum(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Inexact
 
 from .._checks import check_count, check_range, required_params
 from .._equations import compute_dtype, equation
+from .._fields import static_choice
 from .._leaves import map_parameters, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import dot, sum_over_leaves
@@ -144,7 +145,7 @@ class Mechanic(AbstractFused):
     weight_decay: Hyperparameter = 0.01
     eps: Hyperparameter = 1e-8
     s_init: Hyperparameter = 1e-6
-    num_betas: int = eqx.field(static=True, default=6)
+    num_betas: int = static_choice(static=True, default=6)
 
     def __check_init__(self):
         check_range(self, "weight_decay", 0)

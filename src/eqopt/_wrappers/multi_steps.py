@@ -14,7 +14,7 @@ from .._equations import equation
 from .._leaves import filter_cond
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
-from .._types import Params, Schedule, State, Updates
+from .._types import IntegerLike, Params, Schedule, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 
@@ -102,7 +102,7 @@ class MultiSteps(AbstractTransformation):
     """
 
     inner: AbstractTransformation
-    every_k_schedule: int | Int[Array, ""] | Schedule
+    every_k_schedule: IntegerLike | Schedule
     use_grad_mean: bool = True
     should_skip_update_fn: Callable[..., tuple[Any, PyTree]] | None = None
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
@@ -186,7 +186,8 @@ class MultiSteps(AbstractTransformation):
         pipeline.flush()
         acc_grads = promise().acc_grads
         k = self.every_k_schedule
-        is_last = state.mini_step + 1 >= (k(state.gradient_step) if callable(k) else k)
+        k = k(state.gradient_step) if callable(k) else k
+        is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
         like_grads = lambda: jax.tree.map(
             lambda acc, g: acc.astype(g.dtype), acc_grads, grads
         )
@@ -217,7 +218,9 @@ class MultiSteps(AbstractTransformation):
                 "and any tree of arrays, but the first is of dtype "
                 f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
             )
-        return jnp.asarray(skip), diagnostics
+        # Copies: without `jit` they may be the very counters that the state holds, too.
+        copies = lambda x: jnp.array(x) if eqx.is_array(x) else x
+        return jnp.asarray(skip), jax.tree.map(copies, diagnostics)
 
 
 def _weight(extra: Mapping[str, Any]) -> Float[Array, ""]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Inexact, Int
 
@@ -17,7 +18,7 @@ from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
-from .._types import Params, State, Updates
+from .._types import IntegerLike, Params, State, Updates
 from ..tree._like import copy
 
 
@@ -143,14 +144,14 @@ class SAM(AbstractTransformation):
 
     inner: AbstractTransformation
     adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
-    sync_period: int | Int[Array, ""] = 2
+    sync_period: IntegerLike = 2
     reset_state: bool = True
     opaque_mode: bool = False
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         check_count(self, "sync_period")
-        if self.opaque_mode and not isinstance(self.sync_period, int):
+        if self.opaque_mode and not isinstance(self.sync_period, int | np.integer):
             raise ValueError(
                 "SAM: in opaque mode `sync_period` must be a Python integer, because it "
                 f"says how often `grad_fn` is traced, but is {self.sync_period!r}."
@@ -221,7 +222,8 @@ class SAM(AbstractTransformation):
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )
-        is_last = state.steps_since_sync + 1 >= self.sync_period
+        period = jnp.asarray(self.sync_period, jnp.int32)
+        is_last = state.steps_since_sync + 1 >= period
 
         def sync():
             start = eqx.combine(cache, params)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_count, check_range
-from .._types import Hyperparameter, State
+from .._fields import static_choice
+from .._types import Hyperparameter, IntegerLike, State
 from ..numerics import safe_increment
 
 
@@ -99,9 +100,9 @@ class SigmaRule(AbstractSkipRule):
         ```
     """
 
-    window: int = eqx.field(static=True, default=128)
+    window: int = static_choice(static=True, default=128)
     sigma: Hyperparameter = 6.0
-    min_history: int | Int[Array, ""] | None = None
+    min_history: IntegerLike | None = None
 
     def __check_init__(self):
         check_count(self, "window", 2)

@@ -48,7 +48,7 @@ class SkipNotFinite(eqx.Module):
 def _count_not_finite(x: Array) -> Array:
     # To count takes 2.5 times as long as to ask, on a CPU, and an array of the size of
     # the leaf. Few leaves need it, and one by one they share that memory.
-    return jax.lax.cond(
+    return filter_cond(
         all_finite(x),
         lambda: jnp.zeros((), jnp.int32),
         lambda: jnp.sum(~jnp.isfinite(x), dtype=jnp.int32),

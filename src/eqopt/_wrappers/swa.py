@@ -11,7 +11,7 @@ from .._equations import compute_dtype
 from .._leaves import filter_cond, parameters
 from .._pipeline import Pipeline
 from .._transformation import AbstractFused, AbstractTransformation, check_state
-from .._types import Params, State, Updates
+from .._types import IntegerLike, Params, State, Updates
 from ..numerics import safe_increment
 from ..tree._like import copy
 from .averages import averaged_or, followed
@@ -82,8 +82,8 @@ class SWA(AbstractFused):
     """
 
     inner: AbstractTransformation
-    start: int | Int[Array, ""]
-    period: int | Int[Array, ""] = 1
+    start: IntegerLike
+    period: IntegerLike = 1
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -130,8 +130,9 @@ class SWA(AbstractFused):
         inner: Callable[[], State],
     ) -> Callable[[], State]:
         count = safe_increment(state.count)
-        late = count - self.start
-        due = (late >= 0) & (late % self.period == 0)
+        start, period = (jnp.asarray(n, jnp.int32) for n in (self.start, self.period))
+        late = count - start
+        due = (late >= 0) & (late % period == 0)
         more = safe_increment(state.n_averaged)
         shared = {"weight": 1 / more.astype(compute_dtype(parameters(params)))}
         # Not fused with the step, so that the other steps neither read nor write the

@@ -14,7 +14,7 @@ from .._equations import equation
 from .._leaves import flatten_updates, map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import check_state
-from .._types import Params, State, Updates
+from .._types import IntegerLike, Params, State, Updates
 from ..numerics import common_dtype
 from ..tree._like import full_like_leaf
 from ._aggregator import AbstractAggregator
@@ -113,7 +113,7 @@ class AccumulateAvgUpdates(AbstractAggregator):
     A `ValueError` if `accumulation_steps` is smaller or no integer.
     """
 
-    accumulation_steps: int | Int[Array, ""]
+    accumulation_steps: IntegerLike
 
     def __check_init__(self):
         check_count(self, "accumulation_steps")
@@ -152,7 +152,7 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     """
 
     per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable_or_none)
-    accumulation_steps: int | Int[Array, ""]
+    accumulation_steps: IntegerLike
 
     def __check_init__(self):
         check_axes(type(self).__name__, self.per_elt_axis)

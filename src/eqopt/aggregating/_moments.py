@@ -13,7 +13,7 @@ from .._equations import equation
 from .._leaves import flatten_updates
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import check_state
-from .._types import Params, State, Updates
+from .._types import IntegerLike, Params, State, Updates
 from ..numerics import abs_sq, common_dtype
 from ..tree._like import real_full_like
 from ._aggregator import AbstractAggregator
@@ -108,7 +108,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     """
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
-    accumulation_steps: int | Int[Array, ""] = 1
+    accumulation_steps: IntegerLike = 1
 
     def __check_init__(self):
         check_axes(type(self).__name__, self.per_elt_axis)

@@ -4,13 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
 
 from .._combinators.chain import Chain, checked_states
 from .._leaves import filter_cond
 from .._transformation import AbstractTransformation
 from .._transforms.scale import Identity
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ._aggregator import AbstractAggregator, is_ready, rounded
 from ._moments import PerElementMeanAndSumSqDiffGrads
 from ._sizes import Axes
@@ -135,7 +134,7 @@ def add_mean_variance_to_opt(
     inner: AbstractTransformation,
     ema_decay: Hyperparameter = 0.9,
     per_elt_axis: Axes = 0,
-    accumulation_steps: int | Int[Array, ""] = 1,
+    accumulation_steps: IntegerLike = 1,
 ) -> Process:
     """An optimizer of per-element gradients that keeps track of their variance.
 

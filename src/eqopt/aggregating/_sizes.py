@@ -1,14 +1,15 @@
 """How many elements there are, and along which axes."""
 
+import operator
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from .._transforms.per_example import batch_size
-from .._types import Params, Updates
+from .._types import Params, StaticInteger, Updates
 
 
 # Those along which the elements of per-element updates are.
-Axes: TypeAlias = int | Sequence[int]
+Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
 
 
 def get_batch_size_from_per_elt_updates(
@@ -42,12 +43,15 @@ def size_of(owner: str, updates: Updates, params: Params | None, axes: Axes) -> 
 
 
 def as_tuple(axes: Axes) -> tuple[int, ...]:
-    return (axes,) if isinstance(axes, int) else tuple(axes)
+    axes = hashable(axes)
+    return axes if isinstance(axes, tuple) else (axes,)
 
 
 def hashable(axes: Axes) -> int | tuple[int, ...]:
-    """For a static field: lists become tuples."""
-    return axes if isinstance(axes, int) else tuple(axes)
+    """For a static field: Python's integers, in a tuple if there are several."""
+    if isinstance(axes, Sequence):
+        return tuple(map(operator.index, axes))
+    return operator.index(axes)
 
 
 def hashable_or_none(axes: Axes | None) -> int | tuple[int, ...] | None:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._checks import check_integer
-from .._types import RealScalarLike
+from .._types import IntegerLike, RealScalarLike
 from ..numerics import common_dtype
 from ._arguments import check_real, check_scalar, check_square
 from ._power_iteration import power_iteration
@@ -18,7 +18,7 @@ from ._power_iteration import power_iteration
 def matrix_inverse_pth_root(
     matrix: Any,
     p: int,
-    num_iters: int | Int[Array, ""] = 100,
+    num_iters: IntegerLike = 100,
     ridge_epsilon: RealScalarLike = 1e-6,
     error_tolerance: RealScalarLike = 1e-6,
     precision: lax.Precision = lax.Precision.HIGHEST,

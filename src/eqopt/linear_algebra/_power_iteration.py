@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Inexact, Int, PyTree
+from jaxtyping import Array, Inexact, PyTree
 
 from .._leaves import disagreement, parameters
 from .._random import as_key
-from .._types import Key, RealScalarLike
+from .._types import IntegerLike, Key, RealScalarLike
 from ..numerics import common_dtype
 from ..tree import norm
 from ._arguments import check_array, check_scalar, check_square
@@ -23,7 +23,7 @@ def power_iteration(
     matrix: Any,
     *,
     v0: PyTree = None,
-    num_iters: int | Int[Array, ""] = 100,
+    num_iters: IntegerLike = 100,
     error_tolerance: RealScalarLike = 1e-6,
     precision: lax.Precision = lax.Precision.HIGHEST,
     key: Key | None = None,

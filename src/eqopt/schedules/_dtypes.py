@@ -124,7 +124,8 @@ def _check_scalars(owner, values):
 
 @no_type_check
 def _as_array(value, dtype):
-    # NumPy's arrays cost a fraction of JAX's to make, and `jit` takes them as well.
     if isinstance(value, jax.Array):
         return value.astype(dtype)
-    return np.asarray(value, dtype)
+    # NumPy's arrays cost a fraction of JAX's to make, and `jit` takes them as well.
+    module = jnp if jax.config.jax_disable_jit else np
+    return module.asarray(value, dtype)

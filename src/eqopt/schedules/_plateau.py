@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._checks import check_count, check_range, check_scalar, required_value
-from .._types import RealScalarLike
+from .._types import IntegerLike, RealScalarLike
 from ._dtypes import as_reals
 from ._stateful import AbstractStatefulSchedule
 from ._validation import check_finite
@@ -143,11 +143,11 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
 
     init_value: RealScalarLike
     factor: RealScalarLike = 0.1
-    patience: int | Int[Array, ""] = 10
+    patience: IntegerLike = 10
     rtol: RealScalarLike = 1e-4
     atol: RealScalarLike = 0.0
-    cooldown: int | Int[Array, ""] = 0
-    accumulation_size: int | Int[Array, ""] = 1
+    cooldown: IntegerLike = 0
+    accumulation_size: IntegerLike = 1
     min_scale: RealScalarLike = 0.0
 
     def __check_init__(self):

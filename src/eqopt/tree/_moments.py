@@ -5,11 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import PyTree
 
 from .. import numerics
 from .._checks import check_interval
-from .._types import RealScalarLike
+from .._types import IntegerLike, RealScalarLike
 from ._together import check_real, elementwise, mapped, number
 
 
@@ -140,7 +140,7 @@ def update_infinity_moment(
 
 
 def bias_correction(
-    moment: PyTree, decay: RealScalarLike, count: int | Int[Array, ""]
+    moment: PyTree, decay: RealScalarLike, count: IntegerLike
 ) -> PyTree:
     r"""The moving average $m / (1 - \beta^t)$, as if it had not started at zero.
 

@@ -20,6 +20,7 @@ NOT_THE_MESH = dict.fromkeys(
     ),
     "it shards the state over an axis of its own, in another mesh than that of this law",
 )
+NOT_THE_MESH["test_copies"] = "a mesh holds devices, which cannot be copied"
 
 ROWS = [
     *around(eqopt.MultiSteps, every_k_schedule=2),

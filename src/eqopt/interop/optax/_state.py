@@ -8,13 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import optax
-from jaxtyping import Array, Int
 
 from ..._combinators.chain import Chain, NamedChain
 from ..._combinators.partition import Partition
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate, at, recorded
-from ..._types import Params, State
+from ..._types import IntegerLike, Params, State
 from ._from_optax import FromOptax, FromOptaxState
 from ._pairs import (
     PARTNERS,
@@ -33,7 +32,7 @@ def state_from_optax(
     optax_state: Any,
     params: Params,
     *,
-    count: int | Int[Array, ""] | None = None,
+    count: IntegerLike | None = None,
 ) -> State:
     """The state with which `opt` continues a training that Optax began.
 
@@ -104,7 +103,7 @@ def state_to_optax(
     state: State,
     params: Params,
     *,
-    count: int | Int[Array, ""] | None = None,
+    count: IntegerLike | None = None,
 ) -> Any:
     """The state with which an Optax transformation continues a training of eqopt.
 

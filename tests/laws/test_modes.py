@@ -1,0 +1,77 @@
+"""Law 7, for those who debug: JAX's modes, and copies of optimizers and states."""
+
+import copy
+import pickle
+
+import jax
+
+from .subjects import (
+    arrays,
+    assert_close,
+    assert_equal,
+    grads_of,
+    params_of,
+    step,
+    train,
+    update,
+)
+from .test_laws import law
+
+
+COMPILED = []
+
+
+def _count(event, *_, **__):
+    if event == "/jax/core/compile/backend_compile_duration":
+        COMPILED.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+@law
+def test_without_jit_and_with_debug_nans(row):
+    """Each operation on its own gives the same, and no NaN on the way to where."""
+    params = params_of()
+    with jax.disable_jit(), jax.debug_nans(True):
+        opt = row()
+        state = opt.init(params)
+        updates = opt.update(grads_of(params, 0), state, params)
+        stepped = opt.step(grads_of(params, 0), state, params)
+    state = row().init(params)
+    assert_close(updates, update(row(), grads_of(params, 0), state, params))
+    assert_close(stepped, step(row(), grads_of(params, 0), state, params))
+
+
+@law
+def test_eager_steps(row):
+    """Outside of `jit` nothing is compiled in each step, and no buffer is shared.
+
+    So what comes out can be donated to the next step.
+    """
+    opt, params = row(), params_of()
+    state = opt.init(params)
+    grads = [grads_of(params, i) for i in range(8)]
+    for i in range(8):
+        compiled = len(COMPILED)
+        params, state = opt.step(grads[i], state, params)
+        # By the fourth step each branch has been taken: schedules are periodic.
+        assert i < 4 or len(COMPILED) == compiled
+        places = [
+            x.unsafe_buffer_pointer()
+            for x in arrays((params, state))
+            if isinstance(x, jax.Array)
+        ]
+        assert len(places) == len(set(places))
+
+
+@law
+def test_copies(row):
+    """Optimizers and states can be pickled, sent to other processes and copied."""
+    opt = row()
+    params, state = train(opt, params_of(), 1)
+    assert copy.deepcopy(opt) == opt
+    assert pickle.loads(pickle.dumps(opt)) == opt
+    for again in (copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
+        assert_equal(again, state)
+        assert jax.tree.structure(again) == jax.tree.structure(state)

@@ -1,0 +1,115 @@
+"""Law 3, at its widest: a hyperparameter is a number, of whatever type it is."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from .subjects import grads_of, params_of
+from .test_laws import law
+
+
+def rebuilt(node, convert):
+    """The transformation, constructed again with other numbers in its fields."""
+    if type(node) in (tuple, list, dict):
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        new = {key: rebuilt(x, convert) for key, x in items}
+        if all(new[key] is x for key, x in items):
+            return node
+        return new if isinstance(node, dict) else type(node)(new.values())
+    if not isinstance(node, eqx.Module):
+        return node
+    changed = {}
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        new = convert(node, field, value) if is_number else rebuilt(value, convert)
+        if new is not value:
+            changed[field.name] = new
+    if not changed:
+        return node
+    if "transformations" in changed:  # their `__init__` has other arguments
+        return eqx.tree_at(
+            lambda n: n.transformations, node, changed["transformations"]
+        )
+    return dataclasses.replace(node, **changed)
+
+
+def admitted(number, otherwise, node, field):
+    """`number`, unless it is out of the range of the field: 0.999 may round to 1."""
+    try:
+        dataclasses.replace(node, **{field.name: number})
+    except ValueError:
+        return otherwise
+    return number
+
+
+def as_numpy(node, field, value):
+    return np.int64(value) if isinstance(value, int) else np.float64(value)
+
+
+def as_small_numpy(node, field, value):
+    small = np.int16(value) if isinstance(value, int) else np.float16(value)
+    return admitted(small, value, node, field)
+
+
+def as_small_arrays(node, field, value):
+    if field.metadata.get("static"):
+        return value
+    dtype = jnp.uint16 if isinstance(value, int) else jnp.bfloat16
+    return admitted(jnp.asarray(value, dtype), value, node, field)
+
+
+def as_integers(node, field, value):
+    """A small integer that the field takes for a float."""
+    if isinstance(value, int):
+        return value
+    fitting = (n for n in (1, 0, 2) if admitted(n, None, node, field) is not None)
+    return next(fitting, value)
+
+
+def as_integer_arrays(node, field, value):
+    number = as_integers(node, field, value)
+    is_new = isinstance(number, int) and not isinstance(value, int)
+    return jnp.asarray(number) if is_new else value
+
+
+KINDS = [as_numpy, as_small_numpy, as_small_arrays, as_integers, as_integer_arrays]
+
+
+def program(opt):
+    """`init`, `update` and `step` as JAX traces them, and the types they give."""
+
+    def one_step(params):
+        state = opt.init(params)
+        grads = grads_of(params, 0)
+        return state, opt.update(grads, state, params), opt.step(grads, state, params)
+
+    return eqx.filter_make_jaxpr(one_step)(params_of())
+
+
+def types(closed):
+    return [(x.shape, x.dtype, x.weak_type) for x in closed.out_avals]
+
+
+@law
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_numbers_of_any_type(row, kind):
+    """Updates and state have the same types; numbers known to Python also the values."""
+    made, shapes, _ = program(rebuilt(row(), kind))
+    expected, expected_shapes, _ = program(row())
+    assert shapes == expected_shapes
+    assert types(made) == types(expected)
+
+
+@law
+def test_integers_are_floats(row):
+    """An integer gives what the float of the same value gives, to the last operation."""
+    as_floats = lambda *field: float(as_integers(*field))
+    integers = lambda *f: f[-1] if isinstance(f[-1], int) else as_integers(*f)
+    floats = lambda *f: f[-1] if isinstance(f[-1], int) else as_floats(*f)
+    made, _, _ = program(rebuilt(row(), integers))
+    expected, _, _ = program(rebuilt(row(), floats))
+    assert str(made) == str(expected)
