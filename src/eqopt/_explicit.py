@@ -5,16 +5,16 @@ sharded, leaves the answer to XLA, as on automatic axes. (That takes a JAX that 
 `jax.sharding.auto_axes` and `reshard`; before, explicit axes were an experiment.)
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, no_type_check
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
+from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
-
-from ._leaves import is_parameter
 
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
@@ -23,8 +23,8 @@ def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
     All arrays that `fn` works with are in its arguments, which may be any trees.
     `shardings` are those of the arrays that it returns, in a tree of their structure.
     """
-    axes = jax.sharding.get_abstract_mesh().explicit_axes
-    if not axes:
+    mesh = _mesh_of(arguments)
+    if not mesh.explicit_axes:
         return fn(*arguments)
     arrays, others = eqx.partition(arguments, eqx.is_array)
     rest = []
@@ -34,21 +34,52 @@ def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
         rest.append(other)
         return result
 
-    automatic = jax.sharding.auto_axes(of_arrays, axes=axes, out_sharding=shardings)
-    return eqx.combine(automatic(arrays), rest[0])
+    automatic = jax.sharding.auto_axes(
+        of_arrays, axes=mesh.explicit_axes, out_sharding=shardings
+    )
+    with _in_use(mesh, arrays):
+        return eqx.combine(automatic(arrays), rest[0])
+
+
+def _mesh_of(tree: PyTree) -> Any:
+    """The mesh in use; if there is none, the one that the types of the arrays name."""
+    mesh = jax.sharding.get_abstract_mesh()
+    found = (jax.typeof(x).sharding.mesh for x in jtu.tree_leaves(tree) if _is_array(x))
+    return next((m for m in found if m.explicit_axes), mesh) if mesh.empty else mesh
+
+
+def _in_use(mesh: Any, arrays: PyTree) -> Any:
+    """A context in which `mesh` is in use, also if nobody has called `jax.set_mesh`."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    shardings = [
+        x.sharding for x in jtu.tree_leaves(arrays) if not isinstance(x, Tracer)
+    ]
+    named = (s.mesh for s in shardings if isinstance(s, NamedSharding))
+    # Outside of `jit` JAX has to know the devices.
+    devices = next((m for m in named if m.abstract_mesh == mesh), None)
+    return (
+        jax.sharding.use_abstract_mesh(mesh)
+        if devices is None
+        else jax.set_mesh(devices)
+    )
 
 
 def shardings_of(tree: PyTree) -> PyTree:
     """Those of the arrays in `tree`, as their types say: `None` in place of all else."""
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = _mesh_of(tree)
 
     def of(x):
         # What has not met the mesh yet, such as a new count, has an empty one.
         sharding = jax.typeof(x).sharding
         return NamedSharding(mesh, P()) if sharding.mesh.empty else sharding
 
-    is_array = lambda x: eqx.is_array(x) or is_parameter(x)  # NumPy's, too
-    return jtu.tree_map(of, eqx.filter(tree, is_array))
+    return jtu.tree_map(of, eqx.filter(tree, _is_array))
+
+
+@no_type_check
+def _is_array(x):
+    return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
 @no_type_check  # called once per leaf, like the next one

@@ -18,6 +18,7 @@ from jaxtyping import PyTree, TypeCheckError
 from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
 from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._misfits import misfit
 from ._types import Mask, Params, State, Updates
 
 
@@ -160,9 +161,10 @@ def _walk(updates, params, pending, apply):
             named = {"updates": g} | ({"params": p[i]} if takes_p else {})
             for stage in chosen:
                 named |= {f"state.{k}": c[i] for k, c in stage.columns.items()}
-            raise ValueError(
-                _misfit([stage.owner for stage in chosen], keystr(updates, i), named)
-            ) from error
+            owners = [stage.owner for stage in chosen]
+            operations = [stage.operation for stage in chosen]
+            path = keystr(updates, i)
+            raise misfit(owners, operations, loose, path, named) from error
         result[i] = out[0]
         for column, new in zip(slots, out[1:], strict=True):
             column[i] = new
@@ -284,18 +286,4 @@ def _unpaired(owner: str, slot: str, path: str, absent: bool) -> str:
         f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
         f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
         "model whose gradients you pass."
-    )
-
-
-def _misfit(owners: list[str], path: str, named: Mapping[str, Any]) -> str:
-    shapes = ", ".join(
-        f"`{name}` is {x.dtype}{list(x.shape)}"
-        for name, x in named.items()
-        if hasattr(x, "dtype")
-    )
-    owner = " and ".join(owners) or "apply_updates"
-    return (
-        f"{owner}: shapes do not fit at `{path}`: {shapes}. Updates, "
-        "parameters and optimizer state belong to one model: was the model changed "
-        "after `init`, or is this another model's state?"
     )

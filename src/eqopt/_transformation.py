@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -184,9 +184,14 @@ class AbstractLeafwise(AbstractFused):
         - `state`, `params`, `extra`: as in `update`.
         """
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def _checked(
+        self, state: State, params: Params | None, extra: Mapping[str, Any]
+    ) -> Leafwise:
         check_state(self, state)
-        leafwise = self.leafwise(state, pipeline.params, **pipeline.extra)
+        return self.leafwise(state, params, **extra)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        leafwise = self._checked(state, pipeline.params, pipeline.extra)
         return pipeline.push(type(self).__name__, leafwise)
 
 

@@ -1,5 +1,6 @@
 """The laws on 8 devices: explicit axes, `shard_map`, and several layouts at once."""
 
+import contextlib
 import functools
 
 import equinox as eqx
@@ -97,8 +98,9 @@ with_explicit_axes = pytest.mark.skipif(
 
 
 @with_explicit_axes
+@pytest.mark.parametrize("in_use", [True, False], ids=["set_mesh", "arrays alone"])
 @law()
-def test_explicit_axes(row):
+def test_explicit_axes(row, in_use):
     """State and parameters have the explicit shards of the parameters, for ever."""
     mesh = mesh_of(AxisType.Explicit)
     like = shardings(mesh)
@@ -106,7 +108,7 @@ def test_explicit_axes(row):
         k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
         for k, (shape, _) in LAYOUT.items()
     }
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh) if in_use else contextlib.nullcontext():
         # What explicit axes change is decided by the types, without a compilation.
         result = eqx.filter_eval_shape(
             functools.partial(two_steps, row()), given, given
@@ -119,13 +121,14 @@ def test_explicit_axes(row):
 
 @SLOW
 @with_explicit_axes
+@pytest.mark.parametrize("in_use", [True, False], ids=["set_mesh", "arrays alone"])
 @law({"AdaptiveGradClip", "Flatten(Adam)", "Muon", "ScaleByGaLore"})
-def test_results_on_explicit_axes(row):
+def test_results_on_explicit_axes(row, in_use):
     """Of those that JAX would ask where their results are to be."""
     mesh = mesh_of(AxisType.Explicit)
     params, grads = values(), values(1)
     run = lambda params, grads: two_steps(row(), params, grads)[0]
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh) if in_use else contextlib.nullcontext():
         result = jax.jit(run)(*jax.device_put((params, grads), (shardings(mesh),) * 2))
     assert_close(jax.device_get(result), jax.device_get(alone(row, params, grads)))
 

@@ -69,7 +69,7 @@ def test_eager_steps(row):
 def test_copies(row):
     """Optimizers and states can be pickled, sent to other processes and copied."""
     opt = row()
-    params, state = train(opt, params_of(), 1)
+    _, state = train(opt, params_of(), 1)
     assert copy.deepcopy(opt) == opt
     assert pickle.loads(pickle.dumps(opt)) == opt
     for again in (copy.deepcopy(state), pickle.loads(pickle.dumps(state))):

@@ -110,7 +110,7 @@ class Masked(AbstractFused):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
         extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
-        leafwise = self.inner.leafwise(state.inner_state, chosen, **extra)
+        leafwise = self.inner._checked(state.inner_state, chosen, extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:

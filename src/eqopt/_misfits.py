@@ -1,0 +1,80 @@
+"""What to say when the leaves and numbers that meet in an equation do not fit."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import AbstractArray
+
+from ._equations import Operation
+
+
+def misfit(
+    owners: Sequence[str],
+    operations: Sequence[Operation],
+    loose: Sequence[Any],
+    path: str,
+    arrays: Mapping[str, Any],
+) -> Exception:
+    """The error for a leaf that an equation, or what adds it up, does not take.
+
+    **Arguments:**
+
+    - `owners`, `operations`: the names of the transformations, and their operations.
+    - `loose`: the values of the `loose` names of all operations.
+    - `path`: the key path of the leaf.
+    - `arrays`: what meets there, by the names that users know.
+    """
+    for owner, operation in zip(owners, operations, strict=True):
+        wrong = _wrong_number(operation, loose[: len(operation.loose)])
+        loose = loose[len(operation.loose) :]
+        if wrong is not None:
+            return TypeError(f"{owner}: {wrong}")
+    owner = " and ".join(dict.fromkeys(owners)) or "apply_updates"
+    arrays = {name: x for name, x in arrays.items() if hasattr(x, "dtype")}
+    found = ", ".join(
+        f"`{name}` is {x.dtype}{list(x.shape)}" for name, x in arrays.items()
+    )
+    is_complex = {name: jnp.iscomplexobj(x) for name, x in arrays.items()}
+    same_shapes = len({x.shape for x in arrays.values()}) == 1
+    if same_shapes and is_complex["updates"] and not all(is_complex.values()):
+        return TypeError(
+            f"{owner}: dtypes do not fit at `{path}`: {found}. A real parameter and its "
+            "state take real updates: pass `jax.tree.map(jnp.real, updates)`, or make "
+            "the parameter complex before `init`."
+        )
+    return ValueError(
+        f"{owner}: shapes do not fit at `{path}`: {found}. Updates, "
+        "parameters and optimizer state belong to one model: was the model changed "
+        "after `init`, or is this another model's state?"
+    )
+
+
+def _wrong_number(operation: Operation, loose: Sequence[Any]) -> str | None:
+    """Which of the values that all leaves share is of the wrong kind, if any."""
+    expected = inspect.signature(operation.equation).parameters
+    is_array = lambda name: _is_array_type(expected[name].annotation)
+    for name, value in operation.static:
+        if is_array(name) and isinstance(value, Callable):
+            return (
+                f"`{name}` is a function, where the equation `{operation.equation.name}` "
+                "takes a number. If it is a schedule, wrap the whole optimizer, "
+                "`eqopt.Scheduled(optimizer)`, which evaluates every schedule in it."
+            )
+        if is_array(name):
+            return (
+                f"`{name}` is {value!r}, where the equation `{operation.equation.name}` "
+                "takes a number."
+            )
+    for name, value in zip(operation.loose, loose, strict=True):
+        if expected[name].annotation in (bool, str):
+            return (
+                f"`{name}` is an array of dtype {value.dtype}, but decides on what is "
+                f"compiled: pass a Python {expected[name].annotation.__name__}."
+            )
+    return None
+
+
+def _is_array_type(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
