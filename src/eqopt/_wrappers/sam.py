@@ -79,6 +79,7 @@ class SAM(AbstractTransformation):
     never adversarial. It needs the extra argument `grad_fn`, a function of the parameters
     that gives the gradients. If it cannot be called with these alone, it also gets the
     number of the adversarial step (a Python integer, from 0 on), to choose a batch, say.
+    For complex parameters it gives the conjugates of what `jax.grad` gives.
 
     !!! example
 
