@@ -66,11 +66,11 @@ def test_slopes_of_complex_parameters():
 
 
 def test_slopes_of_complex_parameters_where_gradients_are_conjugated():
-    """In Optax, it is at the end of a step that they are wrong: far too short ones pass."""
+    """In Optax they are wrong at the end of a step: far too short ones pass."""
     (ours, _), (theirs, _) = (
         searched_in_the_plane(opt, bowl, True, length=1e-3) for opt in ZOOM
     )
-    assert ours < 0.5
+    assert ours < 0.8
     assert theirs > 0.99
 
 
