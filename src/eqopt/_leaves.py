@@ -43,11 +43,13 @@ def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
 
 
 def flatten_updates(updates: PyTree) -> tuple[list, Any]:
-    """The leaves of `updates`, `None` included, each of them checked."""
+    """The leaves of `updates`, `None` included, each of them checked, as JAX's arrays."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
     for i, leaf in enumerate(leaves):
         if leaf is not None and not eqx.is_inexact_array(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
+        if isinstance(leaf, np.ndarray | np.generic):
+            leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
 
 

@@ -39,7 +39,7 @@ class SkipNotFinite(eqx.Module):
     def __call__(
         self, updates: Updates, gradient_step: Any, params: Params | None
     ) -> tuple[Bool[Array, ""], dict[str, Array]]:
-        leaves = jax.tree.leaves(parameters(updates))
+        leaves = map(jnp.asarray, jax.tree.leaves(parameters(updates)))
         count = sum(map(_count_not_finite, leaves), start=jnp.zeros((), jnp.int32))
         skip = count > 0
         return skip, {"should_skip": skip, "num_not_finite": count}
