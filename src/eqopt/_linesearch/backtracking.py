@@ -120,7 +120,7 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     A `ValueError` if a hyperparameter is out of its range, if `update` was not given
     `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
     number. For complex parameters, at run time an error if the first `grad` is not
-    conjugated, or the first updates lead uphill.
+    conjugated, or the first updates lead uphill and their conjugates downhill.
 
     ??? cite "Reference"
 

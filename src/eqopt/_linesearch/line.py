@@ -18,7 +18,7 @@ from .._reductions import inner, sum_over_leaves
 from .._types import Params, Updates
 from ..numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
-from ..tree import conj
+from ..tree import conj, norm
 
 
 @equation
@@ -123,7 +123,8 @@ def make_line(
             is_first, lambda: _is_conjugate(grad, jax.grad(loss)(start)), lambda: False
         )
         value = eqx.error_if(value, is_wrong, f"{name}: {_NOT_CONJUGATED}")
-        value = eqx.error_if(value, is_first & (slope > 0), f"{name}: {_UPHILL}")
+        is_uphill = is_first & (slope > 0) & _points_at_conjugate(direction, grad)
+        value = eqx.error_if(value, is_uphill, f"{name}: {_UPHILL}")
     return Line(loss, eqx.combine(arrays, others), direction, value, slope, grad)
 
 
@@ -142,6 +143,12 @@ def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
     """
     far = _distance(grad, expected)
     return _distance(grad, conj(expected)) < 1e-4 * far
+
+
+def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
+    """Whether its conjugate goes down, within 60 degrees of the steepest descent."""
+    steepest = norm(direction) * norm(grad)
+    return slope_along(conj(direction), grad) < -0.5 * steepest
 
 
 def _distance(x: Updates, y: Updates) -> Float[Array, ""]:
