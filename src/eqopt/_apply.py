@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Inexact
 
+from ._control import filter_cond
 from ._equations import equation
-from ._leaves import filter_cond, keystr, parameters
+from ._leaves import keystr, parameters
 from ._pipeline import Leafwise, Pipeline
 from ._types import IntegerLike, Params, RealScalarLike, Updates
 from .tree._together import together

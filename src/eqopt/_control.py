@@ -1,10 +1,14 @@
-"""Loops whose end may be known while the program runs."""
+"""Branches and loops, for trees, and for arrays whose values may be known."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, no_type_check
 
+import equinox as eqx
+import jax.tree_util as jtu
 from jax import lax
 from jax.core import Tracer
+
+from ._leaves import disagreement, is_none, keystr
 
 
 _Carry = TypeVar("_Carry")
@@ -23,3 +27,76 @@ def while_loop(
             return now
         now = body(now)
     return lax.while_loop(goes_on, body, now)
+
+
+@no_type_check
+def filter_cond(pred, true_fn, false_fn):
+    """`lax.cond` for functions that return trees with leaves other than arrays.
+
+    What the functions close over is not copied, if `false_fn` gives back what there was:
+    the other way round XLA on a CPU copies it.
+
+    Outside of `jit` it is `if`: JAX would compile the two functions in each step anew.
+
+    **Raises:**
+
+    A `ValueError` that names key paths, unless both trees have the same structure, and
+    the same leaves but for arrays.
+    """
+    if not isinstance(pred, Tracer):
+        return true_fn() if pred else false_fn()
+    branches = []
+
+    def arrays_of(fn):
+        tree = fn()
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+        others = [_ARRAY if eqx.is_array(x) else x for x in leaves]
+        branches.append((tree, treedef, others))
+        if len(branches) == 2:  # there is one if nothing is traced
+            _check_same(*branches)
+        return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
+
+    arrays = lax.cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
+    _, treedef, others = branches[0]
+    pairs = zip(treedef.flatten_up_to(arrays), others, strict=True)
+    return treedef.unflatten(x if other is _ARRAY else other for x, other in pairs)
+
+
+_ARRAY = object()
+
+
+@no_type_check
+def _check_same(one, other):
+    (tree, treedef, leaves), (other_tree, other_treedef, others) = one, other
+    if treedef != other_treedef:
+        found = disagreement("one branch", tree, "the other", other_tree)
+        raise ValueError(f"{_TWO_RESULTS} {found}")
+    for i, (x, y) in enumerate(zip(leaves, others, strict=True)):
+        if not _is_same(x, y):
+            x, y = ("an array" if z is _ARRAY else repr(z) for z in (x, y))
+            raise ValueError(
+                f"{_TWO_RESULTS} At `{keystr(tree, i)}` it is {x} in one, and {y} in the "
+                "other. What changes from step to step must be an array from `init` on, "
+                "such as `jnp.zeros((), jnp.int32)`; all else must stay the same object."
+            )
+
+
+_TWO_RESULTS = (
+    "What is not applied in every step must return the same tree in both branches, but "
+    "for the values of arrays."
+)
+
+
+@no_type_check
+def _is_same(x, y):
+    """Whether two leaves are alike: 1, 1.0 and `True` are not, and NaN is itself."""
+    if x is y:
+        return True
+    if type(x) is not type(y):
+        return False
+    if isinstance(x, float | complex):
+        return repr(x) == repr(y)
+    try:
+        return bool(x == y)
+    except Exception:  # of whatever a comparison may raise
+        return False

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import PyTree
 
 from ._types import Mask, Params
@@ -44,11 +43,13 @@ def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
 
 
 def flatten_updates(updates: PyTree) -> tuple[list, Any]:
-    """The leaves of `updates`, `None` included, each of them checked."""
+    """The leaves of `updates`, `None` included, each of them checked, as JAX's arrays."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
     for i, leaf in enumerate(leaves):
         if leaf is not None and not eqx.is_inexact_array(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
+        if isinstance(leaf, np.ndarray | np.generic):
+            leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
 
 
@@ -233,25 +234,3 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
             "whole branches."
         ) from None
     return spread
-
-
-@no_type_check
-def filter_cond(pred, true_fn, false_fn):
-    """`lax.cond` for functions that return trees with leaves other than arrays.
-
-    Outside of `jit` it is `if`: JAX would compile the two functions in each step anew.
-
-    These must be the same in both branches. What the functions close over is not copied,
-    if `false_fn` gives back what there was: the other way round XLA on a CPU copies it.
-    """
-    if not isinstance(pred, Tracer):
-        return true_fn() if pred else false_fn()
-    rest = []
-
-    def arrays_of(fn):
-        arrays, others = eqx.partition(fn(), eqx.is_array)
-        rest.append(others)
-        return arrays
-
-    arrays = jax.lax.cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
-    return eqx.combine(arrays, rest[0])

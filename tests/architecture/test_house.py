@@ -21,17 +21,18 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
-    {"_types", "_lazy"},
+    {"_types", "_fields", "_lazy"},
     {
         "numerics",
         "_leaves",
+        "_control",
         "_equations",
         "_explicit",
         "_checks",
         "_dimension_numbers",
     },
     {"_random", "_threefry"},
-    {"_pipeline", "_reductions", "_apply", "_transformation", "tree"},
+    {"_misfits", "_pipeline", "_reductions", "_apply", "_transformation", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {
         "projections",

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import re
 import resource
 import shutil
 import tempfile
@@ -361,14 +362,18 @@ def assert_not_saved(path, error, reason, number):
     with pytest.raises(error, match=rf"{reason}, so nothing was saved") as raised:
         save(path, model(scale=0.5))
     assert raised.value.errno == number and raised.value.filename == str(path)
+    assert ("older checkpoint" in str(raised.value)) is (old is not None)
     if old is not None:
         assert_same(load(path, model()), old)
 
 
-def test_disk_full(path):
+def test_disk_full(path, monkeypatch):
     save(path, model())
-    path.with_name("run.eqx.tmp").symlink_to("/dev/full")  # what it gives is a real one
-    assert_not_saved(path, OSError, "No space left on device", errno.ENOSPC)
+    with monkeypatch.context() as patch:
+        open_file = os.open
+        full = lambda name, flags, mode: open_file("/dev/full", os.O_WRONLY)
+        patch.setattr(os, "open", full)
+        assert_not_saved(path, OSError, "No space left on device", errno.ENOSPC)
     assert os.listdir(path.parent) == ["run.eqx"]
     save(path, model(scale=0.5))
 
@@ -439,9 +444,13 @@ def test_read_only_directory(read_only):
 
 
 def test_directories_that_are_none(path):
-    missing = path.parent / "missing" / "run.eqx"
+    missing = path.parent / "missing"
+    make = re.escape(f"make it by `os.makedirs({str(missing)!r})`")
     assert_not_saved(
-        missing, FileNotFoundError, "No such file or directory", errno.ENOENT
+        missing / "run.eqx",
+        FileNotFoundError,
+        rf"The directory \S*missing does not exist \({make}\)",
+        errno.ENOENT,
     )
     path.touch()
     assert_not_saved(path / "x", NotADirectoryError, "Not a directory", errno.ENOTDIR)

@@ -299,3 +299,14 @@ def test_small_floats():
 def test_bad_arguments(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.filterwarnings("ignore:Complex support in Optimistix")
+def test_complex_parameters():
+    """Gradients are conjugated: their imaginary parts point the other way."""
+    fn = lambda y, args: jnp.sum(eqopt.numerics.abs_sq(y - (1 + 2j)))
+    solver = Minimiser(eqopt.Adam(0.1), rtol=1e-4, atol=1e-4)
+    solution = optx.minimise(
+        fn, solver, jnp.zeros(2, jnp.complex64), max_steps=1000, throw=False
+    )
+    np.testing.assert_allclose(solution.value, 1 + 2j, atol=0.1)

@@ -119,7 +119,7 @@ def _evaluated(params):
     grad_fn = eqx.filter_grad(value_fn)
     return {
         "value": value_fn(params),
-        "grad": grad_fn(params),
+        "grad": eqopt.tree.conj(grad_fn(params)),
         "value_fn": value_fn,
         "grad_fn": grad_fn,
     }

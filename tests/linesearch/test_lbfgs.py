@@ -121,13 +121,9 @@ def test_bfloat16_and_complex_parameters():
     state = opt.init(params)
     for _ in range(6):
         value, grad = jax.value_and_grad(loss)(params)
+        grad = eqopt.tree.conj(grad)
         params, state = opt.step(
-            jax.tree.map(jnp.conj, grad),
-            state,
-            params,
-            value=value,
-            grad=grad,
-            value_fn=loss,
+            grad, state, params, value=value, grad=grad, value_fn=loss
         )
     assert loss(params) < 1e-3
 

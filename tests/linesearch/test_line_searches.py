@@ -213,9 +213,8 @@ def test_slopes_of_complex_parameters(search):
     opt, state = descent(search), descent(search).init(z)
     for _ in range(3):
         value, grad = jax.value_and_grad(loss)(z)
-        z, state = opt.step(
-            grad.conj(), state, z, value=value, grad=grad, value_fn=loss
-        )
+        grad = grad.conj()
+        z, state = opt.step(grad, state, z, value=value, grad=grad, value_fn=loss)
     assert loss(z) < 1
     assert found(state).info.decrease_error == 0
 
@@ -228,9 +227,8 @@ def test_complex_parameters_as_pairs(search, split):
     opt = descent(search)
     opt = eqopt.SplitRealAndImaginary(opt) if split else opt
     value, grad = jax.value_and_grad(loss)(z)
-    new, state = opt.step(
-        grad.conj(), opt.init(z), z, value=value, grad=grad, value_fn=loss
-    )
+    grad = grad.conj()
+    new, state = opt.step(grad, opt.init(z), z, value=value, grad=grad, value_fn=loss)
     assert loss(new) < loss(z)
     assert found(state).info.decrease_error == 0
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from .._checks import required, required_params, required_value
 from .._equations import compute_dtype, equation
@@ -16,7 +16,9 @@ from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import inner, sum_over_leaves
 from .._types import Params, Updates
+from ..numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
+from ..tree import conj, norm
 
 
 @equation
@@ -39,7 +41,8 @@ class Line(eqx.Module):
     r"""The loss $\varphi(\eta) = f(p + \eta u)$ and its derivatives.
 
     The search is a constant for whoever differentiates the step: a loop that ends when it
-    may has no reverse-mode derivative.
+    may has no reverse-mode derivative. `grad` is as `jax.grad` gives it, as in `search`;
+    only what users pass is conjugated.
     """
 
     loss: Callable[[PyTree], Any]
@@ -81,13 +84,20 @@ class Line(eqx.Module):
 
 
 def make_line(
-    owner: Any, direction: Updates, params: Params | None, extra: Mapping[str, Any]
+    owner: Any,
+    direction: Updates,
+    params: Params | None,
+    extra: Mapping[str, Any],
+    last_value: Float[Array, ""],
 ) -> Line:
     """The line from `params` along `direction`, with all that `extra` says of it.
 
+    `last_value` is the loss that the last search found, infinite if there was none.
+
     **Raises:**
 
-    A `ValueError` if an argument is missing, or if trees do not fit.
+    A `ValueError` if an argument is missing, or if trees do not fit; at run time an error
+    if gradients of complex parameters are not conjugated.
     """
     name = type(owner).__name__
     value_fn = required(owner, extra, "value_fn")
@@ -104,14 +114,49 @@ def make_line(
     arrays, loss, direction, value, grad = _constant(
         (arrays, loss, direction, jnp.asarray(value), grad)
     )
-    return Line(
-        loss,
-        eqx.combine(arrays, others),
-        direction,
-        value.astype(dtype),
-        slope_along(direction, grad).astype(dtype),
-        grad,
-    )
+    grad = conj(grad)
+    slope = slope_along(direction, grad).astype(dtype)
+    value = value.astype(dtype)
+    if any(map(jnp.iscomplexobj, jtu.tree_leaves(grad))):
+        is_first = jnp.isinf(last_value)
+        is_wrong = lax.cond(
+            is_first, lambda: _is_conjugate(grad, jax.grad(loss)(start)), lambda: False
+        )
+        value = eqx.error_if(value, is_wrong, f"{name}: {_NOT_CONJUGATED}")
+        is_uphill = is_first & (slope > 0) & _points_at_conjugate(direction, grad)
+        value = eqx.error_if(value, is_uphill, f"{name}: {_UPHILL}")
+    return Line(loss, eqx.combine(arrays, others), direction, value, slope, grad)
+
+
+_CONJUGATE = (
+    "For complex parameters, conjugate what `jax.grad` gives before you pass it on, as "
+    "`updates` and as `grad`: `grads = eqopt.tree.conj(grads)`."
+)
+_NOT_CONJUGATED = f"`grad` is the conjugate of the gradient. {_CONJUGATE}"
+_UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE}"
+
+
+def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
+    """Whether a gradient is the conjugate of what it should be.
+
+    A real one is its own conjugate, and right; nor is another one wrong for this reason.
+    """
+    far = _distance(grad, expected)
+    return _distance(grad, conj(expected)) < 1e-4 * far
+
+
+def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
+    """Whether its conjugate goes down, within 60 degrees of the steepest descent."""
+    steepest = norm(direction) * norm(grad)
+    return slope_along(conj(direction), grad) < -0.5 * steepest
+
+
+def _distance(x: Updates, y: Updates) -> Float[Array, ""]:
+    pairs = zip(*map(jtu.tree_leaves, (x, y)), strict=True)
+    parts = [
+        jnp.sum(abs_sq(a - b.astype(a.dtype))) for a, b in pairs if jnp.iscomplexobj(a)
+    ]
+    return sum(part.astype(parts[0].dtype) for part in parts[1:]) + parts[0]
 
 
 def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:

@@ -7,7 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._leaves import filter_cond, restrict
+from .._control import filter_cond
+from .._leaves import restrict
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path
 
@@ -28,6 +29,10 @@ def value_and_grad_from_state(
         value_and_grad = eqopt.value_and_grad_from_state(loss_fn)
         value, grads = value_and_grad(model, state=state)
         ```
+
+    Gradients are those of `jax.grad`. For complex parameters, conjugate them before you
+    pass them on, as those of `eqx.filter_value_and_grad`:
+    `grads = eqopt.tree.conj(grads)`.
 
     It cannot know whether parameters or batch have changed since. Where they have, use
     `eqx.filter_value_and_grad`.

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_count, check_range
+from .._control import filter_cond
 from .._equations import compute_dtype
-from .._leaves import filter_cond, parameters
+from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, check_state
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
@@ -44,7 +45,8 @@ class ScaleByZoomLinesearchState(eqx.Module):
 
     - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there, of the shapes and dtypes of the parameters.
+    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
+        dtypes of the parameters.
     - `info`: an [`eqopt.ZoomLinesearchInfo`][].
 
     Numbers are 0-d arrays of at least float32.
@@ -97,11 +99,14 @@ class ScaleByZoomLinesearch(AbstractFused):
         ```
 
     `update` and `step` need three extra arguments: `value`, the loss at the parameters;
-    `grad`, its gradient there as `eqx.filter_grad` gives it; and `value_fn`, the loss as
-    a function of the whole model. Put the search last in a chain: what comes after it
+    `grad`, its gradient there, as it goes in as updates; and `value_fn`, the loss as a
+    function of the whole model. Put the search last in a chain: what comes after it
     leaves the point that was evaluated. The step size counts as a constant in
     derivatives of the step. Use it under `eqx.filter_jit`: outside, the search is
     compiled anew for each new `value_fn`.
+
+    For complex parameters, both the updates and `grad` are made of the *conjugate* of
+    what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 
@@ -125,7 +130,8 @@ class ScaleByZoomLinesearch(AbstractFused):
 
     A `ValueError` if a hyperparameter is out of its range, if `update` was not given
     `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
-    number.
+    number. For complex parameters, at run time an error if the first `grad` is not
+    conjugated, or the first updates lead uphill and their conjugates downhill.
 
     ??? cite "References"
 
@@ -198,7 +204,9 @@ class ScaleByZoomLinesearch(AbstractFused):
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
-        line = make_line(self, pipeline.flush(), pipeline.params, pipeline.extra)
+        line = make_line(
+            self, pipeline.flush(), pipeline.params, pipeline.extra, state.value
+        )
         found = self._search(line, state.learning_rate)
         if self.verbose:
             _report(found, line)

@@ -69,8 +69,8 @@ class ScaleByLBFGS(AbstractTransformation):
     forgotten, and the next direction is that of the gradient.
 
     It is not for gradients of mini-batches, of which no two differ by the curvature
-    alone. All leaves are one vector. A complex parameter counts as two real ones; pass
-    the conjugate of what `jax.grad` gives for it.
+    alone. All leaves are one vector. A complex parameter counts as two real ones; its
+    gradient is the conjugate of what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 
@@ -253,6 +253,9 @@ class LBFGS(AbstractOptimizer):
     the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][], which see. It needs few
     steps where others need many, and each takes one evaluation of the loss and its
     gradient, seldom more. For losses of mini-batches take another optimizer.
+
+    For complex parameters, conjugate gradients once, and pass the conjugates both as
+    `grads` and as `grad`.
 
     !!! example
 

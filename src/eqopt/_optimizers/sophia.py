@@ -10,9 +10,10 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 
 from .._checks import check_count, check_range
 from .._combinators.chain import Chain
+from .._control import filter_cond
 from .._equations import after, equation
 from .._fields import static_choice
-from .._leaves import filter_cond, is_none
+from .._leaves import is_none
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._transformation import (

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._checks import check_count
-from .._leaves import filter_cond, flatten_updates
+from .._control import filter_cond
+from .._leaves import flatten_updates
 from .._transformation import AbstractTransformation, check_state
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import safe_increment

@@ -35,7 +35,8 @@ class SplitRealAndImaginary(AbstractTransformation):
     !!! warning
 
         For a real loss of complex parameters, `jax.grad` gives the *conjugate* of the
-        direction of steepest ascent. Conjugate gradients before you pass them on.
+        direction of steepest ascent. Conjugate gradients before you pass them on, as
+        updates and as `grad`: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 
@@ -96,6 +97,5 @@ def _of_pairs(extra: dict[str, Any]) -> dict[str, Any]:
     if value_fn is not None:
         extra = {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}
     if grad is not None:
-        # JAX gives df/dx - i df/dy, of which the pair is df/dx and df/dy.
-        extra = {**extra, "grad": _split(jtu.tree_map(jnp.conj, grad))}
+        extra = {**extra, "grad": _split(grad)}
     return extra

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._apply import apply_updates
-from .._leaves import filter_cond
+from .._control import filter_cond
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, State, Updates
 from ..numerics import safe_increment

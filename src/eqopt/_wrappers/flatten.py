@@ -121,16 +121,14 @@ def _unflatten(
     return treedef.unflatten(None if leaf is None else next(parts) for leaf in leaves)
 
 
-def _joined(leaves: list[Inexact[Array, "..."]]) -> Inexact[Array, " size"]:
+def _joined(leaves: list) -> Inexact[Array, " size"]:
     if not leaves:
         return jnp.zeros(0)
     dtype = common_dtype(*(leaf.dtype for leaf in leaves))
     return jnp.concatenate([_as(unsharded(x).reshape(-1), dtype) for x in leaves])
 
 
-def _parted(
-    flat: Inexact[Array, " size"], like: list[Inexact[Array, "..."]]
-) -> list[Inexact[Array, "..."]]:
+def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, "..."]]:
     # Or XLA tries to make each part from what the vector is made of, which takes it 5 %
     # longer to compile.
     flat = lax.optimization_barrier(flat)

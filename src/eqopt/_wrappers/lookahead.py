@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from .._apply import apply_updates, incremental_update
 from .._checks import check_count, check_range, required_params
+from .._control import filter_cond
 from .._equations import equation
-from .._leaves import filter_cond, parameters, restrict
+from .._leaves import parameters, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates

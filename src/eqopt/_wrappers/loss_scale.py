@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._checks import check_count, check_range
+from .._control import filter_cond
 from .._equations import equation
-from .._leaves import filter_cond, map_parameters
+from .._leaves import map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates

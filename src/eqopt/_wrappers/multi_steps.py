@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 
 from .._checks import check_count
+from .._control import filter_cond
 from .._equations import equation
-from .._leaves import filter_cond
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import IntegerLike, Params, Schedule, State, Updates

@@ -12,8 +12,9 @@ from jaxtyping import Array, Inexact, Int
 
 from .._checks import check_count, required, required_params
 from .._combinators.chain import Chain
+from .._control import filter_cond
 from .._equations import equation
-from .._leaves import align, filter_cond, flatten_updates, keystr, restrict
+from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._transforms.normalize import Normalize
@@ -80,6 +81,7 @@ class SAM(AbstractTransformation):
     never adversarial. It needs the extra argument `grad_fn`, a function of the parameters
     that gives the gradients. If it cannot be called with these alone, it also gets the
     number of the adversarial step (a Python integer, from 0 on), to choose a batch, say.
+    For complex parameters it gives the conjugates of what `jax.grad` gives.
 
     !!! example
 

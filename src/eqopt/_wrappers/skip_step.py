@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._checks import check_range, required_value
-from .._leaves import filter_cond, parameters
+from .._control import filter_cond
+from .._leaves import parameters
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype, safe_increment
@@ -39,7 +40,7 @@ class SkipNotFinite(eqx.Module):
     def __call__(
         self, updates: Updates, gradient_step: Any, params: Params | None
     ) -> tuple[Bool[Array, ""], dict[str, Array]]:
-        leaves = jax.tree.leaves(parameters(updates))
+        leaves = map(jnp.asarray, jax.tree.leaves(parameters(updates)))
         count = sum(map(_count_not_finite, leaves), start=jnp.zeros((), jnp.int32))
         skip = count > 0
         return skip, {"should_skip": skip, "num_not_finite": count}

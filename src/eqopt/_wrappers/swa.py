@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from .._checks import check_count, required_params
+from .._control import filter_cond
 from .._equations import compute_dtype
-from .._leaves import filter_cond, parameters
+from .._leaves import parameters
 from .._pipeline import Pipeline
 from .._transformation import AbstractFused, AbstractTransformation, check_state
 from .._types import IntegerLike, Params, State, Updates

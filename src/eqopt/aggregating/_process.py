@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from .._combinators.chain import Chain, checked_states
-from .._leaves import filter_cond
+from .._control import filter_cond
 from .._transformation import AbstractTransformation
 from .._transforms.scale import Identity
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates

@@ -1,31 +1,20 @@
 """A checkpoint in one file: all of it is there, or the one before it."""
 
 import contextlib
-import errno
 import hashlib
 import importlib
 import json
 import os
-import pathlib
 import re
-from collections.abc import Iterator
-from typing import Any, BinaryIO, no_type_check
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
-import jax
-import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
-from ._layout import (
-    CheckpointError,
-    check_layout,
-    is_key,
-    is_number,
-    is_saved,
-    layout,
-)
+from ._layout import CheckpointError, check_layout, is_weak, layout
+from ._leaf import check_savable, read_leaf, write_leaf
+from ._replace import replacing
 
 
 # The first line has this number, the version of eqopt, and the digest of all else in the
@@ -41,9 +30,13 @@ _VERSION = importlib.import_module(
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
     """Writes a tree to a file, in the place of an older one, or leaves that one alone.
 
-    It goes into `path` with `.tmp` behind it, and onto the disk; then the file is
-    renamed. A process that is killed at any time, or a disk that is full, leaves the old
-    checkpoint as it was. A `.tmp` that is left behind is written over by the next call.
+    It goes into a new file, `path` with `.tmp` behind it, and onto the disk; then that
+    one is renamed. A process that is killed at any time, or a disk that is full, leaves
+    the old checkpoint as it was. A `.tmp` that is left behind is deleted by the next
+    call.
+
+    If `path` is a symbolic link, the checkpoint goes to where it points, and the link
+    stays. A new checkpoint keeps the permissions of the old one.
 
     !!! example
 
@@ -60,34 +53,32 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     - `path`: the file. Its directory has to exist. No two processes may write it at the
         same time: if there are several, the first one saves, or Orbax does.
     - `tree`: any pytree, a model and its state say. JAX arrays, typed random keys among
-        them, NumPy arrays and Python numbers are saved to the last bit, sharded ones
-        whole; functions, strings and all else are not.
+        them, NumPy arrays and Python numbers are saved to the last bit, and weak types as
+        such; sharded arrays are saved whole. Functions, strings and all else are not
+        saved.
     - `metadata`: anything that `json.dumps` takes, such as a history of losses or the
         options of the run.
 
     **Raises:**
 
-    An `OSError` of the kind that the system raised if the file cannot be written; a
-    `TypeError` if `tree` has an array of objects, or `metadata` is not for JSON. In each
-    case the old checkpoint is unchanged.
+    An `OSError` of the kind that the system raised if the file cannot be written, or if
+    there is a directory, a device or a pipe in its place. A `TypeError` that names the
+    key path of what would not come back as it is: masked arrays and other subclasses of
+    NumPy's array, arrays of objects or of structured dtypes, deleted arrays, numbers of
+    other libraries; a `TypeError` also if `metadata` is not for JSON. In each case the
+    old checkpoint is unchanged.
     """
-    header = {"layout": layout(tree), "metadata": metadata}
-    target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
-    unfinished = target.with_name(f"{target.name}.tmp")
+    header = {
+        "layout": layout(tree),
+        "weak_types": [
+            jtu.keystr(at) for at, x in jtu.tree_leaves_with_path(tree) if is_weak(x)
+        ],
+        "metadata": metadata,
+    }
+    check_savable(tree)
     line = json.dumps(header).encode() + b"\n"
-    try:
-        with unfinished.open("wb") as file:
-            _write(file, line, tree)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _not_written(error, target) from error
-        raise
-    _sync_directory(target.parent)
+    with replacing(path) as file:
+        _write(file, line, tree)
 
 
 def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
@@ -97,7 +88,7 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     body.write(line)
     # Equinox would do these loops, but for typed keys, and wraps what the system raises.
     for leaf in jtu.tree_leaves(tree):
-        _write_leaf(body, leaf)
+        write_leaf(body, leaf)
     file.seek(len(start))
     file.write(body.digest.hexdigest().encode())
 
@@ -111,27 +102,6 @@ class _Hashed:
     def write(self, data: Any) -> int:
         self.digest.update(data)
         return self.file.write(data)
-
-
-def _not_written(error: OSError, target: pathlib.Path) -> OSError:
-    code = error.errno or errno.EIO
-    reason = error.strerror or str(error)
-    message = (
-        f"eqopt.checkpoint.save: {reason}, so nothing was saved. An older checkpoint in "
-        "the same place is unchanged and can be loaded"
-    )
-    # Python makes a `PermissionError` of EACCES, and so on.
-    return OSError(code, message, str(target))
-
-
-def _sync_directory(directory: pathlib.Path) -> None:
-    """Makes a renaming last, where directories can be opened: not on Windows."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
@@ -159,8 +129,18 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     """
     with _checked(path) as (file, header):
         check_layout(header["layout"], like, str(path))
-        leaves, treedef = jtu.tree_flatten(like)
-        return treedef.unflatten([_read_leaf(file, leaf) for leaf in leaves])
+        # Older versions did not write these.
+        weak = set(header["weak_types"]) if "weak_types" in header else None
+        leaves, treedef = jtu.tree_flatten_with_path(like)
+        loaded = [
+            read_leaf(file, leaf, jtu.keystr(at), weak, str(path))
+            for at, leaf in leaves
+        ]
+        if file.read(1):
+            raise CheckpointError(
+                f"{path} is damaged: after the last leaf there is more. {_ANOTHER_ONE}"
+            )
+        return treedef.unflatten(loaded)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Any:
@@ -196,8 +176,9 @@ def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, dict[str,
             )
         start, number, version, digest = first.groups()
         if int(number) != _FORMAT:
+            writer = version.decode(errors="replace")
             raise CheckpointError(
-                f"{path} has format {int(number)}, of eqopt {version.decode()}, but "
+                f"{path} has format {int(number)}, of eqopt {writer}, but "
                 f"eqopt {_VERSION} reads format {_FORMAT}. Load it with the "
                 "version that wrote it, and pass it on by `eqx.tree_serialise_leaves`; "
                 "or start a new run with another path."
@@ -207,39 +188,42 @@ def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, dict[str,
         if found.hexdigest().encode() != digest:
             raise CheckpointError(
                 f"{path} is damaged: its {os.path.getsize(path)} bytes are not those "
-                "that were saved. Take an older checkpoint or a copy."
+                f"that were saved. {_ANOTHER_ONE}"
             )
         file.seek(body)
-        header = json.loads(file.readline())
-        yield file, header
+        yield file, _header(file.readline(), path)
 
 
-@no_type_check  # called once per leaf, like the next
-def _write_leaf(file, x):
-    if is_saved(x):
-        np.save(file, np.asarray(jr.key_data(x) if is_key(x) else x))
+def _header(line: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: its header is no JSON. {_ANOTHER_ONE}"
+        ) from error
+    if (
+        not isinstance(header, dict)
+        or not {"layout", "metadata"} <= header.keys()
+        or not _is_list_of(_is_row, header["layout"])
+        or not _is_list_of(_is_string, header.get("weak_types", []))
+    ):
+        raise CheckpointError(
+            f"{path} is damaged: its header is not what eqopt.checkpoint.save writes. "
+            f"{_ANOTHER_ONE}"
+        )
+    return header
 
 
-@no_type_check
-def _read_leaf(file, like):
-    if not is_saved(like):
-        return like
-    x = np.load(file)
-    if is_number(like):
-        return type(like)(x.item())
-    if is_key(like):
-        x = jr.wrap_key_data(x, impl=jr.key_impl(jnp.empty((), like.dtype)))
-        return _placed(x, like)
-    if x.dtype != like.dtype:  # NumPy's files know no bfloat16
-        x = x.view(like.dtype)
-    if isinstance(like, np.generic):
-        return x[()]
-    return x if isinstance(like, np.ndarray) else _placed(jnp.array(x), like)
+def _is_list_of(kind: Callable[[Any], bool], x: Any) -> bool:
+    return isinstance(x, list) and all(map(kind, x))
 
 
-@no_type_check
-def _placed(x, like):
-    """`x` on the devices of `like`, if these were chosen."""
-    is_struct = isinstance(like, jax.ShapeDtypeStruct)
-    is_chosen = like.sharding is not None if is_struct else like.committed
-    return jax.device_put(x, like.sharding) if is_chosen else x
+def _is_string(x: Any) -> bool:
+    return isinstance(x, str)
+
+
+def _is_row(x: Any) -> bool:
+    return _is_list_of(_is_string, x) and len(x) == 2
+
+
+_ANOTHER_ONE = "Take an older checkpoint or a copy."

@@ -87,6 +87,14 @@ def is_key(x):
 
 
 @no_type_check
+def is_weak(x):
+    """Whether a leaf is an array of JAX whose type gives way to others."""
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
+        getattr(x, "weak_type", False)  # which typed keys do not have
+    )
+
+
+@no_type_check
 def _described(x, path):
     array = np.asarray(x) if is_number(x) else x
     if not is_key(x) and np.dtype(array.dtype).hasobject:
@@ -115,9 +123,10 @@ def check_layout(
     A [`eqopt.checkpoint.CheckpointError`][] that lists where classes, dtypes or shapes
     differ, and what only one of the two has.
     """
-    there, here = ({row[0]: row[1] for row in rows} for rows in (saved, layout(like)))
-    if list(there.items()) == list(here.items()):
+    expected = layout(like)
+    if [list(row) for row in saved] == expected:
         return
+    there, here = ({row[0]: row[1] for row in rows} for rows in (saved, expected))
     other = [
         f"`{path or '(the root)'}` ({x} against {here[path]})"
         for path, x in there.items()

@@ -26,7 +26,7 @@ def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) ->
     return jax.tree.map(lambda r, h: (r * h).real, signs, product(signs))
 
 
-def random_signs(key: Any, p: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+def random_signs(key: Any, p: Any) -> Inexact[Array, "..."]:
     """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
     real = jnp.finfo(p.dtype).dtype
     if not jnp.iscomplexobj(p):

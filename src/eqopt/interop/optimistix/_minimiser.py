@@ -14,6 +14,7 @@ from ..._checks import check_range
 from ..._linesearch.value_and_grad import searches_in
 from ..._transformation import AbstractTransformation
 from ..._types import Params, RealScalarLike, State, Updates
+from ...tree import conj
 
 
 class MinimiserState(eqx.Module):
@@ -130,6 +131,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     ) -> tuple[Params, MinimiserState, PyTree]:
         value_fn = lambda y: fn(y, args)[0]
         (f, aux), grads = eqx.filter_value_and_grad(fn, has_aux=True)(y, args)
+        grads = conj(grads)  # of complex parameters, for the direction of ascent
         self._report(
             num_steps=("step", state.step), loss_this_step=("loss", f), y=("y", y)
         )
@@ -140,7 +142,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
             value=f,
             grad=grads,
             value_fn=value_fn,
-            grad_fn=eqx.filter_grad(value_fn),
+            grad_fn=lambda y: conj(eqx.filter_grad(value_fn)(y)),
         )
         # Whether this step says anything: it does if it moved, or nothing is left to do,
         # or all that a line search could find was to stay.

@@ -1,0 +1,201 @@
+"""One array or number of a checkpoint: whether it can be saved, and its bytes."""
+
+import enum
+import numbers
+from typing import no_type_check
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
+
+
+_Lost = tuple[str, str]  # what a leaf is, and what to do
+
+
+def check_savable(tree: PyTree) -> None:
+    """Raises an error that names the key path of a leaf that would not come back."""
+    for path, leaf in jtu.tree_leaves_with_path(tree):
+        lost = _lost(leaf)
+        if lost is not None:
+            found, advice = lost
+            raise TypeError(
+                f"eqopt.checkpoint.save: `{jtu.keystr(path) or '(the root)'}` is "
+                f"{found}. {advice}"
+            )
+
+
+@no_type_check  # called once per leaf, like all that follow
+def _lost(x) -> _Lost | None:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return "a `jax.ShapeDtypeStruct`, which has no values", "Save the arrays."
+    if isinstance(x, jax.Array):
+        return _lost_of_jax(x)
+    if isinstance(x, np.ndarray | np.generic):
+        return _lost_of_numpy(x)
+    name = type(x).__name__
+    if is_number(x):
+        if type(x) in _NUMBERS or isinstance(x, enum.Enum):
+            return None
+        plain = next(cls for cls in _NUMBERS if isinstance(x, cls)).__name__
+        return f"a {name}, of which only the number would be saved", (
+            f"Put `{plain}(x)` there."
+        )
+    if isinstance(x, numbers.Number) or hasattr(type(x), "__array__"):
+        return f"a {name}, which is no array or number of JAX, NumPy or Python", (
+            "Put `np.asarray(x)` or `float(x)` there, or a string if it is to come "
+            "from `like`."
+        )
+    return None
+
+
+@no_type_check
+def _lost_of_jax(x) -> _Lost | None:
+    if isinstance(x, jax.core.Tracer):
+        return "a tracer, which has no values yet", (
+            "Save outside of `jit`, `vmap` and `grad`."
+        )
+    if x.is_deleted():
+        return "an array that has been deleted, as donated ones are", (
+            "Save what the step returned, and not what went into it."
+        )
+    if not (x.is_fully_addressable or x.is_fully_replicated):
+        return "an array of which other processes have a part", (
+            "Save it with Orbax, or gather it first with "
+            "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`."
+        )
+    if is_weak(x) and _as_weak(np.zeros((), x.dtype)) is None:
+        return f"an array of the weak type {x.dtype}, which cannot be made again", (
+            "Put `jnp.asarray(x, x.dtype)` there."
+        )
+    return None
+
+
+@no_type_check
+def _lost_of_numpy(x) -> _Lost | None:
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
+        name = f"{type(x).__module__}.{type(x).__qualname__}"
+        return f"a `{name}`, of which only the values would be saved", (
+            "Put `np.asarray(x)` there, and the mask of a masked array beside it."
+        )
+    if x.dtype.kind == "V" and not jnp.issubdtype(x.dtype, np.number):
+        return f"of the structured dtype {x.dtype}", (
+            "Put its fields there, as arrays in a dictionary."
+        )
+    if x.dtype.metadata is not None:
+        return "of a dtype with metadata, which would not be saved", (
+            "Put `x.astype(x.dtype.str)` there."
+        )
+    return None
+
+
+@no_type_check
+def write_leaf(file, x) -> None:
+    if is_saved(x):
+        x = np.asarray(jr.key_data(x) if is_key(x) else x)
+        np.save(file, x.view(_stored(x.dtype)))
+
+
+@no_type_check
+def _stored(dtype):
+    """The dtype of an array in the file: NumPy's format knows no bfloat16."""
+    dtype = np.dtype(dtype)
+    was_registered = dtype.isbuiltin == 2
+    return np.dtype(f"V{dtype.itemsize}") if was_registered else dtype
+
+
+@no_type_check
+def read_leaf(file, like, path, weak, name):
+    """What `write_leaf` wrote, of the dtype and shape of `like`, or a `CheckpointError`.
+
+    It stands at `path` in the file `name`. `weak` has the paths of weak types, and is
+    `None` if the file is too old to say.
+    """
+    if not is_saved(like):
+        return like
+    try:
+        x = _values(file, like)
+        x = type(like)(x.item()) if is_number(like) else x
+    except OSError:
+        raise
+    # Whatever the bytes are, NumPy has an exception for it: some ten kinds.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(
+            f"{name} is damaged at `{path or '(the root)'}`: {reason}. "
+            "Take an older checkpoint or a copy."
+        ) from error
+    if is_number(like) or type(like) is np.ndarray:
+        return x
+    if isinstance(like, np.ndarray | np.generic):
+        return x[()]
+    if is_key(like):
+        impl = jr.key_impl(jnp.empty((), like.dtype))
+        return _placed(jr.wrap_key_data(x, impl=impl), like)
+    has_weak_type = is_weak(like) if weak is None else path in weak
+    made = _as_weak(x) if has_weak_type else jnp.array(x)
+    if made is None or made.dtype != like.dtype:
+        kind = "the weak type" if made is None else "the dtype"
+        raise CheckpointError(
+            f"{name} has an array of {kind} {like.dtype} at `{path or '(the root)'}`, "
+            f"which JAX does not make with jax_enable_x64={jax.config.jax_enable_x64}. "
+            "Set it as in the run that was saved: "
+            '`jax.config.update("jax_enable_x64", ...)`.'
+        )
+    return _placed(made, like)
+
+
+# What a number of Python may be in NumPy's file.
+_NUMBERS = {
+    bool: ("b1",),
+    int: ("i8", "u8", "i4"),
+    float: ("f8",),
+    complex: ("c16",),
+}
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+@no_type_check
+def _values(file, like):
+    """The next array, after its header has been compared: it may claim to be huge."""
+    begin = file.tell()
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"it has version {version} of NumPy's format")
+    shape, _, dtype = _HEADERS[version](file)
+    if is_number(like):
+        kinds = next(x for cls, x in _NUMBERS.items() if isinstance(like, cls))
+        fits = shape == () and dtype.str[1:] in kinds
+    else:
+        data = jax.eval_shape(jr.key_data, like) if is_key(like) else like
+        fits = shape == data.shape and dtype == _stored(data.dtype)
+    if not fits:
+        found = f"{dtype}[{','.join(map(str, shape))}]"
+        raise ValueError(f"it has {found}, which its layout does not announce")
+    file.seek(begin)
+    x = np.lib.format.read_array(file, allow_pickle=False)
+    return x if is_number(like) or is_key(like) else x.view(like.dtype)
+
+
+@no_type_check
+def _as_weak(x):
+    """`x` as an array of weak type, or `None` where JAX has no such thing."""
+    # What is written into a weak array takes on its type; Python numbers make these.
+    weak = jnp.full(x.shape, x.dtype.type(0).item())
+    return weak.at[...].set(x) if weak.dtype == x.dtype and is_weak(weak) else None
+
+
+@no_type_check
+def _placed(x, like):
+    """`x` on the devices of `like`, if these were chosen."""
+    is_struct = isinstance(like, jax.ShapeDtypeStruct)
+    is_chosen = like.sharding is not None if is_struct else like.committed
+    return jax.device_put(x, like.sharding) if is_chosen else x

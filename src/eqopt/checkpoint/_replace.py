@@ -1,0 +1,123 @@
+"""A file that takes the place of another in one go, or leaves it alone."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file to write to, which replaces `path` at the end, unless there is an error.
+
+    **Raises:**
+
+    An `OSError` that says that nothing was saved.
+    """
+    target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
+    unfinished = target.with_name(f"{target.name}.tmp")
+    try:
+        old = _replaceable(target)
+        _remove(unfinished)
+        # It is new, so nothing is written through a link that stands there. Nobody may
+        # read it who may not read the old one.
+        mode = 0o666 if old is None else 0o600
+        opener = lambda name, flags: os.open(name, flags, mode)
+        with (
+            open(unfinished, "xb", opener=opener) as file,
+            _deleted_on_error(unfinished),
+        ):
+            yield file
+            file.flush()
+            if old is not None:
+                where = file.fileno() if os.chmod in os.supports_fd else unfinished
+                os.chmod(where, stat.S_IMODE(old.st_mode))
+            os.fsync(file.fileno())
+            os.replace(unfinished, target)
+    except OSError as error:
+        raise _not_written(error, target) from error
+    _sync_directory(target.parent)
+
+
+def _replaceable(target: pathlib.Path) -> os.stat_result | None:
+    """What is known of a file, `None` if there is none; nothing else may be replaced."""
+    directory = target.parent
+    if not os.path.lexists(directory):
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"The directory {directory} does not exist (make it by "
+            f"`os.makedirs({str(directory)!r})`)",
+        )
+    found = _found(target)
+    if found is None or stat.S_ISREG(found.st_mode):
+        return found
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, f"There is {_kind(found)} in the place of the file")
+
+
+def _remove(unfinished: pathlib.Path) -> None:
+    """Deletes what a crash left, or a link (but not what it points to)."""
+    found = _found(unfinished)
+    if found is None:
+        return
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        raise OSError(
+            errno.EEXIST,
+            f"There is {_kind(found)} at {unfinished}, which is written first",
+        )
+    unfinished.unlink()
+
+
+def _found(path: pathlib.Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link to itself",
+}
+
+
+def _kind(found: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "something other than a file")
+
+
+@contextlib.contextmanager
+def _deleted_on_error(path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _not_written(error: OSError, target: pathlib.Path) -> OSError:
+    code = error.errno or errno.EIO
+    reason = error.strerror or str(error)
+    message = f"eqopt.checkpoint.save: {reason}, so nothing was saved."
+    if os.path.isfile(target):
+        message += " The older checkpoint there is unchanged and can be loaded."
+    # Python makes a `PermissionError` of EACCES, and so on.
+    return OSError(code, message, str(target))
+
+
+def _sync_directory(directory: pathlib.Path) -> None:
+    """Makes a renaming last, where directories can be opened: not on Windows."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,186 @@
+"""Each kind of leaf comes back as it was, or is refused by its key path."""
+
+import decimal
+import enum
+import fractions
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.checkpoint import CheckpointError, load, save
+
+from .resealed import resealed
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.eqx"
+
+
+class Color(enum.IntEnum):
+    RED = 3
+
+
+SPECIAL = np.array([0.0, -0.0, np.inf, np.nan, 1e-45, 3e38], np.float32)
+NAMES = ["int4", "uint2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "bfloat16"]
+
+RESTORED = {
+    "bool": True,
+    "large": 2**63 + 1,
+    "small": -(2**63),
+    "float": float("nan"),
+    "negative zero": -0.0,
+    "complex": 1 - 2j,
+    "enum": Color.RED,
+    "NumPy's scalar": np.float32(0.1),
+    "NumPy's bool": np.bool_(True),
+    "NumPy's time": np.datetime64("2026-01-02T03:04:05", "ns"),
+    "extended scalar": jnp.bfloat16.dtype.type(1.5),
+    "times": np.array(["2026-01-02", "NaT"], "datetime64[D]"),
+    "time differences": np.array([3, -4], "timedelta64[us]"),
+    "text": np.array(["a", "äö"]),
+    "bytes": np.array([b"ab", b"c"]),
+    "Fortran's order": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "strides": np.arange(12.0).reshape(3, 4)[::2, ::-1],
+    "big end first": np.array([1.5, 2.5], ">f4"),
+    "long double": np.array([1, 3], np.longdouble) / 3,
+    "nothing of NumPy": np.zeros((0, 3), np.int16),
+    "one of NumPy": np.array(1.5),
+    "special": jnp.array(SPECIAL),
+    "nothing": jnp.zeros((3, 0), jnp.bfloat16),
+    "one": jnp.array(2, jnp.uint8),
+    "weak": jnp.asarray(0.1),
+    "weak integer": jnp.asarray(3),
+    "weak complex": jnp.asarray(1 - 2j),
+    "weak vector": jnp.full(len(SPECIAL), 1.0).at[:].set(SPECIAL),
+    "weak nothing": jnp.full((0, 2), 1),
+    "keys": jr.split(jr.key(1), (2, 3)),
+    "no keys": jr.split(jr.key(1, impl="rbg"), 0),
+    **{name: jnp.array([0, 1, 1], name) for name in NAMES},
+    **{f"{name} of NumPy": np.array([0, 1, 1], jnp.dtype(name)) for name in NAMES},
+}
+
+
+@pytest.mark.parametrize("name", RESTORED)
+def test_comes_back(path, name):
+    x = RESTORED[name]
+    save(path, {"x": x})
+    likes = [x]
+    if isinstance(x, jax.Array):
+        likes.append(jax.eval_shape(lambda: x))
+    for like in likes:
+        loaded = load(path, {"x": like})["x"]
+        assert type(loaded) is type(x)
+        if isinstance(x, jax.Array):
+            assert loaded.aval == x.aval and not loaded.committed
+        left, right = (
+            np.asarray(eqopt.tree.unwrap_random_key_data(y)) for y in (loaded, x)
+        )
+        assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        assert left.tobytes() == right.tobytes()
+
+
+def deleted():
+    x = jnp.arange(3)
+    x.delete()
+    return x
+
+
+class Rate(float):
+    pass
+
+
+class Units(np.ndarray):
+    pass
+
+
+LOST = {
+    "masked": (
+        lambda: np.ma.masked_less(np.arange(3.0), 1),
+        "numpy.ma.*the mask",
+    ),
+    "with units": (lambda: np.eye(2).view(Units), r"\.Units`.*Put `np\.asarray\(x\)`"),
+    "records": (lambda: np.zeros(2, "i4,f8").view(np.recarray), "recarray"),
+    "structured": (lambda: np.zeros(2, "i4,f8"), "structured dtype.*in a dictionary"),
+    "bytes": (lambda: np.void(b"abc"), "structured dtype"),
+    "objects": (lambda: np.array([None]), "no array of numbers"),
+    "text": (lambda: np.array(["a"], np.dtypes.StringDType()), "no array of numbers"),
+    "metadata": (
+        lambda: np.zeros(2, np.dtype("f4", metadata={"unit": "m"})),
+        "metadata, which would not be saved",
+    ),
+    "beyond": (lambda: 2**64, "no array of numbers of at most 64 bits"),
+    "subclass": (lambda: Rate(0.1), r"a Rate, of which only.*`float\(x\)`"),
+    "fraction": (lambda: fractions.Fraction(1, 3), "a Fraction, which is no array"),
+    "decimal": (lambda: decimal.Decimal(1), "a Decimal, which is no array"),
+    "shape": (lambda: jax.ShapeDtypeStruct((), "float32"), "which has no values"),
+    "deleted": (deleted, "has been deleted, as donated"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_is_refused(path, name):
+    make, expected = LOST[name]
+    save(path, 1.5)
+    with pytest.raises(TypeError, match=rf"^eqopt.*`\['a'\]\[1\]` is .*{expected}"):
+        save(path, {"a": [1.0, make()]})
+    assert load(path, 0.0) == 1.5
+
+
+def test_tracers_are_refused(path):
+    with pytest.raises(TypeError, match=r"`\[0\]` is a tracer.*Save outside of `jit`"):
+        jax.jit(lambda x: save(path, (x,)))(1.5)
+    assert not path.exists()
+
+
+def test_weak_types_of_other_precision_are_refused(path):
+    with jax.enable_x64(True):
+        wide = jnp.asarray(0.1)
+    with pytest.raises(
+        TypeError, match=r"weak type float64.*`jnp\.asarray\(x, x\.dtype"
+    ):
+        save(path, wide)
+    with jax.enable_x64(True):
+        save(path, wide)
+        assert load(path, wide).weak_type
+    expected = r"weak type float64 at `\(the root\)`.*jax_enable_x64=False"
+    with pytest.raises(CheckpointError, match=expected):
+        load(path, wide)
+
+
+def test_precision_that_jax_does_not_have(path):
+    save(path, np.float64(1.5) * np.ones(3))
+    like = jax.ShapeDtypeStruct((3,), np.float64)
+    with pytest.raises(CheckpointError, match=r"dtype float64.*jax_enable_x64=False"):
+        load(path, like)
+
+
+def test_the_second_step_does_not_compile_again(path):
+    """Also where a state has numbers of weak type, and `like` has others."""
+    step = eqx.debug.assert_max_traces(max_traces=1)(lambda tree: tree)
+    step = eqx.filter_jit(step)
+    tree = {"rate": jnp.asarray(0.1), "x": jnp.ones(3)}
+    step(tree)
+    save(path, tree)
+    step(load(path, eqx.filter_eval_shape(lambda: tree)))
+    step(load(path, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)))
+
+
+def test_files_without_weak_types(path):
+    """Those of earlier versions: the types are those of `like`."""
+    tree = {"rate": jnp.asarray(0.1), "x": jnp.ones(3)}
+    save(path, tree)
+
+    def forget(header):
+        assert header.pop("weak_types") == ["['rate']"]
+
+    path.write_bytes(resealed(path.read_bytes(), forget))
+    loaded = load(path, eqx.filter_eval_shape(lambda: tree))
+    assert loaded["rate"].aval == tree["rate"].aval and loaded["rate"] == tree["rate"]
+    strong = {"rate": jnp.zeros(()), "x": jnp.zeros(3)}
+    assert not load(path, strong)["rate"].weak_type

@@ -1,0 +1,171 @@
+"""What stands where a checkpoint is to go: files are replaced, and nothing else."""
+
+import errno
+import os
+import socket
+import stat
+
+import pytest
+
+from eqopt.checkpoint import load, save
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.eqx"
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_device(path):
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+def make_socket(path):
+    # Whose names must be short.
+    before = os.getcwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+def make_directory(path):
+    path.mkdir()
+
+
+def make_loop(path):
+    path.symlink_to(path)
+
+
+KINDS = {
+    make_pipe: "a pipe",
+    make_device: "a device",
+    make_socket: "a socket",
+    make_loop: "a symbolic link to itself",
+}
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("through_link", [False, True])
+def test_no_file(path, make, through_link):
+    make(path)
+    before = os.lstat(path)
+    to = path
+    if through_link:
+        to = path.with_name("link.eqx")
+        to.symlink_to(path)
+    expected = f"There is {KINDS[make]} in the place of the file, so nothing was saved"
+    names = sorted(os.listdir(path.parent))
+    with pytest.raises(OSError, match=expected) as raised:
+        save(to, 1.5)
+    assert raised.value.errno == errno.EINVAL
+    assert "older checkpoint" not in str(raised.value)
+    assert os.lstat(path)[:4] == before[:4]
+    assert sorted(os.listdir(path.parent)) == names
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_device, make_socket, make_directory])
+def test_no_file_where_it_is_written_first(path, make):
+    unfinished = path.with_name("run.eqx.tmp")
+    save(path, 1.5)
+    make(unfinished)
+    before = os.lstat(unfinished)
+    with pytest.raises(FileExistsError, match=r"at \S*run\.eqx\.tmp, which is written"):
+        save(path, 2.5)
+    assert os.lstat(unfinished)[:4] == before[:4] and load(path, 0.0) == 1.5
+
+
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_links_where_it_is_written_first(path, is_hard):
+    """The file of somebody else to which it links is not written to."""
+    other = path.with_name("other")
+    other.write_bytes(b"precious")
+    unfinished = path.with_name("run.eqx.tmp")
+    if is_hard:
+        unfinished.hardlink_to(other)
+    else:
+        unfinished.symlink_to(other)
+    save(path, 1.5)
+    assert other.read_bytes() == b"precious" and load(path, 0.0) == 1.5
+    assert sorted(os.listdir(path.parent)) == ["other", "run.eqx"]
+    assert path.is_file() and not path.is_symlink()
+
+
+def test_what_appears_meanwhile_is_left_alone(path, monkeypatch):
+    """A link that is made just after the old file was deleted is not followed."""
+    other = path.with_name("other")
+    other.write_bytes(b"precious")
+    open_file = os.open
+
+    def plant(name, *args):
+        if str(name).endswith(".tmp"):
+            os.symlink(other, name)
+        return open_file(name, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", plant)
+        with pytest.raises(FileExistsError, match="so nothing was saved"):
+            save(path, 1.5)
+    assert other.read_bytes() == b"precious"
+
+
+def test_through_links(path):
+    """Also where links lead to other directories, or to nothing yet."""
+    directory = path.with_name("elsewhere")
+    directory.mkdir()
+    path.symlink_to(path.with_name("second.eqx"))
+    path.with_name("second.eqx").symlink_to(directory / "third.eqx")
+    for value in (1.5, 2.5):
+        save(path, value)
+        assert load(path, 0.0) == load(directory / "third.eqx", 0.0) == value
+    assert path.is_symlink() and path.with_name("second.eqx").is_symlink()
+    assert os.listdir(directory) == ["third.eqx"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o440])
+def test_permissions_stay(path, mode):
+    save(path, 1.5)
+    path.chmod(mode)
+    save(path, 2.5)
+    assert stat.S_IMODE(path.stat().st_mode) == mode and load(path, 0.0) == 2.5
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_permissions_of_new_files(path, mask):
+    before = os.umask(mask)
+    try:
+        save(path, 1.5)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+def test_nobody_else_reads_it_while_it_is_written(path, monkeypatch):
+    """If the old one is private."""
+    save(path, 1.5)
+    path.chmod(0o600)
+    seen = []
+
+    def look(descriptor):
+        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+
+    monkeypatch.setattr(os, "fsync", look)
+    opened = os.open
+
+    def look_at_once(name, *args):
+        descriptor = opened(name, *args)
+        if str(name).endswith(".tmp"):
+            look(descriptor)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", look_at_once)
+    save(path, 2.5)
+    assert seen[:2] == [0o600, 0o600]

@@ -1,0 +1,154 @@
+"""What is skipped and what is done return one tree: what differs is named."""
+
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt._control import filter_cond
+
+
+def both(x, y, pred=True):
+    return filter_cond(jnp.asarray(pred), lambda: x, lambda: y)
+
+
+class Somebody:
+    def step(self):
+        pass
+
+
+SOMEBODY = Somebody()
+
+
+def text(n):
+    return "".join(["te", "xt"][:n])
+
+
+SAME = {
+    "None": (None, None),
+    "NaN": (math.nan, float("nan")),
+    "complex NaN": (complex(math.nan, 1), complex(math.nan, 1)),
+    "number": (10**30, 10**30),
+    "text": (text(2), text(2)),
+    "function": (jnp.tanh, jnp.tanh),
+    "method": (SOMEBODY.step, SOMEBODY.step),
+    "static field": (eqx.nn.Lambda(jnp.tanh), eqx.nn.Lambda(jnp.tanh)),
+}
+DIFFERENT = {
+    "number": (1, 2, "it is 1 in one, and 2 in the other"),
+    "integer and float": (1, 1.0, "it is 1 in one, and 1.0"),
+    "integer and bool": (1, True, "it is 1 in one, and True"),
+    "signs of zero": (0.0, -0.0, r"it is 0\.0 in one, and -0\.0"),
+    "NaN and number": (math.nan, 1.0, "it is nan in one, and 1.0"),
+    "text": ("a", "b", "it is 'a' in one, and 'b'"),
+    "functions": (jnp.tanh, jnp.sin, "it is .*tanh.* in one, and .*sin"),
+    "functions of equal code": (lambda: 1, lambda: 1, "it is .*lambda.* in one"),
+    "partial": (*(functools.partial(max, 1) for _ in "ab"), "it is .*partial"),
+    "None and array": (None, jnp.ones(2), "it is None in one, and an array"),
+    "array and number": (jnp.ones(()), 1, "it is an array in one, and 1 in"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_same(name):
+    x, y = SAME[name]
+    out = both({"a": [x, jnp.ones(2)]}, {"a": [y, jnp.zeros(2)]})
+    assert type(out["a"][0]) is type(x) and jnp.all(out["a"][1] == 1)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_leaves(name):
+    x, y, expected = DIFFERENT[name]
+    expected = rf"the same tree in both branches.*At `\['a'\]\[0\]` {expected}"
+    for pred in (True, False):
+        with pytest.raises(ValueError, match=expected):
+            both({"a": [x, jnp.ones(2)]}, {"a": [y, jnp.zeros(2)]}, pred)
+
+
+@pytest.mark.parametrize("y", [jnp.ones(3), jnp.ones(2, jnp.int32)])
+def test_arrays_of_other_types(y):
+    """By JAX, which names the same key path."""
+    with pytest.raises(TypeError, match=r"\['a'\]\[1\] has type float32\[2\]"):
+        both({"a": [None, jnp.ones(2)]}, {"a": [None, y]})
+
+
+@pytest.mark.parametrize(
+    "x, y, expected",
+    [
+        ({"a": 1}, {"b": 1}, r"Only `one branch` has a leaf at `\['a'\]`"),
+        ((1, 2), [1, 2], "a tuple faces a list"),
+        (
+            eqx.nn.Dropout(inference=True),
+            eqx.nn.Identity(),
+            "Only `one branch` has a leaf",
+        ),
+    ],
+)
+def test_different_trees(x, y, expected):
+    with pytest.raises(ValueError, match=f"in both branches.*{expected}"):
+        both(x, y)
+
+
+class NoBool:
+    def __eq__(self, other) -> Any:
+        return np.array([True, False])
+
+    def __hash__(self):
+        return 0
+
+
+def test_comparisons_that_say_nothing():
+    x = NoBool()
+    assert both(x, x) is x
+    with pytest.raises(ValueError, match=r"At `\(the root\)` it is <.*NoBool"):
+        both(NoBool(), NoBool())
+
+
+def test_arrays_of_numpy_are_arrays():
+    out = both({"p": np.ones(2, np.float32)}, {"p": np.zeros(2, np.float32)}, False)
+    assert isinstance(out["p"], jax.Array) and not out["p"].any()
+
+
+def test_without_tracing():
+    """Only one branch is taken then."""
+    with jax.disable_jit():
+        assert both({"a": 1}, {"a": 2}, False) == {"a": 2}
+
+
+class Counting(eqopt.AbstractTransformation):
+    """A transformation of somebody who counts with a Python number."""
+
+    def init(self, params):
+        return {"count": 0}
+
+    def update(self, updates, state, params=None, **extra):
+        return updates, {"count": state["count"] + 1}
+
+
+WRAPPERS = {
+    "MultiSteps": lambda inner: eqopt.MultiSteps(inner, 2),
+    "ApplyIfFinite": lambda inner: eqopt.ApplyIfFinite(inner, 3),
+    "ConditionallyTransform": lambda inner: eqopt.ConditionallyTransform(
+        inner, lambda step: step % 2 == 0
+    ),
+    "ConditionallyMask": lambda inner: eqopt.ConditionallyMask(
+        inner, lambda step: step % 2 == 0
+    ),
+    "DynamicLossScale": eqopt.DynamicLossScale,
+    "SAM": lambda inner: eqopt.SAM(inner, eqopt.SGD(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_states_that_change_without_arrays(name):
+    """Before, the count of the first branch was kept, whether or not it was taken."""
+    opt, params = WRAPPERS[name](Counting()), {"w": jnp.ones(2)}
+    state = opt.init(params)
+    with pytest.raises(ValueError, match=r"\['count'\]` it is .*must be an array from"):
+        jax.eval_shape(lambda g, p: opt.step(g, state, p)[0], params, params)
