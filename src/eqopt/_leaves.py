@@ -3,7 +3,8 @@
 Nothing else handles `None`, and nothing else says where two trees differ.
 """
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -201,6 +202,15 @@ def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
     ]
 
 
+def is_function(given: Any) -> bool:
+    """Whether `given` is a function of the parameters, and no tree of values.
+
+    What JAX knows as a node of a tree, such as an `eqx.Module` or another registered
+    dataclass, is a tree, also if it can be called.
+    """
+    return callable(given) and jtu.all_leaves([given])
+
+
 def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     """What `given` says of each leaf of `tree` (counting `None`s).
 
@@ -208,12 +218,11 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
 
     - `name`: what the user calls it.
     - `given`: a tree with the structure of `tree` or a prefix of it, or a function of the
-        parameters (all other leaves `None`) that gives one. An `eqx.Module` is a tree,
-        also if it can be called.
+        parameters (all other leaves `None`) that gives one. See `is_function`.
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
-    if callable(given) and not isinstance(given, eqx.Module):
+    if is_function(given):
         given = given(parameters(tree if params is None else params))
     spread = []
     try:
@@ -232,6 +241,24 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
             "whole branches."
         ) from None
     return spread
+
+
+def is_label(x: Any) -> bool:
+    """Whether `x` can name a group of leaves: a hashable leaf of a tree, not `None`."""
+    return isinstance(x, Hashable) and jtu.all_leaves([x])
+
+
+def label_dict(values: dict[Any, Any]) -> dict[Any, Any]:
+    """`values` as a dictionary that is a tree, also if its keys have no order.
+
+    JAX sorts the keys of a plain dictionary, which fails for members of an enumeration,
+    or for strings among numbers.
+    """
+    try:
+        sorted(values)
+    except TypeError:
+        return OrderedDict(values)
+    return values
 
 
 @no_type_check

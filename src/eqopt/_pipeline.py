@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +16,15 @@ from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
-from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._leaves import (
+    align,
+    flatten_updates,
+    has_arrays,
+    is_function,
+    keystr,
+    mask_out,
+    resolve_mask,
+)
 from ._types import Mask, Params, State, Updates
 
 
@@ -222,7 +229,7 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
 
 
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
-    if not callable(tree) or isinstance(tree, eqx.Module):
+    if not is_function(tree):
         return tree
     # Shapes alone: the values are not yet what the pending equations make of them.
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))

@@ -20,7 +20,7 @@ Updates: TypeAlias = PyTree
 State: TypeAlias = PyTree
 
 # A tree of bools like the parameters' or a prefix of it, or a function of the
-# parameters that gives one. An `eqx.Module` is always a tree, callable or not.
+# parameters that gives one. A node of a tree, such as an `eqx.Module`, is no function.
 Mask: TypeAlias = PyTree[bool] | Callable[[Params], PyTree[bool]]
 
 # A Python number (static under `eqx.filter_jit`) or a 0-d array (traced). That an array

@@ -6,7 +6,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.experimental.shard_alike import shard_alike
-from jaxtyping import Array, DTypeLike, Inexact, PyTree
+from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
 from .._leaves import is_parameter, map_parameters
 from .._types import RealScalarLike
@@ -26,8 +26,9 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     - `tree`: any pytree, such as a whole Equinox model; its arrays may be
         `jax.ShapeDtypeStruct`s.
-    - `dtype`: the dtype of the zeros. Defaults to that of each array. In the place of a
-        complex array, a real dtype stands for the complex one of its precision.
+    - `dtype`: the dtype of the zeros, of any kind. Defaults to that of each array. In the
+        place of a complex array, a floating dtype stands for the complex one of its
+        precision.
 
     **Returns:**
 
@@ -89,20 +90,19 @@ def _filled(path, x, value, dtype):
 
 
 def _dtype_for(x, dtype):
-    if dtype is None or not jnp.issubdtype(x.dtype, jnp.complexfloating):
+    is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
+    if dtype is None or is_real or not jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return common_dtype(dtype, jnp.complex64)
 
 
-def zeros_like_leaf(
-    x: _Leaf, dtype: DTypeLike | None = None
-) -> Inexact[Array, "*leaf"]:
+def zeros_like_leaf(x: _Leaf, dtype: DTypeLike | None = None) -> Shaped[Array, "*leaf"]:
     return full_like_leaf(x, 0, dtype)
 
 
 def full_like_leaf(
     x: _Leaf, value: Any, dtype: DTypeLike | None = None
-) -> Inexact[Array, "*leaf"]:
+) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
     # Under `jit` on an automatic mesh nothing else ties them to the shards of `x`.
