@@ -37,6 +37,24 @@ def is_parameter(x):
     return eqx.is_inexact_array(x)
 
 
+def check_parameters(owner: str, params: PyTree) -> None:
+    """Raises a `ValueError` if `params` has leaves, but no parameter among them.
+
+    A tree without leaves is the part of a model that has no parameters.
+    """
+    leaves = jtu.tree_leaves(params)
+    if leaves and not any(map(is_parameter, leaves)):
+        path, leaf = jtu.tree_leaves_with_path(params)[0]
+        is_class = isinstance(leaf, type)
+        raise ValueError(
+            f"{owner}: `params` has no parameters: it has {_found(leaf)} at "
+            f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree with "
+            "floating or complex arrays."
+            + is_class * f" Create an instance: `{getattr(leaf, '__name__', '')}(...)`."
+            + isinstance(leaf, float) * f" Make it an array: `jnp.asarray({leaf!r})`."
+        )
+
+
 def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
     """Applies `fn` to each parameter in `tree`, and gives `None` for all other leaves."""
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
@@ -53,16 +71,20 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
 
 
 def _not_inexact(path: str, leaf: Any) -> str:
-    if eqx.is_array(leaf):
-        found = f"an array of dtype {leaf.dtype}"
-    else:
-        found = f"{leaf!r} of type {type(leaf).__name__}"
     return (
-        f"`updates` has {found} at `{path}`, but an update is a floating or complex "
-        "array, or `None` where nothing is to be updated. Take gradients with "
+        f"`updates` has {_found(leaf)} at `{path}`, but an update is a floating or "
+        "complex array, or `None` where nothing is to be updated. Take gradients with "
         "`eqx.filter_grad`, or keep the arrays of a model alone with "
         "`eqx.filter(tree, eqx.is_inexact_array)`."
     )
+
+
+def _found(leaf: Any) -> str:
+    if hasattr(leaf, "dtype"):
+        return f"an array of dtype {leaf.dtype}"
+    if isinstance(leaf, type):
+        return f"the class {leaf.__name__}"
+    return f"{leaf!r} of type {type(leaf).__name__}"
 
 
 def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:

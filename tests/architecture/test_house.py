@@ -27,6 +27,7 @@ FLOORS = [
         "_leaves",
         "_equations",
         "_explicit",
+        "_annotations",
         "_checks",
         "_dimension_numbers",
     },

@@ -18,6 +18,7 @@ from .._leaves import (
     label_dict,
     listed,
     mask_out,
+    parameters,
     resolve,
     select,
 )
@@ -90,7 +91,7 @@ class Partition(AbstractTransformation):
         return self.transformations[self.names.index(label)]
 
     def init(self, params: Params) -> PartitionState:
-        parts = self._split(params, params)
+        parts = self._split(parameters(params), params)
         states = {name: self[name].init(parts[name]) for name in parts}
         return PartitionState(label_dict(states))
 

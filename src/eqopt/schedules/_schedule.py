@@ -1,7 +1,7 @@
 """What a schedule is."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -32,6 +32,8 @@ class AbstractSchedule(eqx.Module):
                 return self.init_value / (1 + self.decay_rate * steps)
         ```
     """
+
+    is_schedule: ClassVar[bool] = True  # what the floors below know it by
 
     # Numbers and arrays of NumPy leave arithmetic with a schedule to the schedule.
     __array_ufunc__ = None
