@@ -179,9 +179,9 @@ def _has_owner(schedule: Any, owner: eqx.Module) -> bool:
     """Whether a part of an optimizer evaluates the schedule that the optimizer holds."""
     if not isinstance(owner, AbstractOptimizer):
         return False
-    is_it = lambda x: x is schedule
-    is_a_part = any(map(is_it, jtu.tree_leaves(owner.chain, is_leaf=is_it)))
-    return is_a_part and not any(is_it(x) for _, x in _find(owner.chain))
+    chain, is_it = owner.chain, lambda x: x is schedule
+    holds = lambda tree: any(map(is_it, jtu.tree_leaves(tree, is_leaf=is_it)))
+    return holds(chain) and not any(holds(x) for _, x in _find(chain))
 
 
 def _recorded(values: Mapping[str, Array]) -> dict[str, Float[Array, ""]]:
