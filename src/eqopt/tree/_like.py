@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 from .._leaves import is_parameter, map_parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype
-from ._together import number, own_dtype
+from ._together import check_numbers, number, own_dtype
 
 
 _Leaf: TypeAlias = (
@@ -34,6 +34,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     A tree of the same structure, sharded like `tree`.
     """
+    check_numbers("zeros_like", "tree", tree)
     return map_parameters(lambda x: zeros_like_leaf(x, _dtype_for(x, dtype)), tree)
 
 
@@ -48,6 +49,7 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     A tree of the same structure, sharded like `tree`.
     """
+    check_numbers("ones_like", "tree", tree)
     return full_like(tree, 1, dtype)
 
 
@@ -70,6 +72,7 @@ def full_like(
     A `ValueError` if `fill_value` has axes, and a `TypeError` if it is no number, or if
     it is complex where the array is to be real.
     """
+    check_numbers("full_like", "tree", tree)
     value = number("full_like", "fill_value", fill_value, complex_too=True)
     return jtu.tree_map_with_path(
         lambda path, x: _filled(path, x, value, dtype) if is_parameter(x) else None,
