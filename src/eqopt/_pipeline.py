@@ -21,6 +21,7 @@ from ._leaves import (
     flatten_updates,
     has_arrays,
     is_function,
+    is_parameter,
     keystr,
     mask_out,
     resolve_mask,
@@ -153,11 +154,8 @@ def _walk(updates, params, pending, apply):
         if active not in prepared:
             prepared[active] = _prepare(stages, active, apply)
         run, packed, takes_p, columns, slots, loose = prepared[active]
-        if takes_p and not hasattr(p[i], "dtype"):
-            raise ValueError(
-                f"`updates` has a value at `{keystr(updates, i)}`, where `params` has "
-                f"no array, but {p[i]!r}. Pass the model whose gradients these are."
-            )
+        if takes_p and not is_parameter(p[i]):
+            raise ValueError(_no_parameter(keystr(updates, i), p[i]))
         arguments = [p[i]] if takes_p else []
         arguments += [column[i] for column in columns]
         try:
@@ -292,6 +290,18 @@ def _unpaired(owner: str, slot: str, path: str, absent: bool) -> str:
         f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
         "model whose gradients you pass."
     )
+
+
+def _no_parameter(path: str, p: Any) -> str:
+    if not hasattr(p, "dtype"):
+        found, fix = f"no array, but {p!r}", "Pass the model whose gradients these are."
+    else:
+        found = f"an array of dtype {p.dtype}"
+        fix = (
+            "Parameters are floating or complex: cast it with `.astype(jnp.float32)`, or "
+            "put `None` there in `updates`."
+        )
+    return f"`updates` has a value at `{path}`, where `params` has {found}. {fix}"
 
 
 def _misfit(owners: list[str], path: str, named: Mapping[str, Any]) -> str:
