@@ -21,7 +21,6 @@ from ._leaves import (
     flatten_updates,
     has_arrays,
     is_function,
-    is_parameter,
     keystr,
     mask_out,
     resolve_mask,
@@ -154,7 +153,8 @@ def _walk(updates, params, pending, apply):
         if active not in prepared:
             prepared[active] = _prepare(stages, active, apply)
         run, packed, takes_p, columns, slots, loose = prepared[active]
-        if takes_p and not is_parameter(p[i]):
+        # Once per leaf: the letter of the dtype tells what is no number with a fraction.
+        if takes_p and getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO":
             raise ValueError(_no_parameter(keystr(updates, i), p[i]))
         arguments = [p[i]] if takes_p else []
         arguments += [column[i] for column in columns]

@@ -122,7 +122,9 @@ def test_numbers_that_differ_are_an_error(name):
         PAIRS[name](model, other)
 
 
-@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, bool, jnp.bfloat16, jnp.complex64])
+@pytest.mark.parametrize(
+    "dtype", [jnp.int32, jnp.uint8, bool, jnp.bfloat16, jnp.complex64]
+)
 def test_trees_of_any_dtype(dtype):
     x = {"a": jnp.ones(2), "b": np.ones((), np.float32), "c": jnp.ones(2, complex)}
     shapes = jax.eval_shape(lambda: x)
