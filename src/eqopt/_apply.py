@@ -28,7 +28,8 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     **Raises:**
 
-    A `ValueError` that names the key path if the trees or shapes differ.
+    A `ValueError` that names the key path if the trees or shapes differ, or if there is
+    an update for an integer array, which is no parameter.
     """
     return Pipeline(updates, params, {}).apply()
 

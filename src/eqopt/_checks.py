@@ -1,10 +1,8 @@
 """Checks of what users pass; the values of traced hyperparameters are let through."""
 
-import dataclasses
 import functools
 import math
 import operator
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._types import Hyperparameter
+from ._annotations import Kind, kinds
 
 
 def check_range(
@@ -120,9 +118,13 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         )
 
 
-def check_no_schedule(owner: object) -> None:
-    """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][]."""
-    for name in hyperparameters(type(owner)):
+def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
+    """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][].
+
+    Looks at the fields that are marked as hyperparameters, or at all that `waiting` does.
+    """
+    names = waiting(owner) if in_any_field else hyperparameters(type(owner))
+    for name in names:
         if callable(getattr(owner, name)):
             kind = type(owner).__name__
             raise TypeError(
@@ -135,11 +137,27 @@ def check_no_schedule(owner: object) -> None:
 @functools.cache
 def hyperparameters(cls: type) -> tuple[str, ...]:
     """The fields that are, or may be, a `Hyperparameter`."""
-    return tuple(
-        field.name
-        for field in dataclasses.fields(cls)
-        if Hyperparameter in (field.type, *typing.get_args(field.type))
-    )
+    return tuple(name for name, kind in kinds(cls).items() if kind == "marked")
+
+
+def waiting(owner: object) -> list[str]:
+    """The fields of a transformation with a schedule that it does not evaluate itself.
+
+    In a field for numbers that is any function. Elsewhere it is one of
+    [`eqopt.schedules`][], unless the field is for functions.
+    """
+    return [
+        name
+        for name, kind in kinds(type(owner)).items()
+        if _is_schedule(getattr(owner, name), kind)
+    ]
+
+
+def _is_schedule(value: Any, kind: Kind) -> bool:
+    if kind in ("marked", "number"):
+        return callable(value) and not isinstance(value, type)
+    # By a mark, because the room of schedules is on a floor above this one.
+    return kind == "unknown" and getattr(type(value), "is_schedule", False)
 
 
 def required_params(owner: str, params: Any) -> Any:

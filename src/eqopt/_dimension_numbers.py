@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from ._leaves import is_none, is_parameter, keystr, parameters, resolve
+from ._leaves import is_function, is_none, is_parameter, keystr, parameters, resolve
 from ._types import Params
 
 
@@ -128,7 +128,7 @@ def resolve_dimension_numbers(
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_none)
-    if callable(given) and not isinstance(given, eqx.Module):
+    if is_function(given):
         given = given(parameters(tree if params is None else params))
     if given is None:
         numbers = default(tree)

@@ -3,7 +3,8 @@
 Nothing else handles `None`, and nothing else says where two trees differ.
 """
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -36,6 +37,24 @@ def is_parameter(x):
     return eqx.is_inexact_array(x)
 
 
+def check_parameters(owner: str, params: PyTree) -> None:
+    """Raises a `ValueError` if `params` has leaves, but no parameter among them.
+
+    A tree without leaves is the part of a model that has no parameters.
+    """
+    leaves = jtu.tree_leaves(params)
+    if leaves and not any(map(is_parameter, leaves)):
+        path, leaf = jtu.tree_leaves_with_path(params)[0]
+        is_class = isinstance(leaf, type)
+        raise ValueError(
+            f"{owner}: `params` has no parameters: it has {_found(leaf)} at "
+            f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree with "
+            "floating or complex arrays."
+            + is_class * f" Create an instance: `{getattr(leaf, '__name__', '')}(...)`."
+            + isinstance(leaf, float) * f" Make it an array: `jnp.asarray({leaf!r})`."
+        )
+
+
 def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
     """Applies `fn` to each parameter in `tree`, and gives `None` for all other leaves."""
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
@@ -54,16 +73,20 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
 
 
 def _not_inexact(path: str, leaf: Any) -> str:
-    if eqx.is_array(leaf):
-        found = f"an array of dtype {leaf.dtype}"
-    else:
-        found = f"{leaf!r} of type {type(leaf).__name__}"
     return (
-        f"`updates` has {found} at `{path}`, but an update is a floating or complex "
-        "array, or `None` where nothing is to be updated. Take gradients with "
+        f"`updates` has {_found(leaf)} at `{path}`, but an update is a floating or "
+        "complex array, or `None` where nothing is to be updated. Take gradients with "
         "`eqx.filter_grad`, or keep the arrays of a model alone with "
         "`eqx.filter(tree, eqx.is_inexact_array)`."
     )
+
+
+def _found(leaf: Any) -> str:
+    if hasattr(leaf, "dtype"):
+        return f"an array of dtype {leaf.dtype}"
+    if isinstance(leaf, type):
+        return f"the class {leaf.__name__}"
+    return f"{leaf!r} of type {type(leaf).__name__}"
 
 
 def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
@@ -203,6 +226,15 @@ def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
     ]
 
 
+def is_function(given: Any) -> bool:
+    """Whether `given` is a function of the parameters, and no tree of values.
+
+    What JAX knows as a node of a tree, such as an `eqx.Module` or another registered
+    dataclass, is a tree, also if it can be called.
+    """
+    return callable(given) and jtu.all_leaves([given])
+
+
 def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     """What `given` says of each leaf of `tree` (counting `None`s).
 
@@ -210,12 +242,11 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
 
     - `name`: what the user calls it.
     - `given`: a tree with the structure of `tree` or a prefix of it, or a function of the
-        parameters (all other leaves `None`) that gives one. An `eqx.Module` is a tree,
-        also if it can be called.
+        parameters (all other leaves `None`) that gives one. See `is_function`.
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
-    if callable(given) and not isinstance(given, eqx.Module):
+    if is_function(given):
         given = given(parameters(tree if params is None else params))
     spread = []
     try:
@@ -234,3 +265,21 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
             "whole branches."
         ) from None
     return spread
+
+
+def is_label(x: Any) -> bool:
+    """Whether `x` can name a group of leaves: a hashable leaf of a tree, not `None`."""
+    return isinstance(x, Hashable) and jtu.all_leaves([x])
+
+
+def label_dict(values: dict[Any, Any]) -> dict[Any, Any]:
+    """`values` as a dictionary that is a tree, also if its keys have no order.
+
+    JAX sorts the keys of a plain dictionary, which fails for members of an enumeration,
+    or for strings among numbers.
+    """
+    try:
+        sorted(values)
+    except TypeError:
+        return OrderedDict(values)
+    return values

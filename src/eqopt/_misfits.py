@@ -78,3 +78,18 @@ def _wrong_number(operation: Operation, loose: Sequence[Any]) -> str | None:
 
 def _is_array_type(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
+
+
+def no_parameter(path: str, p: Any) -> Exception:
+    """The error for an update at `path`, where `p` stands in the parameters."""
+    if not hasattr(p, "dtype"):
+        found, fix = f"no array, but {p!r}", "Pass the model whose gradients these are."
+    else:
+        found = f"an array of dtype {p.dtype}"
+        fix = (
+            "Parameters are floating or complex: cast it with `.astype(jnp.float32)`, or "
+            "put `None` there in `updates`."
+        )
+    return ValueError(
+        f"`updates` has a value at `{path}`, where `params` has {found}. {fix}"
+    )

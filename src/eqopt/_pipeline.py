@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +16,16 @@ from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
-from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
-from ._misfits import misfit
+from ._leaves import (
+    align,
+    flatten_updates,
+    has_arrays,
+    is_function,
+    keystr,
+    mask_out,
+    resolve_mask,
+)
+from ._misfits import misfit, no_parameter
 from ._types import Mask, Params, State, Updates
 
 
@@ -147,11 +154,9 @@ def _walk(updates, params, pending, apply):
         if active not in prepared:
             prepared[active] = _prepare(stages, active, apply)
         run, packed, takes_p, columns, slots, loose = prepared[active]
-        if takes_p and not hasattr(p[i], "dtype"):
-            raise ValueError(
-                f"`updates` has a value at `{keystr(updates, i)}`, where `params` has "
-                f"no array, but {p[i]!r}. Pass the model whose gradients these are."
-            )
+        # Once per leaf: the letter of the dtype tells what is no number with a fraction.
+        if takes_p and getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO":
+            raise no_parameter(keystr(updates, i), p[i])
         arguments = [p[i]] if takes_p else []
         arguments += [column[i] for column in columns]
         try:
@@ -224,7 +229,7 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
 
 
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
-    if not callable(tree) or isinstance(tree, eqx.Module):
+    if not is_function(tree):
         return tree
     # Shapes alone: the values are not yet what the pending equations make of them.
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))

@@ -3,16 +3,35 @@
 import abc
 import dataclasses
 import functools
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import equinox as eqx
 
+from ._annotations import kinds, returned_type
 from ._apply import apply_updates
 from ._checks import check_no_schedule
+from ._leaves import check_parameters, resolve_mask
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
+
+
+def _with_checks(
+    init: Callable[[Any, Params], State],
+) -> Callable[[Any, Params], State]:
+    """`init`, but what would fail in the first step, or do nothing there, fails now."""
+
+    @functools.wraps(init)
+    def with_checks(self, params):
+        check_parameters(type(self).__name__, params)
+        # The schedules of an optimizer are those of its parts, who may evaluate them.
+        check_no_schedule(self, not isinstance(self, AbstractOptimizer))
+        for name, kind in kinds(type(self)).items():
+            if kind == "mask" and getattr(self, name) is not None:
+                resolve_mask(getattr(self, name), params, params)
+        return init(self, params)
+
+    return with_checks
 
 
 class AbstractTransformation(eqx.Module):
@@ -23,6 +42,12 @@ class AbstractTransformation(eqx.Module):
     [`eqopt.AbstractLeafwise`][] instead: it is shorter, and neighbours in an
     [`eqopt.Chain`][] are fused.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "init" in vars(cls):
+            this: Any = cls
+            this.init = _with_checks(this.init)
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -36,6 +61,12 @@ class AbstractTransformation(eqx.Module):
         **Returns:**
 
         The state, which shares no buffer with `params`.
+
+        **Raises:**
+
+        A `ValueError` if `params` has leaves, but no parameter, and a `ValueError` or
+        `TypeError` if a mask does not fit it. A `TypeError` if a hyperparameter is a
+        schedule that nobody evaluates.
         """
 
     @abc.abstractmethod
@@ -244,7 +275,6 @@ class AbstractOptimizer(AbstractFused):
             raise type(error)(f"{type(self).__name__}: {message}") from None
 
     def init(self, params: Params) -> State:
-        check_no_schedule(self)
         return self.chain.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
@@ -272,7 +302,7 @@ def check_state(
     for an `init` whose hyperparameters decide on the type.
     """
     check_no_schedule(transformation)
-    expected = expected or _state_type(type(transformation))
+    expected = expected or returned_type(type(transformation).init)
     if not isinstance(state, expected):
         name = type(transformation).__name__
         found, own = type(state).__qualname__, expected.__qualname__
@@ -283,9 +313,3 @@ def check_state(
             "it the state of another optimizer? Pass what `init` or `update` of this "
             f"{name} returned.".replace("of type NoneType", "None")
         )
-
-
-@functools.cache
-def _state_type(cls: type) -> type:
-    annotation = typing.get_type_hints(cls.init).get("return", object)
-    return annotation if isinstance(annotation, type) else object

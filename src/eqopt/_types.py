@@ -20,8 +20,11 @@ Updates: TypeAlias = PyTree
 State: TypeAlias = PyTree
 
 # A tree of bools like the parameters' or a prefix of it, or a function of the
-# parameters that gives one. An `eqx.Module` is always a tree, callable or not.
-Mask: TypeAlias = PyTree[bool] | Callable[[Params], PyTree[bool]]
+# parameters that gives one. A node of a tree, such as an `eqx.Module`, is no function.
+# What has this mark is tried on the parameters in `init`.
+Mask: TypeAlias = Annotated[
+    PyTree[bool] | Callable[[Params], PyTree[bool]], "a mask of the parameters"
+]
 
 # A Python number (static under `eqx.filter_jit`) or a 0-d array (traced). That an array
 # is 0-d is checked where the hyperparameter is used, for the sake of the message.

@@ -28,6 +28,7 @@ FLOORS = [
         "_control",
         "_equations",
         "_explicit",
+        "_annotations",
         "_checks",
         "_dimension_numbers",
     },

@@ -199,7 +199,6 @@ def test_a_traced_clip_is_not_looked_at():
     [
         lambda: clipped_grad(fun, 1.0, method="gost"),
         lambda: clipped_grad(fun, 1.0, accumulator="sum"),
-        lambda: clipped_grad(fun, 1.0, groups=3),
     ],
 )
 def test_wrong_types(make):

@@ -58,7 +58,7 @@ def test_rprop_with_a_schedule():
     ratio = jnp.array([schedule(jnp.asarray(t)) / 0.2 for t in range(4)])
     np.testing.assert_allclose(scaled, ratio * plain, 1e-6)
     np.testing.assert_allclose(scheduled_state[0].step_sizes, state[0].step_sizes)
-    assert scheduled_state[0].count == 4 and state[0].count is None
+    assert scheduled_state[0].count == state[0].count == 4
 
 
 @pytest.mark.parametrize(

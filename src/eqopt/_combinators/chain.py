@@ -1,7 +1,7 @@
 """Transformations one after the other."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -140,7 +140,7 @@ class NamedChain(AbstractFused):
 
 
 def checked_parts(
-    transformations: dict[str, Any], whole: str = "A chain"
+    transformations: Mapping[Any, Any], whole: str = "A chain"
 ) -> tuple[AbstractTransformation, ...]:
     for name, t in transformations.items():
         if not isinstance(t, AbstractTransformation):

@@ -48,8 +48,8 @@ class Masked(AbstractFused):
     - `inner`: the transformation.
     - `mask`: which leaves it transforms: a tree of Python bools with the structure of the
         parameters or a prefix of it, or a function of the parameters that gives one. An
-        `eqx.Module` is always a tree, also if it can be called. What stands at leaves
-        that are no parameters does not matter.
+        `eqx.Module` or another node of a tree is a tree, also if it can be called. What
+        stands at leaves that are no parameters does not matter.
 
     **Raises:**
 

@@ -1,31 +1,43 @@
 """Another transformation for each group of parameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from .._fields import static_choice
-from .._leaves import is_none, is_parameter, keystr, listed, mask_out, resolve, select
+from .._leaves import (
+    is_label,
+    is_none,
+    is_parameter,
+    keystr,
+    label_dict,
+    listed,
+    mask_out,
+    parameters,
+    resolve,
+    select,
+)
 from .._transformation import AbstractTransformation, check_state
 from .._types import Mask, Params, State, Updates
 from .chain import checked_parts
 from .masked import extra_of_part
 
 
-# A tree of strings like the parameters or a prefix of it, or a function of the parameters
+# A tree of labels like the parameters or a prefix of it, or a function of the parameters
 # that gives one.
-Labels: TypeAlias = PyTree[str | None] | Callable[[Params], PyTree[str | None]]
+Labels: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 
 class PartitionState(eqx.Module):
     """`inner_states`: the state of each group by its label."""
 
-    inner_states: dict[str, State]
+    inner_states: dict[Hashable, State]
 
 
 class Partition(AbstractTransformation):
@@ -47,34 +59,42 @@ class Partition(AbstractTransformation):
 
     **Arguments:**
 
-    - `transformations`: a dictionary from labels to transformations. One that no
-        parameter has the label of is allowed.
+    - `transformations`: a dictionary from labels to transformations. A label is a
+        string, an integer, a member of an enumeration, or any other hashable value that
+        JAX takes for a leaf of a tree: no tuple, and not `None`, which is no label. There
+        may be labels that no parameter has.
     - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
-        or a function of the parameters that gives one. An `eqx.Module` is always a tree,
-        also if it can be called. What stands at leaves that are no parameters does not
-        matter.
+        or a function of the parameters that gives one. An `eqx.Module` or another node
+        of a tree is a tree, also if it can be called. What stands at leaves that are no
+        parameters does not matter.
 
     **Raises:**
 
-    A `ValueError` that lists key paths, in `init` and `update`, if a parameter has no
-    label, or one that has no transformation.
+    A `TypeError` if a key of `transformations` cannot be a label. A `ValueError` that
+    lists key paths, in `init` and `update`, if a parameter has no label, or one that has
+    no transformation.
     """
 
-    names: tuple[str, ...] = eqx.field(static=True)
+    names: tuple[Hashable, ...] = eqx.field(static=True)
     transformations: tuple[AbstractTransformation, ...]
     labels: Labels
 
-    def __init__(self, transformations: Mapping[str, Any], labels: Labels):
-        self.names = tuple(transformations)
-        self.transformations = checked_parts(dict(transformations), "A partition")
+    def __init__(self, transformations: Mapping[Any, Any], labels: Labels):
+        # As Python's values: NumPy's numbers are arrays, which cannot be static.
+        self.names = tuple(
+            x.item() if isinstance(x, np.generic) else x for x in transformations
+        )
+        _check_labels(self.names)
+        self.transformations = checked_parts(transformations, "A partition")
         self.labels = labels
 
-    def __getitem__(self, label: str) -> AbstractTransformation:
+    def __getitem__(self, label: Hashable) -> AbstractTransformation:
         return self.transformations[self.names.index(label)]
 
     def init(self, params: Params) -> PartitionState:
-        parts = self._split(params, params)
-        return PartitionState({name: self[name].init(parts[name]) for name in parts})
+        parts = self._split(parameters(params), params)
+        states = {name: self[name].init(parts[name]) for name in parts}
+        return PartitionState(label_dict(states))
 
     def update(
         self,
@@ -114,31 +134,41 @@ class Partition(AbstractTransformation):
                 **extra_of_part(extra, parts[name], params),
             )
             trees.append(tree)
-        return trees, PartitionState(states)
+        return trees, PartitionState(label_dict(states))
 
-    def _split(self, tree: PyTree, params: Params | None) -> dict[str, PyTree]:
+    def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
         """For each label, `tree` with `None` in the place of all else."""
         labels = resolve("labels", self.labels, tree, params)
         leaves = jtu.tree_leaves(tree, is_leaf=is_none)
-        strays: dict[Any, list[str]] = {}
+        strays: dict[str, list[str]] = {}
         for i, (label, leaf) in enumerate(zip(labels, leaves, strict=True)):
-            if is_parameter(leaf) and label not in self.names:
-                strays.setdefault(label, []).append(keystr(tree, i))
+            is_known = is_label(label) and label in self.names
+            if is_parameter(leaf) and not is_known:
+                has = "has none" if label is None else f"has the label {label!r}"
+                strays.setdefault(has, []).append(keystr(tree, i))
         if strays:
             raise ValueError(
                 "Partition: every parameter needs one of the labels "
                 f"{[*self.names]}, but "
-                + "; ".join(
-                    f"{listed(paths)} "
-                    + ("has none" if label is None else f"has the label {label!r}")
-                    for label, paths in strays.items()
-                )
+                + "; ".join(f"{listed(paths)} {has}" for has, paths in strays.items())
                 + "."
             )
         return {
-            name: select(tree, [label == name for label in labels])
+            name: select(tree, [is_label(x) and bool(x == name) for x in labels])
             for name in self.names
         }
+
+
+def _check_labels(names: tuple[Any, ...]) -> None:
+    for name in names:
+        if not is_label(name):
+            raise TypeError(
+                "Partition: a label must be a leaf of a tree, such as a string, an "
+                f"integer or a member of an enumeration, but {name!r} is "
+                + ("no label." if name is None else f"a {type(name).__name__}.")
+                + f" Name the group by a string, such as {str(name)!r}, here and in "
+                "`labels`."
+            )
 
 
 class SelectiveTransformState(eqx.Module):

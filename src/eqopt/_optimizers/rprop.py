@@ -28,12 +28,12 @@ class ScaleByRpropState(eqx.Module):
     - `step_sizes`: how far to go, a tree like the parameters, real also for complex ones.
     - `prev_updates`: the last updates, before a schedule scaled them; zero where the
         gradient had changed its sign.
-    - `count`: the steps taken so far, a 0-d int32 array; `None` without a schedule.
+    - `count`: the steps taken so far, a 0-d int32 array.
     """
 
     step_sizes: Updates
     prev_updates: Updates
-    count: Int[Array, ""] | None
+    count: Int[Array, ""]
 
 
 @equation
@@ -156,20 +156,18 @@ class ScaleByRprop(AbstractLeafwise):
             jnp.asarray(x, float)
             for x in (self.min_step_size, self._initial(), self.max_step_size)
         )
-        is_scheduled = callable(self.learning_rate)
         return ScaleByRpropState(
             step_sizes=real_full_like(params, jnp.clip(initial, low, high)),
             prev_updates=zeros_like(params),
-            count=jnp.zeros((), jnp.int32) if is_scheduled else None,
+            count=jnp.zeros((), jnp.int32),
         )
 
     def leafwise(
         self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        ratio, count = 1.0, state.count
-        if callable(self.learning_rate) and count is not None:
-            ratio = self.learning_rate(count) / self._initial()
-            count = safe_increment(count)
+        ratio, count = 1.0, safe_increment(state.count)
+        if callable(self.learning_rate):
+            ratio = self.learning_rate(state.count) / self._initial()
         return Leafwise(
             rprop,
             ScaleByRpropState(state.step_sizes, state.prev_updates, count),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 from .._checks import check_scalar
 from .._combinators.freeze import zero
 from .._equations import equation
-from .._leaves import is_none, keystr, resolve
+from .._leaves import is_none, keystr, parameters, resolve
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractStateless
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
@@ -86,7 +86,7 @@ def scale_leaf(
     return factor * g
 
 
-class ScaleByTree(AbstractStateless):
+class ScaleByTree(AbstractLeafwise):
     r"""Multiplies the update of each leaf by a factor of its own.
 
     After an optimizer, it gives every parameter its own learning rate, relative to the
@@ -110,10 +110,15 @@ class ScaleByTree(AbstractStateless):
 
     **Raises:**
 
-    A `ValueError` that names the key path, in `update`, if trees or shapes do not fit.
+    A `ValueError` that names the key path, in `init` and `update`, if trees or shapes do
+    not fit.
     """
 
     factors: PyTree | Callable[[Params], PyTree]
+
+    def init(self, params: Params) -> None:
+        self._spread(parameters(params), params)  # raises if they do not fit
+        return None
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

@@ -9,9 +9,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int
 
-from .._checks import hyperparameters
+from .._checks import hyperparameters, waiting
 from .._pipeline import Pipeline
-from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transformation import (
+    AbstractFused,
+    AbstractOptimizer,
+    AbstractTransformation,
+    check_state,
+)
 from .._transforms.scale import recorded
 from .._types import Params, State
 from ..numerics import safe_increment
@@ -62,6 +67,11 @@ class Scheduled(AbstractFused):
     their own steps, which are fewer within [`eqopt.MultiSteps`][]. An
     [`eqopt.schedules.AbstractStatefulSchedule`][] is evaluated here wherever it is.
 
+    In a class of your own, this is every schedule in a field whose annotation does not
+    name a function: any function where it names numbers, as `float | Array` does, else an
+    [`eqopt.schedules.AbstractSchedule`][]. What a field annotated with `Callable` holds
+    is for the class to evaluate, and what the parts of an optimizer evaluate is theirs.
+
     **Arguments:**
 
     - `inner`: the transformation. What its schedules give is not checked for its range.
@@ -69,7 +79,7 @@ class Scheduled(AbstractFused):
     **Raises:**
 
     A `ValueError` in `init` and `update` if a schedule gives anything but one number.
-    Without this wrapper, such an `inner` raises a `TypeError` in its first step.
+    Without this wrapper, such an `inner` raises a `TypeError` in `init`.
     """
 
     inner: AbstractTransformation
@@ -148,9 +158,11 @@ class Scheduled(AbstractFused):
 def _find(tree: Any, path: tuple = ()) -> Iterator[tuple[tuple, Callable]]:
     """The schedules in `tree` that do not have an owner who evaluates them."""
     if isinstance(tree, eqx.Module):
+        found = waiting(tree) if isinstance(tree, AbstractTransformation) else ()
+        found = (*found, *hyperparameters(type(tree)))
         for field in dataclasses.fields(tree):
             x, place = getattr(tree, field.name), (*path, jtu.GetAttrKey(field.name))
-            is_plain = field.name in hyperparameters(type(tree)) and callable(x)
+            is_plain = field.name in found and callable(x) and not _has_owner(x, tree)
             if is_plain or isinstance(x, AbstractStatefulSchedule):
                 yield place, x
             else:
@@ -161,6 +173,15 @@ def _find(tree: Any, path: tuple = ()) -> Iterator[tuple[tuple, Callable]]:
     elif isinstance(tree, dict):
         for key, x in tree.items():
             yield from _find(x, (*path, jtu.DictKey(key)))
+
+
+def _has_owner(schedule: Any, owner: eqx.Module) -> bool:
+    """Whether a part of an optimizer evaluates the schedule that the optimizer holds."""
+    if not isinstance(owner, AbstractOptimizer):
+        return False
+    chain, is_it = owner.chain, lambda x: x is schedule
+    holds = lambda tree: any(map(is_it, jtu.tree_leaves(tree, is_leaf=is_it)))
+    return holds(chain) and not any(holds(x) for _, x in _find(chain))
 
 
 def _recorded(values: Mapping[str, Array]) -> dict[str, Float[Array, ""]]:

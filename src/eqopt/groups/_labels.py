@@ -1,5 +1,6 @@
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import jax.tree_util as jtu
 from jaxtyping import PyTree
@@ -9,7 +10,7 @@ from .._types import Params
 from ._selectors import Selector
 
 
-def label(rules: Mapping[str, Selector]) -> Callable[[Params], PyTree[str]]:
+def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
     """Labels for [`eqopt.Partition`][]: each parameter gets that of the first rule.
 
     !!! example
@@ -26,7 +27,8 @@ def label(rules: Mapping[str, Selector]) -> Callable[[Params], PyTree[str]]:
 
     **Arguments:**
 
-    - `rules`: selectors by label, in the order in which they are tried.
+    - `rules`: selectors by label, in the order in which they are tried. A label is a
+        string or another hashable value, as in [`eqopt.Partition`][].
 
     **Returns:**
 
@@ -42,11 +44,11 @@ def label(rules: Mapping[str, Selector]) -> Callable[[Params], PyTree[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Labels:
-    rules: tuple[tuple[str, Selector], ...]
+    rules: tuple[tuple[Hashable, Selector], ...]
 
-    def __call__(self, params: Params) -> PyTree[str]:
+    def __call__(self, params: Params) -> PyTree:
         leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
-        labels: list[str | None] = [None] * len(leaves)
+        labels: list[Hashable] = [None] * len(leaves)
         for name, selector in self.rules:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]

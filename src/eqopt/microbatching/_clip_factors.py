@@ -25,7 +25,7 @@ def check_clip(l2_norm_clip: Any, groups: Any) -> None:
     is_mapping = isinstance(l2_norm_clip, Mapping)
     if is_mapping and groups is None:
         raise ValueError(
-            f"`l2_norm_clip` is for the groups {sorted(l2_norm_clip)}, but there are no "
+            f"`l2_norm_clip` is for the groups {list(l2_norm_clip)}, but there are no "
             "`groups`. Pass the labels of the parameters, or a single number."
         )
     for label, x in (l2_norm_clip if is_mapping else {None: l2_norm_clip}).items():
@@ -45,7 +45,7 @@ def limits_of(l2_norm_clip: Any, found: list[Any]) -> dict[Any, Any]:
     missing = set(found) - set(l2_norm_clip)
     if missing:
         raise ValueError(
-            f"`l2_norm_clip` has no entry for {sorted(missing)}: it has "
-            f"{sorted(l2_norm_clip)}. Expected one for every label in `groups`."
+            f"`l2_norm_clip` has no entry for {list(missing)}: it has "
+            f"{list(l2_norm_clip)}. Expected one for every label in `groups`."
         )
     return dict(l2_norm_clip)

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import ArrayLike, PyTree
 
+from .._leaves import label_dict
 from ._accumulator import AccumulationType
 from ._clip_factors import check_clip
 from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms
@@ -16,7 +17,7 @@ from ._rows import check_size
 
 def clipped_grad(
     fun: Callable[..., Any],
-    l2_norm_clip: ArrayLike | Mapping[str, ArrayLike],
+    l2_norm_clip: ArrayLike | Mapping[Any, ArrayLike],
     has_aux: bool = False,
     argnums: int | Sequence[int] = 0,
     *,
@@ -128,7 +129,7 @@ def clipped_grad(
     loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
     out = ClippedSum(
         Norms(loss, microbatch_size, groups, method),
-        l2_norm_clip,
+        label_dict(l2_norm_clip) if isinstance(l2_norm_clip, dict) else l2_norm_clip,
         accumulator,
         weights,
         num_real_microbatches,

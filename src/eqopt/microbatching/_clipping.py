@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._leaves import listed, resolve
+from .._leaves import is_label, label_dict, listed, resolve
 from ..numerics import common_dtype, safe_sqrt
 from ._accumulator import AccumulationType
 from ._arguments import Arguments, find_arguments
@@ -23,9 +23,9 @@ from ._state import is_state
 from ._weights import make_weights
 
 
-# A tree of strings like the arguments that are differentiated, a prefix of it, or a
+# A tree of labels like the arguments that are differentiated, a prefix of it, or a
 # function that makes one of them, such as `eqopt.groups.label` returns.
-Groups: TypeAlias = PyTree[str] | Callable[[PyTree], PyTree[str]]
+Groups: TypeAlias = PyTree | Callable[[PyTree], PyTree]
 
 _SUM, _CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
 
@@ -142,10 +142,10 @@ class Norms(eqx.Module):
             flat = jtu.tree_leaves(params, is_leaf=lambda x: x is None)
             labels = [x for x, p in zip(given, flat, strict=True) if p is not None]
             for label, (path, _) in zip(labels, leaves, strict=True):
-                if not isinstance(label, str):
+                if not is_label(label):
                     raise ValueError(
-                        f"`groups` has {label!r} at `{jtu.keystr(path)}`. Expected a "
-                        "string, the label of the parameter."
+                        f"`groups` has {label!r} at `{jtu.keystr(path)}`. Expected the "
+                        "label of the parameter: a string, or another hashable value."
                     )
         return _Call(
             loss,
@@ -237,7 +237,7 @@ class _Call(NamedTuple):
             squares: dict[Any, list[Array]] = {k: [] for k in self.all_labels}
             for label, x in zip(self.labels, factors, strict=True):
                 squares[label].append(squared_norm(x))
-            norms = {label: _norm(x) for label, x in squares.items()}
+            norms = label_dict({label: _norm(x) for label, x in squares.items()})
             return _Examples(factors, norms, value, dynamic, weight), eqxi.Static(
                 static
             )

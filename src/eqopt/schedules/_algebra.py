@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .._checks import check_range
 from .._types import RealScalarLike, Schedule
 from ._constant import Constant
-from ._dtypes import IntScalarLike, as_count, as_reals, real_dtype
+from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
 from ._schedule import AbstractSchedule
 from ._validation import (
     ascending_or_equal,
@@ -41,6 +41,7 @@ class _AbstractReduction(AbstractSchedule):
             )
         check_schedules(self, self.schedules)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         count = as_count(count)
         values = [schedule(count) for schedule in self.schedules]
@@ -122,6 +123,7 @@ class Clipped(AbstractSchedule):
                 f"{self.max_value}, but is {self.min_value}."
             )
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         value = self.schedule(as_count(count))
         check_value(self, "schedule", value)

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_reals
+from ._dtypes import IntScalarLike, as_count, as_reals, of_counts
 from ._schedule import AbstractSchedule
 
 
@@ -29,6 +29,7 @@ class Constant(AbstractSchedule):
     def __check_init__(self):
         check_range(self, "value", float("-inf"))
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         as_count(count)
         (value,) = as_reals(self, "value")

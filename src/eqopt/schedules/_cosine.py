@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
 from ._polynomial import line
 from ._schedule import AbstractSchedule
 from ._validation import ascending, check_finite, check_power, check_steps
@@ -106,6 +106,7 @@ class CosineDecay(AbstractSchedule):
         check_power(self, "exponent")
         check_steps(self, "decay_steps", 1)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _cosine_decay(
             as_count(count),
@@ -165,6 +166,7 @@ class WarmupCosineDecay(AbstractSchedule):
                 "the warm-up too: pass the number of all steps."
             )
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _warmup_cosine_decay(
             as_count(count),

@@ -10,7 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, largest_count
+from ._dtypes import (
+    IntScalarLike,
+    as_count,
+    as_integers,
+    as_reals,
+    largest_count,
+    of_counts,
+)
 from ._schedule import AbstractSchedule
 from ._validation import check_choice, check_finite, check_steps, fits
 
@@ -113,6 +120,7 @@ class Cyclic(AbstractSchedule):
                 f"{self.step_size_up} and {down}."
             )
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         down = "step_size_up" if self.step_size_down is None else "step_size_down"
         return _cyclic(

@@ -7,6 +7,7 @@ This runs whenever a schedule is called, perhaps outside `jit`, and what it give
 checked where it goes: checking it here too would double the time.
 """
 
+import functools
 from typing import TypeAlias, no_type_check
 
 import jax
@@ -22,26 +23,36 @@ IntScalarLike: TypeAlias = RealScalarLike
 
 
 @no_type_check
+def of_counts(call):
+    """Makes a function of a schedule and one count take arrays of counts, too."""
+
+    @functools.wraps(call)
+    def of_each(schedule, count):
+        if np.ndim(count) == 0:
+            return call(schedule, count)
+        counts = as_count(count)
+        values = jax.vmap(functools.partial(call, schedule))(counts.reshape(-1))
+        return values.reshape(counts.shape)
+
+    return of_each
+
+
+@no_type_check
 def as_count(count):
-    """The count as an array of the default integer dtype."""
-    if np.ndim(count) != 0:
-        raise ValueError(
-            "The count must be an integer or a 0-d array, but has shape "
-            f"{np.shape(count)}. For many counts at once, map over them: "
-            "`jax.vmap(schedule)(counts)`."
-        )
-    if not is_integer(count):
+    """The count, or an array of counts, as an array of the default integer dtype."""
+    if not _holds_integers(count):
         raise TypeError(
             f"The count must be an integer, but is {count!r}. A schedule is a function "
             "of the number of steps taken so far; convert it with `int(count)` or "
             "`count.astype(jnp.int32)`."
         )
     dtype, largest = _int_dtype(), largest_count()
-    if not isinstance(count, jax.Array):
-        return jnp.asarray(max(0, min(int(count), largest)), dtype)
-    if jnp.iinfo(count.dtype).max > largest:  # unsigned
-        count = jnp.minimum(count, jnp.asarray(largest, count.dtype))
-    return jnp.maximum(count.astype(dtype), 0)
+    if isinstance(count, int):
+        return jnp.asarray(max(0, min(count, largest)), dtype)
+    xp = jnp if isinstance(count, jax.Array) else np
+    if jnp.iinfo(count.dtype).max > largest:
+        count = xp.minimum(count, xp.asarray(largest, count.dtype))
+    return jnp.asarray(xp.maximum(count, 0), dtype)
 
 
 @no_type_check
@@ -95,8 +106,13 @@ def real_dtype(*values):
 @no_type_check
 def is_integer(value):
     """Whether `value` is an integer or a 0-d array of one, traced or not."""
+    return np.ndim(value) == 0 and _holds_integers(value)
+
+
+@no_type_check
+def _holds_integers(value):
     if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return np.ndim(value) == 0 and jnp.issubdtype(value.dtype, jnp.integer)
+        return jnp.issubdtype(value.dtype, jnp.integer)
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
 from ._polynomial import line
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_positive, check_steps
@@ -114,6 +114,7 @@ class ExponentialDecay(AbstractSchedule):
         check_finite(self, "init_value")
         _check_decay(self)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _exponential(
             as_count(count),
@@ -168,6 +169,7 @@ class WarmupExponentialDecay(AbstractSchedule):
         check_steps(self, "warmup_steps", 0)
         _check_decay(self)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _warmup_exponential_decay(
             as_count(count),
@@ -206,6 +208,7 @@ class Step(AbstractSchedule):
         check_steps(self, "step_size", 1)
         check_positive(self, "gamma")
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         count = as_count(count)
         return _exponential(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Schedule
-from ._dtypes import IntScalarLike, as_count, as_integer, real_dtype
+from ._dtypes import IntScalarLike, as_count, as_integer, of_counts, real_dtype
 from ._schedule import AbstractSchedule
 from ._validation import check_ascending, check_schedules, check_value
 
@@ -71,6 +71,7 @@ class Join(AbstractSchedule):
             )
         check_ascending(self, "boundaries", self.boundaries, 0)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return one_after_the_other(self, self.schedules, self.boundaries, count)
 

@@ -9,7 +9,14 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integer, as_integers, as_reals
+from ._dtypes import (
+    IntScalarLike,
+    as_count,
+    as_integer,
+    as_integers,
+    as_reals,
+    of_counts,
+)
 from ._piecewise import interpolate
 from ._schedule import AbstractSchedule
 from ._validation import ascending_or_equal, check_finite, check_positive, check_steps
@@ -112,6 +119,7 @@ class CosineOneCycle(AbstractSchedule):
     def __check_init__(self):
         _check_cycle(self)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _one_cycle(
             as_count(count),
@@ -167,6 +175,7 @@ class LinearOneCycle(AbstractSchedule):
                 "pass the fraction of the steps after which the value is back."
             )
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         phases = (_boundary(self, "pct_start"), _boundary(self, "pct_final"))
         return _one_cycle(

@@ -14,7 +14,15 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, integers, reals
+from ._dtypes import (
+    IntScalarLike,
+    as_count,
+    as_integers,
+    as_reals,
+    integers,
+    of_counts,
+    reals,
+)
 from ._schedule import AbstractSchedule
 from ._validation import check_ascending, check_choice, check_finite, is_real
 
@@ -149,6 +157,7 @@ class PiecewiseConstant(AbstractSchedule):
         check_finite(self, "init_value")
         _check_pairs(self)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _piecewise_constant(as_count(count), *_arrays(self))
 
@@ -197,6 +206,7 @@ class PiecewiseInterpolate(AbstractSchedule):
         check_finite(self, "init_value")
         _check_pairs(self)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _piecewise_interpolate(
             as_count(count), *_arrays(self), interpolate_type=self.interpolate_type
@@ -244,6 +254,7 @@ class MultiStep(AbstractSchedule):
         check_range(self, "gamma", 0)
         check_ascending(self, "milestones", self.milestones, 0)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         init_value, gamma = as_reals(self, "init_value", "gamma")
         return _piecewise_constant(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_power, check_steps
 
@@ -89,6 +89,7 @@ class Linear(AbstractSchedule):
         for name in ("transition_steps", "transition_begin"):
             check_steps(self, name, 0)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return compiled_line(
             as_count(count),
@@ -135,6 +136,7 @@ class Polynomial(AbstractSchedule):
         for name in ("transition_steps", "transition_begin"):
             check_steps(self, name, 0)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _polynomial(
             as_count(count),

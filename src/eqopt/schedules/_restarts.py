@@ -10,7 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
 from ._cosine import WarmupCosineDecay, half_wave
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, largest_count
+from ._dtypes import (
+    IntScalarLike,
+    as_count,
+    as_integers,
+    as_reals,
+    largest_count,
+    of_counts,
+)
 from ._join import one_after_the_other
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_steps, fits
@@ -90,6 +97,7 @@ class CosineRestarts(AbstractSchedule):
         for name in ("decay_steps", "t_mult"):
             check_steps(self, name, 1)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _cosine_restarts(
             as_count(count),
@@ -158,6 +166,7 @@ class SGDR(AbstractSchedule):
                 f"together at most, the largest count, but are {lengths}."
             )
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         lengths = [as_integers(x, "decay_steps")[0] for x in self.cosine_kwargs]
         boundaries = list(accumulate(lengths))[:-1]

@@ -1,7 +1,7 @@
 """What a schedule is."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -33,6 +33,8 @@ class AbstractSchedule(eqx.Module):
         ```
     """
 
+    is_schedule: ClassVar[bool] = True  # what the floors below know it by
+
     # Numbers and arrays of NumPy leave arithmetic with a schedule to the schedule.
     __array_ufunc__ = None
 
@@ -42,17 +44,18 @@ class AbstractSchedule(eqx.Module):
 
         **Arguments:**
 
-        - `count`: an integer or a 0-d integer array, traced or not; 0 in the first
-            step. A negative count is taken for 0. For many counts at once write
-            `jax.vmap(schedule)(counts)`.
+        - `count`: an integer or an array of integers, traced or not; 0 in the first
+            step. A negative count is taken for 0. The schedules here take many counts at
+            once, as in `schedule(jnp.arange(100))`; a function does under `jax.vmap`.
 
         **Returns:**
 
-        A 0-d array of dtype float32, or float64 if the schedule holds a float64 array.
+        An array of the shape of `count`, of dtype float32, or float64 if the schedule
+        holds a float64 array.
 
         **Raises:**
 
-        A `TypeError` if `count` is no integer, and a `ValueError` if it has axes.
+        A `TypeError` if `count` is no integer.
         """
 
     def clip(

@@ -1,7 +1,7 @@
 """Schedules that look at more than the number of steps."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 
@@ -35,6 +35,8 @@ class AbstractStatefulSchedule(eqx.Module):
         model, state = opt.step(grads, state, model, value=loss)
         ```
     """
+
+    is_schedule: ClassVar[bool] = True  # what the floors below know it by
 
     @abc.abstractmethod
     def init(self) -> State:

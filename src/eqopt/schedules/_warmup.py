@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
 from ._piecewise import LEFT
 from ._polynomial import compiled_line, line
 from ._schedule import AbstractSchedule
@@ -89,6 +89,7 @@ class WarmupConstant(AbstractSchedule):
             check_finite(self, name)
         check_steps(self, "warmup_steps", 0)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return compiled_line(
             as_count(count),
@@ -171,6 +172,7 @@ class WarmupStableDecay(AbstractSchedule):
                 f"{self.total_steps}. It counts both: pass the number of all steps."
             )
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         return _warmup_stable_decay(
             as_count(count),
@@ -234,6 +236,7 @@ class InverseSquareRoot(AbstractSchedule):
         if self.timescale is not None:
             check_steps(self, "timescale", 1)
 
+    @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         timescale = "warmup_steps" if self.timescale is None else "timescale"
         return _inverse_square_root(

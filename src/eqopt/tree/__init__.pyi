@@ -46,4 +46,5 @@ from ._search import (
     get as get,
     get_all_with_path as get_all_with_path,
     set as set,
+    step_count as step_count,
 )

@@ -13,7 +13,15 @@ from .._leaves import is_none, is_parameter, listed, parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype
 from ._like import _dtype_for
-from ._together import column_of, elementwise, mapped, number, own_dtype, replaced
+from ._together import (
+    check_numbers,
+    column_of,
+    elementwise,
+    mapped,
+    number,
+    own_dtype,
+    replaced,
+)
 
 
 def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
@@ -38,7 +46,7 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does all
     else.
     """
-    return replaced(lambda x: _as(x, _dtype_for(x, dtype)), tree)
+    return replaced("cast", lambda x: _as(x, _dtype_for(x, dtype)), tree)
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
@@ -59,6 +67,7 @@ def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
 
     A `ValueError` that names the key path if structures differ.
     """
+    check_numbers("cast_like", "tree", tree)
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
     column = column_of("cast_like", treedef, "other_tree", other_tree, "tree", tree)
     return treedef.unflatten(
@@ -103,6 +112,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
             "dtype: `mixed_dtype_handler` must be None, 'promote', 'highest' or "
             f"'lowest', but is {mixed_dtype_handler!r}."
         )
+    check_numbers("dtype", "tree", tree)
     places = {}
     for path, x in jtu.tree_leaves_with_path(parameters(tree)):
         places.setdefault(own_dtype(x), jtu.keystr(path) or "(the root)")
@@ -137,7 +147,7 @@ def real(tree: PyTree) -> PyTree:
 
     `tree`, in which all that is not complex stays.
     """
-    return replaced(lambda x: x.real, tree)
+    return replaced("real", lambda x: x.real, tree)
 
 
 def conj(tree: PyTree) -> PyTree:
@@ -152,7 +162,7 @@ def conj(tree: PyTree) -> PyTree:
 
     `tree`, in which all that is not complex stays.
     """
-    return replaced(lambda x: x.conj() if jnp.iscomplexobj(x) else x, tree)
+    return replaced("conj", lambda x: x.conj() if jnp.iscomplexobj(x) else x, tree)
 
 
 def clip(
@@ -255,7 +265,7 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are no parameters,
     and stay, as does all else.
     """
-    return replaced(lambda x: _batched(x, shape), tree)
+    return replaced("batch_shape", lambda x: _batched(x, shape), tree)
 
 
 def _batched(x: Any, shape: Any) -> Any:

@@ -6,12 +6,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.experimental.shard_alike import shard_alike
-from jaxtyping import Array, DTypeLike, Inexact, PyTree
+from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
 from .._leaves import is_parameter, map_parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype
-from ._together import number, own_dtype
+from ._together import check_numbers, number, own_dtype
 
 
 _Leaf: TypeAlias = (
@@ -26,13 +26,15 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     - `tree`: any pytree, such as a whole Equinox model; its arrays may be
         `jax.ShapeDtypeStruct`s.
-    - `dtype`: the dtype of the zeros. Defaults to that of each array. In the place of a
-        complex array, a real dtype stands for the complex one of its precision.
+    - `dtype`: the dtype of the zeros, of any kind. Defaults to that of each array. In the
+        place of a complex array, a floating dtype stands for the complex one of its
+        precision.
 
     **Returns:**
 
     A tree of the same structure, sharded like `tree`.
     """
+    check_numbers("zeros_like", "tree", tree)
     return map_parameters(lambda x: zeros_like_leaf(x, _dtype_for(x, dtype)), tree)
 
 
@@ -47,6 +49,7 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     A tree of the same structure, sharded like `tree`.
     """
+    check_numbers("ones_like", "tree", tree)
     return full_like(tree, 1, dtype)
 
 
@@ -69,6 +72,7 @@ def full_like(
     A `ValueError` if `fill_value` has axes, and a `TypeError` if it is no number, or if
     it is complex where the array is to be real.
     """
+    check_numbers("full_like", "tree", tree)
     value = number("full_like", "fill_value", fill_value, complex_too=True)
     return jtu.tree_map_with_path(
         lambda path, x: _filled(path, x, value, dtype) if is_parameter(x) else None,
@@ -89,20 +93,19 @@ def _filled(path, x, value, dtype):
 
 
 def _dtype_for(x, dtype):
-    if dtype is None or not jnp.issubdtype(x.dtype, jnp.complexfloating):
+    is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
+    if dtype is None or is_real or not jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return common_dtype(dtype, jnp.complex64)
 
 
-def zeros_like_leaf(
-    x: _Leaf, dtype: DTypeLike | None = None
-) -> Inexact[Array, "*leaf"]:
+def zeros_like_leaf(x: _Leaf, dtype: DTypeLike | None = None) -> Shaped[Array, "*leaf"]:
     return full_like_leaf(x, 0, dtype)
 
 
 def full_like_leaf(
     x: _Leaf, value: Any, dtype: DTypeLike | None = None
-) -> Inexact[Array, "*leaf"]:
+) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
     # Under `jit` on an automatic mesh nothing else ties them to the shards of `x`.

@@ -1,11 +1,10 @@
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from .._leaves import parameters
 from ..numerics import abs_sq, common_dtype, has_nan, safe_sqrt
+from ._together import arrays_of
 
 
 def norm(
@@ -32,7 +31,7 @@ def norm(
     if ord not in _REDUCTIONS:
         raise ValueError(f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
     leaf, total = _REDUCTIONS[ord]
-    parts = [leaf(x) for x in jtu.tree_leaves(parameters(tree))]
+    parts = [leaf(x) for x in arrays_of("norm", tree)]
     if not parts:
         return jnp.zeros(())
     dtype = common_dtype(*(part.dtype for part in parts))

@@ -15,7 +15,7 @@ from .._leaves import is_none, is_parameter, keystr
 from .._random import as_key, split_like
 from .._types import Key
 from ._like import _dtype_for
-from ._together import own_dtype
+from ._together import check_numbers, own_dtype
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
@@ -34,6 +34,7 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
     the arrays, of the kind of `rng_key` (typed ones for a seed), and do not depend on
     shapes and dtypes.
     """
+    check_numbers("split_key_like", "target_tree", target_tree)
     return split_like(as_key(rng_key), target_tree)
 
 
@@ -69,6 +70,7 @@ def random_like(
 
     A `ValueError` that names the key path if the sampler gives another shape.
     """
+    check_numbers("random_like", "target_tree", target_tree)
     keys = split_like(as_key(rng_key), target_tree)
     leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_none)
     new: list = [None] * len(leaves)

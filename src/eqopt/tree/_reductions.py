@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
-from .._leaves import parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype, has_nan
-from ._together import check_real, number, together, widened
+from ._together import arrays_of, check_real, number, together, widened
 
 
 def sum(tree: PyTree) -> Inexact[Array, ""]:
@@ -28,7 +26,7 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
     A 0-d array in the dtype to which those of `tree` promote, of at least the precision
     of float32; 0 if there are no arrays.
     """
-    return _total([jnp.sum(*widened(x)) for x in _arrays(tree)])
+    return _total([jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
 
 
 def max(tree: PyTree) -> Float[Array, ""]:
@@ -72,7 +70,7 @@ def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
     instead = "Take `eqopt.tree.real`; the largest modulus is `tree.norm(x, 'inf')`."
     check_real(owner, "tree", tree, instead)
     parts = []
-    for x in _arrays(tree):
+    for x in arrays_of(owner, tree):
         [wide] = widened(x)
         # XLA on a CPU loses the NaNs of a large array in its extremes.
         extreme = of(wide, initial=empty)
@@ -92,7 +90,7 @@ def size(tree: PyTree) -> int:
 
     A Python integer, which does not overflow.
     """
-    shapes = [x.shape for x in _arrays(tree)]
+    shapes = [x.shape for x in arrays_of("size", tree)]
     return functools.reduce(lambda total, shape: total + math.prod(shape), shapes, 0)
 
 
@@ -169,10 +167,6 @@ def _is_close(pair: list, rtol: Any, atol: Any, equal_nan: bool) -> Any:
     x, y = pair
     rtol, atol = (jnp.asarray(bound, x.real.dtype) for bound in (rtol, atol))
     return jnp.allclose(x, y, rtol, atol, equal_nan)
-
-
-def _arrays(tree: PyTree) -> list:
-    return jtu.tree_leaves(parameters(tree))
 
 
 def _total(parts: list) -> Any:

@@ -4,9 +4,10 @@ from typing import Any, TypeAlias, no_type_check
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+from jaxtyping import Array, Integer, PyTree
 
 from .._leaves import listed
+from .._types import State
 
 
 _Filtering: TypeAlias = Callable[[tuple, Any], bool] | None
@@ -87,8 +88,60 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
             f"{len(found)} values go by the name {key!r}: {paths}. Choose one with "
             "`filtering=lambda path, value: ...`, or get the node that holds it by the "
             "name of its class first."
+            + (key == "count")
+            * " How many steps were taken is `tree.step_count(state)`."
         )
     return found[0][1] if found else default
+
+
+def step_count(state: State) -> Integer[Array, ""]:
+    """How many steps the optimizer with this state has taken.
+
+    Every optimizer answers, also in chains, groups and wrappers.
+
+    !!! example
+
+        ```python
+        print(f"step {eqopt.tree.step_count(state)}: loss {loss}")
+        ```
+
+    What counts are steps of the optimizer: within [`eqopt.MultiSteps`][] one for several
+    mini-steps, within [`eqopt.ApplyIfFinite`][] none where a step is skipped. The count
+    starts again where [`eqopt.Lookahead`][] starts its inner optimizer again.
+
+    **Arguments:**
+
+    - `state`: what `init`, `update` or `step` of an optimizer returned.
+
+    **Returns:**
+
+    A 0-d integer array of the state: the `count` beside the `learning_rate` in use, if
+    there is one, else the outermost `count`. Of several, it is the first.
+
+    **Raises:**
+
+    A `KeyError` if nothing in `state` counts steps, as in that of a
+    [`eqopt.ClipByGlobalNorm`][] alone.
+    """
+    counts = get_all_with_path(state, "count", lambda _, x: _is_count(x))
+    beside = {path[:-1] for path, _ in get_all_with_path(state, "learning_rate")}
+    counts = [pair for pair in counts if pair[0][:-1] in beside] or counts
+    if not counts:
+        raise KeyError(
+            f"step_count: nothing in this {type(state).__name__} counts steps. Learning "
+            "rates do: pass the state of the whole optimizer, or end your chain with "
+            "`eqopt.ScaleByLearningRate(...)`."
+        )
+    return min(counts, key=lambda pair: len(pair[0]))[1]
+
+
+@no_type_check
+def _is_count(x):
+    return (
+        isinstance(x, jax.Array)
+        and x.ndim == 0
+        and jnp.issubdtype(x.dtype, jnp.integer)
+    )
 
 
 def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:

@@ -42,6 +42,7 @@ def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows
     differ.
     """
     (name, tree), *others = trees.items()
+    check_numbers(owner, name, tree)
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
     columns = [column_of(owner, treedef, other, x, name, tree) for other, x in others]
     rows: list = [None] * len(leaves)
@@ -67,10 +68,37 @@ def column_of(
         ) from None
 
 
+def check_numbers(owner: str, name: str, tree: PyTree) -> None:
+    """Raises a `TypeError` if Python's numbers stand where there should be arrays.
+
+    A number in a module is part of the model, as the probability of `eqx.nn.Dropout` is,
+    and so is one beside arrays. But where there are only numbers, in dictionaries, lists
+    and tuples, somebody means them to count.
+    """
+    if any(map(is_parameter, jtu.tree_leaves(tree))):
+        return
+    for path, x in jtu.tree_leaves_with_path(tree):
+        is_plain = all(isinstance(key, jtu.DictKey | jtu.SequenceKey) for key in path)
+        if is_plain and isinstance(x, int | float | complex):
+            raise TypeError(
+                f"{owner}: `{name}` has {_shown(x)} at "
+                f"`{jtu.keystr(path) or '(the root)'}`, and no floating or complex "
+                f"arrays. Only these count: make it one, `jnp.asarray({x!r}, float)`."
+            )
+
+
 @no_type_check  # called once per leaf
 def _problem(name, x, other, y, may_lack):
     """What is wrong with a leaf `y` beside `x`, if anything."""
     if not is_parameter(x):
+        numbers = int, float, complex
+        if isinstance(x, numbers) and isinstance(y, numbers) and x != y:
+            return (
+                f"`{name}` has {_shown(x)} at `{{path}}`, but `{other}` has {_shown(y)}. "
+                "Only floating and complex arrays count; all other leaves belong to the "
+                f"model, and are the same in both: make it an array in both trees, or "
+                f"`None` in `{other}`."
+            )
         if jtu.tree_leaves(parameters(y)):
             return (
                 f"`{other}` has an array at `{{path}}`, where `{name}` has {_shown(x)}. "
@@ -171,6 +199,7 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
 
     Computed and rounded as in `elementwise`.
     """
+    check_numbers(owner, name, tree)
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
     new = list(leaves)
     for i, x in enumerate(leaves):
@@ -179,9 +208,18 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
     return treedef.unflatten(new)
 
 
-def replaced(fn: Callable, tree: PyTree) -> PyTree:
+def replaced(owner: str, fn: Callable, tree: PyTree) -> PyTree:
     """`tree` with `fn(x)` in the place of each array `x`, all else as it is."""
+    check_numbers(owner, "tree", tree)
     return jtu.tree_map(lambda x: fn(x) if is_parameter(x) else x, tree)
+
+
+def arrays_of(owner: str, tree: PyTree) -> list:
+    """The arrays in `tree`, which the user of `owner` calls so."""
+    arrays = jtu.tree_leaves(parameters(tree))
+    if not arrays:
+        check_numbers(owner, "tree", tree)
+    return arrays
 
 
 def check_real(owner: str, name: str, tree: PyTree, instead: str) -> None:

@@ -101,6 +101,38 @@ def test_integers_are_no_parameters():
     assert [tree.sum({"count": x["count"]}) for tree in BOTH] == [0, 2**24 + 1]
 
 
+def test_python_numbers_do_not_count():
+    alone = {"x": 3.0}
+    assert optax.tree.norm(alone) == 3
+    with pytest.raises(TypeError, match=r"jnp\.asarray\(3\.0, float\)"):
+        eqopt.tree.norm(alone)
+    x, y = ({"w": jnp.ones(1), "rate": rate} for rate in (1.0, 2.0))
+    assert not optax.tree.allclose(x, y)
+    with pytest.raises(ValueError, match="rate"):
+        eqopt.tree.allclose(x, y)
+    assert eqopt.tree.norm(x) == 1
+    assert optax.tree.norm({"w": jnp.ones(1), "rate": 0.0}) == 1
+
+
+def test_updates_of_integers():
+    params, updates = {"n": jnp.asarray([5])}, {"n": jnp.asarray([-0.1])}
+    assert optax.apply_updates(params, updates)["n"] == 4
+    with pytest.raises(ValueError, match=r"int32.*astype\(jnp\.float32\)"):
+        eqopt.apply_updates(params, updates)
+
+
+def test_the_number_of_steps():
+    params = {"w": jnp.ones(1)}
+    ours, theirs = eqopt.Adam(0.1).init(params), optax.adam(0.1).init(params)
+    assert eqopt.tree.step_count(ours) == optax.tree.get(theirs, "count") == 0
+
+
+def test_trees_without_parameters():
+    assert optax.adam(0.1).init({"a": 1.0})[0].count == 0
+    with pytest.raises(ValueError, match="no parameters"):
+        eqopt.Adam(0.1).init({"a": 1.0})
+
+
 def test_complex_numbers_are_clipped_by_parts():
     z = {"z": jnp.array([3 - 4j])}
     assert eqopt.tree.clip(z, -1, 1)["z"] == 1 - 1j

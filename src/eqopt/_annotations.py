@@ -1,0 +1,77 @@
+"""What annotations say: also strings, and those with names that nobody imported."""
+
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+import typing
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from ._types import Hyperparameter, Mask
+
+
+Kind = Literal["marked", "mask", "number", "own", "unknown"]
+
+# What annotations are made of, by the names that stand in them.
+_FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
+    f"Abstract{kind}Schedule" for kind in ("", "Stateful")
+}
+_TREES = {"PyTree", "Params", "Mask"}
+_NUMBERS = {"float", "int", "Array", "ArrayLike", "ndarray", "Float", "Int", "Inexact"}
+_NUMBERS |= {"Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike"}
+
+
+@functools.cache
+def kinds(cls: type) -> dict[str, Kind]:
+    """What each field of a dataclass says about schedules in it.
+
+    - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
+    - `"mask"`: it is `Mask`, or a union with it.
+    - `"number"`: it names a number or an array, and neither a function nor a tree.
+    - `"own"`: it names a function: the class knows what to do with one.
+    - `"unknown"`: anything else.
+    """
+    modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
+    namespace = ChainMap(*(vars(module) for module in modules if module))
+    return {
+        field.name: _kind(resolved(field.type, namespace))
+        for field in dataclasses.fields(cls)
+    }
+
+
+def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
+    """What a string stands for, or the string itself if a name in it is unknown.
+
+    Names imported for type checkers alone are.
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, {}, namespace)  # as `typing.get_type_hints` does
+    except Exception:
+        return annotation
+
+
+@functools.cache
+def returned_type(fn: Callable) -> type:
+    """The type that a function says it returns, or `object` if it does not say."""
+    fn = inspect.unwrap(fn)
+    found = resolved(fn.__annotations__.get("return", object), fn.__globals__)
+    found = type(None) if found is None else found
+    return found if isinstance(found, type) else object
+
+
+def _kind(annotation: Any) -> Kind:
+    parts = annotation, *typing.get_args(annotation)
+    if Hyperparameter in parts:
+        return "marked"
+    if Mask in parts:
+        return "mask"
+    text = annotation if isinstance(annotation, str) else repr(annotation)
+    names = set(re.findall(r"\w+", text))
+    if names & _FUNCTIONS:
+        return "own"
+    return "number" if names & _NUMBERS and not names & _TREES else "unknown"

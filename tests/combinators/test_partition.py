@@ -1,0 +1,134 @@
+"""What can be a label, and which trees of labels and masks are functions."""
+
+import dataclasses
+import enum
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+
+class Group(enum.Enum):
+    MATRIX = "matrix"
+    VECTOR = "vector"
+
+
+class Order(enum.IntEnum):
+    FIRST = 1
+    SECOND = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    name: str
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Model:
+    """A model that can be called, made without Equinox."""
+
+    matrix: jax.Array
+    bias: jax.Array
+
+    def __call__(self, x):
+        return self.matrix @ x + self.bias
+
+
+MODEL = Model(jnp.ones((2, 2)), jnp.ones(2))
+GRADS = Model(jnp.full((2, 2), 0.5), jnp.full(2, 2.0))
+
+LABELS = [
+    ("a", "b"),
+    (0, 1),
+    (Group.MATRIX, Group.VECTOR),
+    (Order.FIRST, Order.SECOND),
+    ("a", 1),
+    (Named("a"), Named("b")),
+    (np.str_("a"), np.int64(1)),
+    (2.5, "b"),
+]
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=str)
+def test_labels(labels, tmp_path):
+    a, b = labels
+    parts = {a: eqopt.SGD(1.0), b: eqopt.Adam(0.1)}
+    opt = eqopt.Partition(parts, Model(a, b))
+    assert opt[a] == eqopt.SGD(1.0)
+    state = opt.init(MODEL)
+    assert set(state.inner_states) == {a, b}
+    step = eqx.filter_jit(lambda s, p: opt.step(GRADS, s, p))
+    model, stepped = step(state, MODEL)
+    assert jax.tree.structure(stepped) == jax.tree.structure(state)
+    np.testing.assert_allclose(model.matrix, MODEL.matrix - 0.5)
+    np.testing.assert_allclose(model.bias, MODEL.bias - 0.1, rtol=1e-5)
+    assert eqopt.tree.get(stepped.inner_states[b], "mu").bias.shape == (2,)
+    # Saved, and with other transformations in the same order.
+    path = tmp_path / "state.eqx"
+    eqx.tree_serialise_leaves(path, stepped)
+    assert eqx.tree_equal(eqx.tree_deserialise_leaves(path, state), stepped)
+    eqopt.checkpoint.save(tmp_path / "state", stepped)
+    assert eqx.tree_equal(eqopt.checkpoint.load(tmp_path / "state", state), stepped)
+
+
+def test_labels_by_rules():
+    rules = {
+        Group.MATRIX: eqopt.groups.leaf(lambda x: x.ndim == 2),
+        0: eqopt.groups.everything,
+    }
+    labels = eqopt.groups.label(rules)
+    assert labels(MODEL) == Model(Group.MATRIX, 0)
+    assert "Group.MATRIX" in eqopt.groups.table(labels, MODEL)
+
+
+def test_labels_of_clipped_gradients():
+    labels = Model(Group.MATRIX, 0)
+    loss = lambda model, x: jnp.sum(jax.vmap(model)(x))
+    x = jnp.ones((3, 2))
+    clip = {Group.MATRIX: 1e-3, 0: 1.0}
+    call = eqopt.microbatching.clipped_grad(loss, clip, groups=labels)
+    norms = eqx.filter_jit(call)(MODEL, x)[1].norms
+    assert set(norms) == {Group.MATRIX, 0}
+    with pytest.raises(ValueError, match=r"no entry for \[0\].*Group.MATRIX"):
+        eqopt.microbatching.clipped_grad(loss, {Group.MATRIX: 1e-3}, groups=labels)(
+            MODEL, x
+        )
+
+
+@pytest.mark.parametrize("label", [("a", 1), None, frozenset], ids=str)
+def test_what_is_no_label(label):
+    opt = eqopt.SGD(1.0)
+    if label is frozenset:
+        wrong = Model("a", jnp.zeros(2))  # an array cannot be hashed
+        with pytest.raises(ValueError, match=r"`\.bias` has the label Array"):
+            eqopt.Partition({"a": opt}, wrong).init(MODEL)
+        return
+    with pytest.raises(TypeError, match=r"Partition: a label .* Name the group by a"):
+        eqopt.Partition({"a": opt, label: opt}, Model("a", "a"))
+
+
+def test_a_tree_that_can_be_called_is_a_tree():
+    """Masks, labels, factors and dimension numbers, of any class that JAX knows."""
+    mask, frozen = Model(True, False), Model(False, True)
+    factors = Model(2.0, 1.0)
+    numbers = Model(eqopt.MatrixDimensionNumbers(), None)
+    for opt in (
+        eqopt.Masked(eqopt.Trace(0.9), mask),
+        eqopt.Freeze(frozen),
+        eqopt.SelectiveTransform(eqopt.SGD(1.0), freeze_mask=frozen),
+        eqopt.AdamW(0.1, mask=mask),
+        eqopt.ScaleByTree(factors),
+        eqopt.Muon(0.1, weight_dimension_numbers=numbers),
+    ):
+        state = opt.init(MODEL)
+        model, _ = opt.step(GRADS, state, MODEL)
+        assert isinstance(model, Model)
+    assert "True" in eqopt.groups.table(mask, MODEL)
+    low = Model(0.0, None)
+    projected = eqopt.projections.box(MODEL, low, None)
+    assert isinstance(projected, Model)

@@ -1,0 +1,27 @@
+"""Every optimizer says how many steps it has taken."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt import AbstractOptimizer
+
+from .registry import REGISTRY
+from .subjects import params_of, train
+
+
+OPTIMIZERS = [row for row in REGISTRY if issubclass(row.subject, AbstractOptimizer)]
+
+
+@pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
+def test_every_optimizer_counts(row):
+    count = jax.eval_shape(lambda: eqopt.tree.step_count(row().init(params_of())))
+    assert (count.shape, count.dtype) == ((), jnp.int32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
+def test_counts_are_right(row):
+    _, state = train(row(), params_of(), 3)
+    assert eqopt.tree.step_count(state) == 3

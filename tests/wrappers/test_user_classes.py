@@ -1,0 +1,143 @@
+"""Schedules in classes of users: each is evaluated, or `init` says that nobody does."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+import eqopt
+from eqopt._annotations import kinds, returned_type
+from eqopt.schedules import Linear
+
+from . import user_classes as user
+
+
+PARAMS = {"w": jnp.ones(3)}
+LINE = Linear(1.0, 0.0, 4)
+
+
+def falling(count):
+    return 1 - jnp.asarray(count, jnp.float32) / 4
+
+
+class Here(eqopt.AbstractLeafwise):
+    """The same without strings; the class is not in the namespace of a module."""
+
+    decay: float | Array
+
+    def init(self, params):
+        return None
+
+    def leafwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(user.damp, state, {"decay": self.decay})
+
+
+class Mine(eqopt.schedules.AbstractSchedule):
+    start: float
+
+    def __call__(self, count):
+        return self.start * falling(count)
+
+
+NUMBERS = [
+    user.Plain,
+    user.Documented,
+    user.Optional,
+    user.Alias,
+    user.Child,
+    user.Unresolvable,
+    Here,
+]
+OTHERS = [user.Unknown, user.Anything, user.Unannotated]
+CASES = [(cls, x) for cls in NUMBERS for x in (LINE, Mine(1.0), falling)]
+CASES += [(cls, x) for cls in OTHERS for x in (LINE, Mine(1.0))]
+
+
+@pytest.mark.parametrize(("cls", "schedule"), CASES)
+def test_schedules_in_fields(cls, schedule):
+    opt = eqopt.Chain(eqopt.Identity(), cls(schedule))
+    with pytest.raises(
+        TypeError, match=rf"{cls.__name__}: `decay` is a sch.*Scheduled"
+    ):
+        opt.init(PARAMS)
+    opt = eqopt.Scheduled(opt)
+    state = opt.init(PARAMS)
+    place = ".transformations[1].decay"
+    assert list(state.hyperparams) == [place]
+    for i in range(2):
+        updates, state = opt.update(PARAMS, state, PARAMS)
+        np.testing.assert_allclose(updates["w"], falling(i))
+        assert state.hyperparams[place] == falling(i)
+
+
+@pytest.mark.parametrize("cls", [*NUMBERS, *OTHERS])
+def test_numbers_in_fields(cls):
+    """No name that only type checkers know is looked up, at `init` or later."""
+    for decay in (0.5, jnp.asarray(0.5)):
+        opt = cls(decay)
+        updates, _ = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+        np.testing.assert_allclose(updates["w"], 0.5)
+    assert not eqopt.Scheduled(cls(0.5)).init(PARAMS).hyperparams
+
+
+def test_who_evaluates_itself_is_left_alone():
+    for decay in (LINE, falling):
+        opt = eqopt.Scheduled(user.Evaluates(decay))
+        state = opt.init(PARAMS)
+        assert not state.hyperparams
+        updates, _ = opt.update(PARAMS, state, PARAMS)
+        np.testing.assert_allclose(updates["w"], 1)
+
+
+def test_functions_that_are_no_schedules():
+    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))  # can be called
+    opt = user.WithFunctions(
+        0.5,
+        mask=lambda params: params,
+        distance=jnp.subtract,
+        anything=jnp.tanh,
+        reference=model,
+        dtype=float,
+    )
+    updates, _ = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["w"], 0.5)
+    assert not eqopt.Scheduled(opt).init(PARAMS).hyperparams
+
+
+def test_recipes():
+    """The parts of an optimizer say which of its schedules they evaluate."""
+    opt = user.Recipe(LINE)
+    assert eqopt.tree.get(opt.init(PARAMS), "learning_rate") == 1.0
+    scheduled = eqopt.Scheduled(user.Recipe(LINE, decay=falling))
+    assert list(scheduled.init(PARAMS).hyperparams) == [".decay"]
+    with pytest.raises(TypeError, match=r"Trace: `decay` is a schedule.*Scheduled"):
+        user.Recipe(LINE, decay=falling).init(PARAMS)
+    with pytest.raises(TypeError, match=r"Scale: `step_size` is a sch.*Scheduled"):
+        user.Derived(LINE).init(PARAMS)
+    opt = eqopt.Scheduled(user.Derived(LINE))
+    state = opt.init(PARAMS)
+    for i in range(2):
+        updates, state = opt.update(PARAMS, state, PARAMS)
+        np.testing.assert_allclose(updates["w"], 1 - falling(i))
+
+
+def test_kinds_of_fields():
+    found = kinds(user.WithFunctions)
+    assert found["decay"] == "number"
+    assert found["distance"] == "own"
+    assert {found[name] for name in ("mask", "anything", "reference")} == {"unknown"}
+    assert kinds(eqopt.AdamW)["b1"] == "marked"
+    assert kinds(eqopt.AdamW)["mask"] == "mask"
+    assert kinds(eqopt.AdamW)["learning_rate"] == "own"
+    assert returned_type(user.Plain.init) is object  # nobody imported it
+    assert returned_type(eqopt.ScaleByAdam.init).__name__ == "ScaleByAdamState"
+    assert returned_type(eqopt.Scale.init) is type(None)
+
+
+def test_every_field_of_a_child_class_is_looked_at():
+    names = [field.name for field in dataclasses.fields(user.Child)]
+    assert list(kinds(user.Child)) == names == ["decay", "other"]

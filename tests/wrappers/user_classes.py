@@ -1,0 +1,119 @@
+"""Transformations as users write them: annotations are strings, some of unknown names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+import eqopt
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import PyTree
+    from somewhere import Rate, State
+
+
+Number = float | Array
+
+
+@eqopt.equation
+def damp(g, *, decay):
+    return decay * g
+
+
+class _Damp(eqopt.AbstractLeafwise):
+    def init(self, params: PyTree) -> State:
+        return None
+
+    def leafwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(damp, state, {"decay": self.value(extra)})
+
+    def value(self, extra):
+        return self.decay
+
+
+class Plain(_Damp):
+    decay: float
+
+
+class Documented(_Damp):
+    decay: float | Array
+
+
+class Optional(_Damp):
+    decay: Float[Array, ""] | None = None
+
+
+class Alias(_Damp):
+    decay: Number
+
+
+class Child(Documented):
+    """Inherits its field."""
+
+    other: int = 1
+
+
+class Unresolvable(_Damp):
+    decay: float | Rate
+
+
+class Unknown(_Damp):
+    """Says nothing of numbers: schedules of eqopt alone are recognised."""
+
+    decay: Rate
+
+
+class Anything(_Damp):
+    decay: Any
+
+
+class Unannotated(_Damp):
+    decay: object
+
+
+class Evaluates(_Damp):
+    """Takes functions of the loss, and does with them what it likes."""
+
+    decay: float | Callable[[Any], Any]
+
+    def value(self, extra):
+        return self.decay(jnp.zeros((), int)) if callable(self.decay) else self.decay
+
+
+class WithFunctions(_Damp):
+    """Functions that are no schedules, in fields that do not speak of numbers."""
+
+    decay: float
+    mask: PyTree | None = None
+    distance: Callable | None = None
+    anything: Any = None
+    reference: PyTree[Array] | None = None
+    dtype: type[float] | None = None
+
+
+class Recipe(eqopt.AbstractOptimizer):
+    """Parts evaluate the learning rate, and wait for the decay."""
+
+    learning_rate: float | Array
+    decay: float | Array = 0.9
+
+    @property
+    def chain(self):
+        return eqopt.Chain(
+            *map(self.part, (eqopt.Trace, eqopt.ScaleByLearningRate)),
+        )
+
+
+class Derived(eqopt.AbstractOptimizer):
+    """Computes with its hyperparameter."""
+
+    decay: float | Array
+
+    @property
+    def chain(self):
+        return eqopt.Chain(eqopt.Scale(1 - self.decay))
