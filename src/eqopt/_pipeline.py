@@ -17,7 +17,8 @@ from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
-from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._leaves import align, check_wide, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._owners import name_of
 from ._types import Mask, Params, State, Updates
 
 
@@ -74,7 +75,7 @@ class Pipeline:
                 updates = mask_out(updates, leafwise.mask, self.params)
             shared = {**leafwise.shared, **leafwise.measure(updates)}
             leafwise = leafwise._replace(shared=shared)
-        self._pending.append((owner, leafwise))
+        self._pending.append((name_of(owner), leafwise))
         index = len(self._states)
         self._states.append(None)
         return lambda: self._states[index]
@@ -86,7 +87,7 @@ class Pipeline:
         updates of his own making to the parameters, in a pipeline of his own.
         """
         ran = []
-        self._last.append((ran, owner, leafwise))
+        self._last.append((ran, name_of(owner), leafwise))
         return lambda: ran[0]() if ran else None
 
     @property
@@ -248,8 +249,11 @@ def _column_of_params(updates, treedef, params, stages, apply):
     readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
     if not (apply or readers):
         return [None] * treedef.num_leaves
-    required_params(readers[0] if readers else "`step`", params)
-    return align(treedef, params, "params", updates)
+    owner, *_ = [*readers, *(s.owner for s in stages), "`step`"]
+    required_params(owner, params)
+    column = align(treedef, params, "params", updates)
+    check_wide("params", params, column)
+    return column
 
 
 @no_type_check
@@ -293,7 +297,7 @@ def _misfit(owners: list[str], path: str, named: Mapping[str, Any]) -> str:
         for name, x in named.items()
         if hasattr(x, "dtype")
     )
-    owner = " and ".join(owners) or "apply_updates"
+    owner = " and ".join(dict.fromkeys(owners)) or "apply_updates"
     return (
         f"{owner}: shapes do not fit at `{path}`: {shapes}. Updates, "
         "parameters and optimizer state belong to one model: was the model changed "

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import equinox as eqx
 
 from ._apply import apply_updates
-from ._checks import check_no_schedule
+from ._checks import check_dtypes, check_no_schedule
+from ._owners import name_of, parts_of, recipe
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
 
@@ -23,6 +24,9 @@ class AbstractTransformation(eqx.Module):
     [`eqopt.AbstractLeafwise`][] instead: it is shorter, and neighbours in an
     [`eqopt.Chain`][] are fused.
     """
+
+    def __check_init__(self):
+        check_dtypes(self)
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -234,26 +238,44 @@ class AbstractOptimizer(AbstractFused):
         # The parts check their hyperparameters; better now than at `init`.
         try:
             self.chain  # noqa: B018
-        except (TypeError, ValueError) as error:
-            _, _, message = str(error).partition(": ")
-            raise type(error)(f"{type(self).__name__}: {message}") from None
+        except Exception as error:
+            _name(type(self).__name__, error)
+            raise
 
     def init(self, params: Params) -> State:
         check_no_schedule(self)
-        return self.chain.init(params)
+        with parts_of(self):
+            return self.chain.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        return self.chain.eval_params(state, params)
+        with parts_of(self):
+            return self.chain.eval_params(state, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_no_schedule(self)
-        return self.chain._feed(pipeline, state)
+        with parts_of(self):
+            return self.chain._feed(pipeline, state)
 
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         check_no_schedule(self)
-        return self.chain._finish(pipeline, state)
+        with parts_of(self):
+            return self.chain._finish(pipeline, state)
+
+
+def _name(optimizer: str, error: Exception) -> None:
+    """Makes an error of a part of an optimizer name the optimizer.
+
+    A part's own check names the part, whose place the optimizer takes. Any other error
+    keeps its text: it can be of a class that is not made from a text alone.
+    """
+    if type(error) in (TypeError, ValueError) and len(error.args) == 1:
+        part, colon, message = str(error).partition(": ")
+        is_named = colon and part.isidentifier()
+        error.args = (f"{optimizer}: {message if is_named else error}",)
+    else:
+        error.add_note(f"This is an error in `{optimizer}.chain`.")
 
 
 def check_state(
@@ -269,14 +291,14 @@ def check_state(
     check_no_schedule(transformation)
     expected = expected or _state_type(type(transformation))
     if not isinstance(state, expected):
-        name = type(transformation).__name__
+        own_name = type(transformation).__name__
         found, own = type(state).__qualname__, expected.__qualname__
         if found == own:
             found = f"{type(state).__module__}.{found}"
         raise TypeError(
-            f"{name} was given a state of type {found}, but its own is of type {own}. Is "
-            "it the state of another optimizer? Pass what `init` or `update` of this "
-            f"{name} returned.".replace("of type NoneType", "None")
+            f"{name_of(transformation)} was given a state of type {found}, but its own "
+            f"is of type {own}. Is it the state of another optimizer? Pass what `init` "
+            f"or `update` of this {recipe() or own_name} returned.".replace("of type NoneType", "None")
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 
+from .._owners import recipe
 from .._pipeline import Pipeline
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State
@@ -166,7 +167,7 @@ def checked_states(
     state: State,
 ) -> tuple[State, ...]:
     """`state`; raises a `TypeError` unless it is a tuple of as many states."""
-    count, name = len(transformations), type(owner).__name__
+    count, name = len(transformations), recipe() or type(owner).__name__
     if type(state) is not tuple or len(state) != count:
         found = (
             f"a tuple of {len(state)}"

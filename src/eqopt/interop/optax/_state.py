@@ -221,13 +221,14 @@ def _with_rate(node: Any, rate: Any) -> Any:
     if rate is None:
         return node
     last = jnp.maximum(node.count - 1, 0)
-    return dataclasses.replace(node, learning_rate=recorded(at(rate, last)))
+    now = recorded(at(rate, "learning_rate", last))
+    return dataclasses.replace(node, learning_rate=now)
 
 
 def _learning_rates(opt: Any) -> Iterator[Any]:
     """The learning rates in an optimizer, in the order of its state."""
     if isinstance(opt, ScaleByLearningRate):
-        yield opt.learning_rate
+        yield opt
     elif isinstance(opt, AbstractOptimizer):
         yield from _learning_rates(opt.chain)
     elif isinstance(opt, Chain):
