@@ -28,8 +28,8 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     **Raises:**
 
-    A `ValueError` that names the key path if the trees or shapes differ, or if `params` is
-    `None`.
+    A `ValueError` that names the key path if the trees or shapes differ, or if `params`
+    is `None`.
     """
     if params is None:
         raise ValueError(

@@ -180,11 +180,10 @@ def check_no_schedule(owner: object) -> None:
     """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][]."""
     for name in hyperparameters(type(owner)):
         if callable(getattr(owner, name)):
-            kind = type(owner).__name__
             raise TypeError(
-                f"{name_of(owner)}: `{name}` is a schedule, which {kind} does not evaluate. Wrap "
-                "the whole optimizer, `eqopt.Scheduled(optimizer)`: it evaluates every "
-                "schedule in it."
+                f"{name_of(owner)}: `{name}` is a schedule, which "
+                f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer, "
+                "`eqopt.Scheduled(optimizer)`: it evaluates every schedule in it."
             )
 
 
@@ -202,8 +201,8 @@ def required_params(owner: str, params: Any) -> Any:
     """`params`; raises a `ValueError` if they are missing."""
     if params is None:
         raise ValueError(
-            f"{name_of(owner)} needs the parameters, but `params` is None. Pass the model as "
-            "third argument: `update(updates, state, model)`."
+            f"{name_of(owner)} needs the parameters, but `params` is None. Pass the "
+            "model as third argument: `update(updates, state, model)`."
         )
     return params
 

@@ -17,7 +17,15 @@ from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
-from ._leaves import align, check_wide, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._leaves import (
+    align,
+    check_wide,
+    flatten_updates,
+    has_arrays,
+    keystr,
+    mask_out,
+    resolve_mask,
+)
 from ._owners import name_of
 from ._types import Mask, Params, State, Updates
 

@@ -7,16 +7,15 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import equinox as eqx
-
 from ._apply import apply_updates
 from ._checks import check_dtypes, check_no_schedule
+from ._construction import Module
 from ._owners import name_of, parts_of, recipe
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
 
 
-class AbstractTransformation(eqx.Module):
+class AbstractTransformation(Module):
     """A gradient transformation: what turns gradients into updates of the parameters.
 
     Subclass it and implement `init` and `update`; both take whole Equinox models.
@@ -295,11 +294,12 @@ def check_state(
         found, own = type(state).__qualname__, expected.__qualname__
         if found == own:
             found = f"{type(state).__module__}.{found}"
-        raise TypeError(
+        message = (
             f"{name_of(transformation)} was given a state of type {found}, but its own "
             f"is of type {own}. Is it the state of another optimizer? Pass what `init` "
-            f"or `update` of this {recipe() or own_name} returned.".replace("of type NoneType", "None")
+            f"or `update` of this {recipe() or own_name} returned."
         )
+        raise TypeError(message.replace("of type NoneType", "None"))
 
 
 @functools.cache

@@ -24,6 +24,7 @@ FLOORS = [
     {"_types", "_lazy"},
     {
         "numerics",
+        "_construction",
         "_owners",
         "_leaves",
         "_equations",

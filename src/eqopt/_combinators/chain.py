@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 
+from .._construction import described
 from .._owners import recipe
 from .._pipeline import Pipeline
 from .._transformation import AbstractFused, AbstractTransformation
@@ -147,16 +148,8 @@ def checked_parts(
         if not isinstance(t, AbstractTransformation):
             raise TypeError(
                 f"{whole} is made of eqopt transformations, but {name} is "
-                + (
-                    f"the class {t.__name__}: create an instance of it."
-                    if isinstance(t, type)
-                    else f"a {type(t).__module__}.{type(t).__qualname__}."
-                    + (
-                        " Unpack it: `Chain(*parts)`."
-                        if type(t) in (list, tuple)
-                        else ""
-                    )
-                )
+                f"{described(t)}"
+                + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else "")
             )
     return tuple(transformations.values())
 

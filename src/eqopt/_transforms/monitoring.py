@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
+from .._construction import Module
 from .._leaves import parameters
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
@@ -68,7 +69,7 @@ class Snapshot(AbstractTransformation):
         return updates, SnapshotState({name: _recorded(self, name, new, old)})
 
 
-class MeasureWithEMA(eqx.Module):
+class MeasureWithEMA(Module):
     """The exponential moving average of a measurement, for [`eqopt.Monitor`][].
 
     !!! example

@@ -214,7 +214,9 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)
-        return ScaleByLearningRateState(count, recorded(at(self, "learning_rate", count)))
+        return ScaleByLearningRateState(
+            count, recorded(at(self, "learning_rate", count))
+        )
 
     def leafwise(
         self,

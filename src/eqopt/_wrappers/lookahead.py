@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from .._apply import apply_updates, incremental_update
 from .._checks import check_count, check_range, required_params
+from .._construction import Module
 from .._equations import equation
 from .._leaves import filter_cond, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
@@ -17,7 +18,7 @@ from ..tree import zeros_like
 from ..tree._like import copy
 
 
-class LookaheadParams(eqx.Module):
+class LookaheadParams(Module):
     """A pair of fast and slow parameters.
 
     **Attributes:**

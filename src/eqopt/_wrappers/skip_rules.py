@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_count, check_range
+from .._construction import Module
 from .._types import Hyperparameter, State
 from ..numerics import safe_increment
 
 
-class AbstractSkipRule(eqx.Module):
+class AbstractSkipRule(Module):
     """What tells [`eqopt.SkipStep`][] to leave out a step, from what it has seen so far.
 
     Subclass it and implement `init` and `__call__`. Where nothing needs to be remembered,

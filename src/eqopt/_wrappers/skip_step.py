@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._checks import check_range, required_value
+from .._construction import Module
 from .._leaves import filter_cond, parameters
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
@@ -18,7 +19,7 @@ from .apply_if_finite import all_finite
 from .skip_rules import AbstractSkipRule
 
 
-class SkipNotFinite(eqx.Module):
+class SkipNotFinite(Module):
     """Leaves mini-steps out whose gradients hold a NaN or an infinity.
 
     It is for [`eqopt.MultiSteps`][]. The diagnostics, which are then found in its
@@ -55,7 +56,7 @@ def _count_not_finite(x: Array) -> Array:
     )
 
 
-class SkipLargeUpdates(eqx.Module):
+class SkipLargeUpdates(Module):
     r"""Leaves mini-steps out whose gradients are large: $\|g\|^2 \ge$ a bound.
 
     It is for [`eqopt.MultiSteps`][]. Gradients whose norm is NaN are large, too. The
