@@ -153,9 +153,10 @@ _DECOUPLED = {"Adam": "AdamW", "NAdam": "NAdamW", "Adamax": "AdamaxW"}
 
 def _modules(annotation: Any) -> tuple[type, ...]:
     """The classes of modules that an annotation asks for, if for nothing else."""
-    kinds = set(typing.get_args(annotation) or (annotation,)) - {type(None)}
+    kinds = typing.get_args(annotation) or (annotation,)
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
     are_modules = all(isinstance(k, type) and issubclass(k, eqx.Module) for k in kinds)
-    return tuple(kinds) if are_modules else ()
+    return kinds if are_modules else ()
 
 
 def described(value: Any) -> str:

@@ -21,7 +21,7 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
-    {"_types", "_lazy"},
+    {"_types", "_lazy", "_names"},
     {
         "numerics",
         "_construction",
