@@ -175,9 +175,9 @@ def test_other_errors_are_left_alone():
 
         def update(self, updates, state, params=None, **extra): ...
 
-    with pytest.raises(TypeError, match="^its own$"):
+    with pytest.raises(TypeError, match=r"^its own$"):
         Failing(1.0)
-    with pytest.raises(TypeError, match="type-check|Type-check"):
+    with pytest.raises(TypeError, match="Type-check error"):
         eqopt.Adam("fast")
 
 
@@ -198,5 +198,12 @@ def test_dtypes_of_states_are_real(name, dtype):
 
 
 def _given(name):
-    values = {"inner": ADAM, "decay": 0.9, "key": 0, "every_k_schedule": 2, "freq": 1, "start": 1}
+    values = {
+        "inner": ADAM,
+        "decay": 0.9,
+        "key": 0,
+        "every_k_schedule": 2,
+        "freq": 1,
+        "start": 1,
+    }
     return values.get(name, 0.1)

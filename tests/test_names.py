@@ -19,7 +19,7 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "coming_from_optax.md"
 ROWS = [
     (theirs, ours[0].removeprefix("eqopt."))
     for line in PAGE.read_text().splitlines()
-    if line.startswith("| `optax.") or line.startswith("| `eqx.")
+    if line.startswith(("| `optax.", "| `eqx."))
     for ours in [re.findall(r"\[`(eqopt\.[\w.]+)`\]", line)]
     if len(ours) == 1
     for theirs in re.findall(r"`(optax\.[\w.]+)`", line.split("|")[1])
@@ -88,7 +88,10 @@ MESSAGES = {
     (eqopt, "chain"): "It is `eqopt.Chain`.",
     (eqopt, "inject_hyperparams"): "It is `eqopt.Scheduled`.",
     (eqopt, "apply_if_finite"): "It is `eqopt.ApplyIfFinite`.",
-    (eqopt, "warmup_cosine_decay_schedule"): "It is `eqopt.schedules.WarmupCosineDecay`.",
+    (
+        eqopt,
+        "warmup_cosine_decay_schedule",
+    ): "It is `eqopt.schedules.WarmupCosineDecay`.",
     (eqopt, "Linear"): "It is `eqopt.schedules.Linear`.",
     (eqopt, "softmax_cross_entropy"): "It is `eqopt.losses.softmax_cross_entropy`.",
     (eqopt, "tree_add"): "It is `eqopt.tree.add`.",
