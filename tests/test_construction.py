@@ -5,6 +5,7 @@ import re
 import types
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 import pytest
@@ -207,3 +208,59 @@ def _given(name):
         "start": 1,
     }
     return values.get(name, 0.1)
+
+
+def _raise(error):
+    raise error
+
+
+def _decoded():
+    b"\xff".decode()
+
+
+def _branch(decay):
+    return 1 if decay > 0 else 2
+
+
+# What can go wrong while a recipe makes its parts: none of it may lose its text.
+FAILURES = {
+    "with a name": lambda: _raise(ValueError("Trace: `decay` is wrong")),
+    "without a colon": lambda: _raise(ValueError("it is all wrong")),
+    "a colon in the text": lambda: _raise(TypeError("these two are wrong: a, b")),
+    "nothing": lambda: _raise(ValueError),
+    "two arguments": lambda: _raise(ValueError("wrong", 3)),
+    "a subclass": lambda: _raise(UnicodeError("wrong: text")),
+    "five arguments": _decoded,
+    "a traced number": lambda: jax.jit(_branch)(1.0),
+    "a type check": lambda: eqopt.Trace("fast"),
+    "a key": lambda: {}["wrong"],
+    "a number": lambda: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_errors_of_a_recipe_keep_class_and_text(name):
+    failure = FAILURES[name]
+
+    class Failing(eqopt.AbstractOptimizer):
+        learning_rate: float
+
+        @property
+        def chain(self):
+            failure()
+
+    with pytest.raises(Exception) as bare:
+        failure()
+    with pytest.raises(type(bare.value)) as raised:
+        Failing(0.1)
+    assert type(raised.value) is type(bare.value)
+    said = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    assert "Failing" in said
+    assert str(bare.value).removeprefix("Trace: ")[:300] in said
+
+
+def test_errors_of_a_recipe_name_it_once():
+    with pytest.raises(ValueError, match=r"^Adam: `b1` must be in"):
+        eqopt.Adam(1e-3, b1=2.0)
+    with pytest.raises(ValueError, match="^Adafactor: `decay_offset` must be an int"):
+        eqopt.Adafactor(0.1, decay_offset=lambda count: 0)

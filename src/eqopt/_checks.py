@@ -110,7 +110,7 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
     """Raises a `ValueError` unless the hyperparameter is an integer of at least `low`."""
     value: Any = getattr(owner, name)
     is_integer = (
-        not isinstance(value, bool)
+        not (isinstance(value, bool) or callable(value))
         and np.ndim(value) == 0
         and jnp.issubdtype(jnp.result_type(value), np.integer)
     )

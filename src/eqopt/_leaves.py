@@ -48,7 +48,6 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     for i, leaf in enumerate(leaves):
         if leaf is not None and not eqx.is_inexact_array(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
-    check_wide("updates", updates, leaves)
     return leaves, treedef
 
 

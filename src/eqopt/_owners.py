@@ -32,3 +32,18 @@ def name_of(part: object) -> str:
     name = part if isinstance(part, str) else type(part).__name__
     first, *others = dict.fromkeys((*_RECIPES.get(), name))
     return f"{first} ({', '.join(others)})" if others else first
+
+
+def name_error(owner: object, error: Exception) -> None:
+    """Makes an error of a part, which is being created, name its owner.
+
+    A part's own check names the part, whose place the owner takes. Any other error keeps
+    its text: it can be of a class that is not made from a text alone.
+    """
+    name = type(owner).__name__
+    if type(error) in (TypeError, ValueError) and len(error.args) == 1:
+        part, colon, message = str(error).partition(": ")
+        is_named = colon and part.isidentifier()
+        error.args = (f"{name}: {message if is_named else error}",)
+    else:
+        error.add_note(f"This is an error in a part of `{name}`.")

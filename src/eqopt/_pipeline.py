@@ -22,6 +22,7 @@ from ._leaves import (
     check_wide,
     flatten_updates,
     has_arrays,
+    is_none,
     keystr,
     mask_out,
     resolve_mask,
@@ -68,6 +69,7 @@ class Pipeline:
     def __init__(
         self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
     ):
+        check_wide("updates", updates, jax.tree.leaves(updates, is_leaf=is_none))
         self.params = params
         self.extra = extra
         self._updates = updates

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ._apply import apply_updates
 from ._checks import check_dtypes, check_no_schedule
 from ._construction import Module
-from ._owners import name_of, parts_of, recipe
+from ._owners import name_error, name_of, parts_of, recipe
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
 
@@ -238,7 +238,7 @@ class AbstractOptimizer(AbstractFused):
         try:
             self.chain  # noqa: B018
         except Exception as error:
-            _name(type(self).__name__, error)
+            name_error(self, error)
             raise
 
     def init(self, params: Params) -> State:
@@ -261,20 +261,6 @@ class AbstractOptimizer(AbstractFused):
         check_no_schedule(self)
         with parts_of(self):
             return self.chain._finish(pipeline, state)
-
-
-def _name(optimizer: str, error: Exception) -> None:
-    """Makes an error of a part of an optimizer name the optimizer.
-
-    A part's own check names the part, whose place the optimizer takes. Any other error
-    keeps its text: it can be of a class that is not made from a text alone.
-    """
-    if type(error) in (TypeError, ValueError) and len(error.args) == 1:
-        part, colon, message = str(error).partition(": ")
-        is_named = colon and part.isidentifier()
-        error.args = (f"{optimizer}: {message if is_named else error}",)
-    else:
-        error.add_note(f"This is an error in `{optimizer}.chain`.")
 
 
 def check_state(

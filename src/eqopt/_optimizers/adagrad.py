@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_range
+from .._checks import check_no_schedule, check_range
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
@@ -74,6 +74,7 @@ class ScaleByRSS(AbstractLeafwise):
             check_range(self, name, 0)
 
     def init(self, params: Params) -> ScaleByRSSState:
+        check_no_schedule(self)
         start = self.initial_accumulator_value
         return ScaleByRSSState(real_full_like(params, start, self.nu_dtype))
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_no_schedule, check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._reductions import sum_over_leaves
@@ -162,6 +162,7 @@ class DAdaptAdamW(AbstractMeasured):
         check_range(self, "estim_lr0", 0, includes_low=False)
 
     def init(self, params: Params) -> DAdaptAdamWState:
+        check_no_schedule(self)
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return DAdaptAdamWState(
             exp_avg=zeros_like(params, self.mu_dtype),

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._checks import check_range
+from .._checks import check_no_schedule, check_range
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
@@ -125,6 +125,7 @@ class MoMo(AbstractMoMo):
         check_range(self, "beta", 0, 1)
 
     def init(self, params: Params) -> MoMoState:
+        check_no_schedule(self)
         exp_avg = zeros_like(params, self.mu_dtype)
         return MoMoState(exp_avg=exp_avg, **initial_scalars(params, self.lower_bound))
 
@@ -182,6 +183,7 @@ class MoMoAdam(AbstractMoMo):
         check_range(self, "eps", 0)
 
     def init(self, params: Params) -> MoMoAdamState:
+        check_no_schedule(self)
         return MoMoAdamState(
             exp_avg=zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_no_schedule, check_range, check_scalar
 from .._equations import equation
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
@@ -180,6 +180,7 @@ class Prodigy(AbstractMeasured):
         check_scalar(self, "estim_lr_coef")
 
     def init(self, params: Params) -> ProdigyState:
+        check_no_schedule(self)
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return ProdigyState(
             exp_avg=zeros_like(params, self.mu_dtype),

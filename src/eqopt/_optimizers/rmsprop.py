@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
+from .._checks import check_no_schedule, check_range
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
@@ -106,6 +106,7 @@ class ScaleByRMS(AbstractLeafwise):
         _check_ranges(self)
 
     def init(self, params: Params) -> ScaleByRMSState:
+        check_no_schedule(self)
         nu = real_full_like(params, self.initial_scale, self.nu_dtype)
         return ScaleByRMSState(count=jnp.zeros((), jnp.int32), nu=nu)
 
@@ -201,6 +202,7 @@ class ScaleByStddev(AbstractLeafwise):
         _check_ranges(self)
 
     def init(self, params: Params) -> ScaleByStddevState:
+        check_no_schedule(self)
         return ScaleByStddevState(
             count=jnp.zeros((), jnp.int32),
             mu=zeros_like(params, self.mu_dtype),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_no_schedule, check_range, check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
@@ -151,6 +151,7 @@ class ScaleByRprop(AbstractLeafwise):
             )
 
     def init(self, params: Params) -> ScaleByRpropState:
+        check_no_schedule(self)
         low, initial, high = (
             jnp.asarray(x, float)
             for x in (self.min_step_size, self._initial(), self.max_step_size)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
+from .._checks import check_no_schedule, check_range
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
@@ -108,6 +108,7 @@ class ScaleByYogi(AbstractLeafwise):
         check_range(self, "initial_accumulator_value", 0)
 
     def init(self, params: Params) -> ScaleByYogiState:
+        check_no_schedule(self)
         arguments = self.mu_dtype, self.nu_dtype, self.initial_accumulator_value
         return init_moments(ScaleByYogiState, params, *arguments)
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_range, check_scalar
+from .._checks import check_no_schedule, check_range, check_scalar
 from .._equations import compute_dtype, equation
 from .._leaves import map_parameters
 from .._pipeline import Leafwise
@@ -91,6 +91,7 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         check_scalar(self, "global_scale")
 
     def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
+        check_no_schedule(self)
         first = lambda p: jnp.asarray(self.reps_rel, compute_dtype(p)) * (1 + norm(p))
         return ScaleByDistanceOverGradientsState(
             max_dist=map_parameters(first, params),

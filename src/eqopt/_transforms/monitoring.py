@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
+from .._checks import check_no_schedule
 from .._construction import Module
 from .._leaves import parameters
+from .._owners import name_error
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype
@@ -99,8 +101,9 @@ class MeasureWithEMA(Module):
     def __check_init__(self):
         try:
             self._ema  # noqa: B018
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"MeasureWithEMA, {error}") from None
+        except Exception as error:
+            name_error(self, error)
+            raise
 
     @property
     def _ema(self) -> EMA:
@@ -113,6 +116,7 @@ class MeasureWithEMA(Module):
 
         - `params`: the parameters.
         """
+        check_no_schedule(self)
         return self._ema.init(_blank(self._measured, params))
 
     def update(

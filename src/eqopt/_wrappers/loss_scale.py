@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._checks import check_count, check_range
+from .._checks import check_count, check_no_schedule, check_range
 from .._equations import equation
 from .._leaves import filter_cond, map_parameters
 from .._pipeline import Leafwise, Pipeline
@@ -140,6 +140,7 @@ class DynamicLossScale(AbstractTransformation):
         check_range(self, "min_scale", 0, includes_low=False)
 
     def init(self, params: Params) -> DynamicLossScaleState:
+        check_no_schedule(self)
         return DynamicLossScaleState(
             loss_scale=jnp.array(self.init_scale, jnp.float32),
             good_steps=jnp.zeros((), jnp.int32),

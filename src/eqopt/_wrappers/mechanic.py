@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from .._checks import check_count, check_range, required_params
+from .._checks import check_count, check_no_schedule, check_range, required_params
 from .._equations import compute_dtype, equation
 from .._leaves import map_parameters, parameters
 from .._pipeline import Leafwise, Pipeline
@@ -153,6 +153,7 @@ class Mechanic(AbstractFused):
         check_count(self, "num_betas")
 
     def init(self, params: Params) -> MechanicState:
+        check_no_schedule(self)
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         full = lambda value: jnp.full((self.num_betas,), value, dtype)
         return MechanicState(

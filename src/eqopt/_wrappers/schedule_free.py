@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_no_schedule, check_range, check_scalar
 from .._equations import compute_dtype, equation
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
@@ -131,6 +131,7 @@ class ScheduleFree(AbstractFused):
         check_range(self, "weight_lr_power", 0)
 
     def init(self, params: Params) -> ScheduleFreeState:
+        check_no_schedule(self)
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         scalar = lambda value: jnp.array(value, dtype)
         return ScheduleFreeState(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_range, required_value
+from .._checks import check_no_schedule, check_range, required_value
 from .._construction import Module
 from .._leaves import filter_cond, parameters
 from .._transformation import AbstractTransformation, check_state
@@ -91,6 +91,7 @@ class SkipLargeUpdates(Module):
     def __call__(
         self, updates: Updates, gradient_step: Any, params: Params | None
     ) -> tuple[Bool[Array, ""], dict[str, Array]]:
+        check_no_schedule(self)
         norm_squared = norm(updates, squared=True)
         bound = jnp.asarray(self.max_squared_norm).astype(norm_squared.dtype)
         # Not `norm_squared >= bound`, which is false for NaN.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_range, required
+from .._checks import check_no_schedule, check_range, required
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
@@ -83,6 +83,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         check_range(self, "ema_decay", 0, 1)
 
     def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
+        check_no_schedule(self)
         mean = zeros_in_float32(params)
         return PerElementMeanAndVarianceEMAState(
             count=jnp.zeros((), jnp.int32),
