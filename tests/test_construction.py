@@ -262,5 +262,5 @@ def test_errors_of_a_recipe_keep_class_and_text(name):
 def test_errors_of_a_recipe_name_it_once():
     with pytest.raises(ValueError, match=r"^Adam: `b1` must be in"):
         eqopt.Adam(1e-3, b1=2.0)
-    with pytest.raises(ValueError, match="^Adafactor: `decay_offset` must be an int"):
+    with pytest.raises(ValueError, match=r"^Adafactor: `step_offset` must be an int"):
         eqopt.Adafactor(0.1, decay_offset=lambda count: 0)

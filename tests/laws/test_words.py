@@ -116,4 +116,4 @@ def test_parameters_of_eight_bits(row):
     message = error_of(row, grads=narrow)
     if message is None:  # it looks at none of them
         return
-    assert "float8_e4m3fn" in message and "updates" in message, message
+    assert "float8_e4m3fn" in message and "shapes do not fit" not in message, message

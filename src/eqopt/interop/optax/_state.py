@@ -48,8 +48,8 @@ def state_from_optax(
         ```
 
     Every array is taken over bit by bit, without a copy but for the counts. The steps
-    after that are those of Optax up to rounding; in float32 they have the same bits for
-    most optimizers if Optax's is made by `optax.inject_hyperparams`.
+    after that are those of Optax up to rounding, but for Adan; in float32 they have the
+    same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
 
     Hyperparameters are those of `opt`, also if `optax_state` is one of
     `optax.inject_hyperparams`: look them up there.
@@ -64,6 +64,10 @@ def state_from_optax(
 
         A state does not say everything. In Optax, Adam, Adamax, RAdam and Yogi have
         states of one type, so that one is taken for the other without an error.
+
+        The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences of
+        gradients by `b2`, as its authors do, where Optax has `1 - b2`. The second moment
+        that is taken over forgets Optax's weights at the rate of `b3`.
 
     **Arguments:**
 
