@@ -31,6 +31,12 @@ else:
                     raise
             raise TypeError(problem)
 
+        @property
+        def __signature__(cls):
+            # Else it would be that of `__call__`.
+            signature = inspect.signature(cls.__init__)
+            return signature.replace(parameters=[*signature.parameters.values()][1:])
+
     class _ExplainedModule(Explained, type(eqx.Module)):
         pass
 
@@ -104,9 +110,8 @@ INSTEAD: Mapping[str, str] = {
 
 def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
     """What is wrong with a call of `cls`; `None` if its arguments are not."""
-    signature = inspect.signature(cls.__init__)
-    parameters = list(signature.parameters.values())[1:]
-    signature = signature.replace(parameters=parameters)
+    signature = inspect.signature(cls)
+    parameters = signature.parameters.values()
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
