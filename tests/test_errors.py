@@ -206,8 +206,8 @@ CASES = {
     ),
     "Optax in a wrapper": (
         lambda: eqopt.MultiSteps(optax.adam(1e-3), 2),
-        "parameter 'inner'",
-        "AbstractTransformation",
+        "MultiSteps: `inner` must be an `AbstractTransformation` of eqopt, but is a optax.",
+        "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
     ),
     "a mask of numbers": (
         lambda: eqopt.Masked(ADAM, as_mask(1.0)).init(MODEL),
