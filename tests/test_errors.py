@@ -206,7 +206,7 @@ CASES = {
     ),
     "Optax in a wrapper": (
         lambda: eqopt.MultiSteps(optax.adam(1e-3), 2),
-        "MultiSteps: `inner` must be an `AbstractTransformation` of eqopt, but is a optax.",
+        "MultiSteps: `inner` must be an `AbstractTransformation` of eqopt",
         "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
     ),
     "a mask of numbers": (
