@@ -62,7 +62,7 @@ CASES = {
     ),
     "another shape in a plain tree": (
         lambda: update(ADAM, {"w": jnp.ones(4)}, init={"w": jnp.ones(3)}),
-        "ScaleByAdam and ScaleByLearningRate: shapes do not fit at `['w']`",
+        "Adam (ScaleByAdam) and Adam (ScaleByLearningRate): shapes do not fit at `['w']`",
         "`updates` is float32[4]",
         "`state.mu` is float32[3]",
     ),
@@ -92,7 +92,7 @@ CASES = {
     ),
     "no parameters for weight decay": (
         lambda: update(CLIPPED, params=None),
-        "AddDecayedWeights needs the parameters",
+        "AdamW (AddDecayedWeights) needs the parameters",
         "`update(updates, state, model)`",
     ),
     "no parameters to step": (
@@ -115,7 +115,7 @@ CASES = {
     ),
     "state of another chain": (
         lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
-        "The state of this Chain is a tuple of 2 states",
+        "The state of this Adam is a tuple of 2 states",
         "['ScaleByAdam', 'ScaleByLearningRate']",
         "given a tuple of 3",
     ),
@@ -206,8 +206,8 @@ CASES = {
     ),
     "Optax in a wrapper": (
         lambda: eqopt.MultiSteps(optax.adam(1e-3), 2),
-        "parameter 'inner'",
-        "AbstractTransformation",
+        "MultiSteps: `inner` must be an `AbstractTransformation` of eqopt",
+        "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
     ),
     "a mask of numbers": (
         lambda: eqopt.Masked(ADAM, as_mask(1.0)).init(MODEL),

@@ -29,8 +29,13 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     **Raises:**
 
     A `ValueError` that names the key path if the trees or shapes differ, or if there is
-    an update for an integer array, which is no parameter.
+    an update for an integer array, which is no parameter; and if `params` is `None`.
     """
+    if params is None:
+        raise ValueError(
+            "apply_updates: `params` is None. Pass the model and then the updates: "
+            "`apply_updates(model, updates)`."
+        )
     return Pipeline(updates, params, {}).apply()
 
 

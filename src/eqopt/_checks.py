@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ._annotations import Kind, kinds
+from ._owners import name_of
 
 
 def check_range(
@@ -107,7 +108,7 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
     """Raises a `ValueError` unless the hyperparameter is an integer of at least `low`."""
     value: Any = getattr(owner, name)
     is_integer = (
-        not isinstance(value, bool)
+        not (isinstance(value, bool) or callable(value))
         and np.ndim(value) == 0
         and jnp.issubdtype(jnp.result_type(value), np.integer)
     )
@@ -118,6 +119,61 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         )
 
 
+def check_returned(owner: object, name: str, value: Any) -> Any:
+    """What the schedule `name` of `owner` returned; raises unless it is one number."""
+    is_real = not isinstance(value, bool) and (
+        isinstance(value, int | float)
+        or any(jnp.issubdtype(_dtype(value), kind) for kind in _REAL)
+    )
+    if is_real and np.ndim(value) == 0:
+        return value
+    if is_real:
+        found = f"an array of shape {np.shape(value)}"
+    elif hasattr(value, "dtype"):
+        found = f"an array of dtype {_dtype(value)}"
+    else:
+        found = repr(value)
+    raise (ValueError if is_real else TypeError)(
+        f"{name_of(owner)}: the schedule `{name}` must return a real number or a 0-d "
+        f"array, but returned {found}."
+    )
+
+
+_REAL = (np.floating, np.integer)
+
+
+def _dtype(value: Any) -> Any:
+    return getattr(value, "dtype", np.dtype(object))
+
+
+def check_dtypes(owner: object) -> None:
+    """Raises unless what `owner` stores its state as are dtypes of real numbers."""
+    for name in _DTYPES:
+        dtype = getattr(owner, name, None)
+        if dtype is None:
+            continue
+        try:
+            found = jnp.dtype(dtype)
+            is_fit = jnp.issubdtype(found, np.floating) and found.itemsize > 1
+        except TypeError:
+            found, is_fit = dtype, False
+        if not is_fit:
+            raise TypeError(
+                f"{type(owner).__name__}: `{name}` must be float16, bfloat16, float32 or "
+                f"float64, but is {found}. Complex "
+                "parameters take the complex dtype of its precision."
+            )
+
+
+_DTYPES = (
+    "mu_dtype",
+    "nu_dtype",
+    "accumulator_dtype",
+    "state_dtype",
+    "param_dtype",
+)
+
+
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][].
 
@@ -126,11 +182,10 @@ def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     names = waiting(owner) if in_any_field else hyperparameters(type(owner))
     for name in names:
         if callable(getattr(owner, name)):
-            kind = type(owner).__name__
             raise TypeError(
-                f"{kind}: `{name}` is a schedule, which {kind} does not evaluate. Wrap "
-                "the whole optimizer, `eqopt.Scheduled(optimizer)`: it evaluates every "
-                "schedule in it."
+                f"{name_of(owner)}: `{name}` is a schedule, which "
+                f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer, "
+                "`eqopt.Scheduled(optimizer)`: it evaluates every schedule in it."
             )
 
 
@@ -164,8 +219,8 @@ def required_params(owner: str, params: Any) -> Any:
     """`params`; raises a `ValueError` if they are missing."""
     if params is None:
         raise ValueError(
-            f"{owner} needs the parameters, but `params` is None. Pass the model as "
-            "third argument: `update(updates, state, model)`."
+            f"{name_of(owner)} needs the parameters, but `params` is None. Pass the "
+            "model as third argument: `update(updates, state, model)`."
         )
     return params
 
@@ -174,7 +229,7 @@ def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
     """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
     if extra.get(name) is None:
         raise ValueError(
-            f"{type(owner).__name__} needs the extra argument `{name}`, "
+            f"{name_of(owner)} needs the extra argument `{name}`, "
             f"{_EXTRAS[name]}. Pass it by name: `step(grads, state, model, "
             f"{name}={name})`; chains and wrappers hand it down."
         )
@@ -187,7 +242,7 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
     is_real = not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
     if np.ndim(value) != 0 or not is_real:
         raise ValueError(
-            f"{type(owner).__name__}: `value` must be {_EXTRAS['value']}, but has shape "
+            f"{name_of(owner)}: `value` must be {_EXTRAS['value']}, but has shape "
             f"{np.shape(value)} and dtype {jnp.result_type(value)}. Take the mean of "
             "the losses of the batch."
         )

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
+from ._construction import Explained
 from ._leaves import is_function, is_none, is_parameter, keystr, parameters, resolve
 from ._types import Params
 
@@ -21,7 +22,7 @@ def _tuple(axes):
 
 
 @dataclasses.dataclass(frozen=True)
-class MatrixDimensionNumbers:
+class MatrixDimensionNumbers(metaclass=Explained):
     """Says how a parameter is a matrix, or a stack of matrices.
 
     Matrices are stacked along all axes that are neither reduced nor output axes: those of

@@ -27,7 +27,9 @@ def attach_stub(
 
     def __getattr__(name: str) -> Any:
         if name not in origins:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            from ._names import missing  # which nobody pays for who finds what he seeks
+
+            raise AttributeError(missing(package, name))
         module, is_module = origins[name]
         found = importlib.import_module(module, package)
         return found if is_module else getattr(found, name)

@@ -18,14 +18,17 @@ from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
 from ._leaves import (
     align,
+    check_wide,
     flatten_updates,
     has_arrays,
     is_function,
+    is_none,
     keystr,
     mask_out,
     resolve_mask,
 )
 from ._misfits import misfit, no_parameter
+from ._owners import name_of
 from ._types import Mask, Params, State, Updates
 
 
@@ -67,6 +70,7 @@ class Pipeline:
     def __init__(
         self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
     ):
+        check_wide("updates", updates, jax.tree.leaves(updates, is_leaf=is_none))
         self.params = params
         self.extra = extra
         self._updates = updates
@@ -82,7 +86,7 @@ class Pipeline:
                 updates = mask_out(updates, leafwise.mask, self.params)
             shared = {**leafwise.shared, **leafwise.measure(updates)}
             leafwise = leafwise._replace(shared=shared)
-        self._pending.append((owner, leafwise))
+        self._pending.append((name_of(owner), leafwise))
         index = len(self._states)
         self._states.append(None)
         return lambda: self._states[index]
@@ -94,7 +98,7 @@ class Pipeline:
         updates of his own making to the parameters, in a pipeline of his own.
         """
         ran = []
-        self._last.append((ran, owner, leafwise))
+        self._last.append((ran, name_of(owner), leafwise))
         return lambda: ran[0]() if ran else None
 
     @property
@@ -255,8 +259,11 @@ def _column_of_params(updates, treedef, params, stages, apply):
     readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
     if not (apply or readers):
         return [None] * treedef.num_leaves
-    required_params(readers[0] if readers else "`step`", params)
-    return align(treedef, params, "params", updates)
+    owner, *_ = [*readers, *(s.owner for s in stages), "`step`"]
+    required_params(owner, params)
+    column = align(treedef, params, "params", updates)
+    check_wide("params", params, column)
+    return column
 
 
 @no_type_check

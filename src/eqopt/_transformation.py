@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import equinox as eqx
-
 from ._annotations import kinds, returned_type
 from ._apply import apply_updates
-from ._checks import check_no_schedule
+from ._checks import check_dtypes, check_no_schedule
+from ._construction import Module
 from ._leaves import check_parameters, resolve_mask
+from ._owners import name_error, name_of, parts_of, recipe
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
 
@@ -34,7 +34,7 @@ def _with_checks(
     return with_checks
 
 
-class AbstractTransformation(eqx.Module):
+class AbstractTransformation(Module):
     """A gradient transformation: what turns gradients into updates of the parameters.
 
     Subclass it and implement `init` and `update`; both take whole Equinox models.
@@ -48,6 +48,9 @@ class AbstractTransformation(eqx.Module):
         if "init" in vars(cls):
             this: Any = cls
             this.init = _with_checks(this.init)
+
+    def __check_init__(self):
+        check_dtypes(self)
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -270,25 +273,29 @@ class AbstractOptimizer(AbstractFused):
         # The parts check their hyperparameters; better now than at `init`.
         try:
             self.chain  # noqa: B018
-        except (TypeError, ValueError) as error:
-            _, _, message = str(error).partition(": ")
-            raise type(error)(f"{type(self).__name__}: {message}") from None
+        except Exception as error:
+            name_error(self, error)
+            raise
 
     def init(self, params: Params) -> State:
-        return self.chain.init(params)
+        with parts_of(self):
+            return self.chain.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        return self.chain.eval_params(state, params)
+        with parts_of(self):
+            return self.chain.eval_params(state, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_no_schedule(self)
-        return self.chain._feed(pipeline, state)
+        with parts_of(self):
+            return self.chain._feed(pipeline, state)
 
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         check_no_schedule(self)
-        return self.chain._finish(pipeline, state)
+        with parts_of(self):
+            return self.chain._finish(pipeline, state)
 
 
 def check_state(
@@ -304,12 +311,13 @@ def check_state(
     check_no_schedule(transformation)
     expected = expected or returned_type(type(transformation).init)
     if not isinstance(state, expected):
-        name = type(transformation).__name__
+        own_name = type(transformation).__name__
         found, own = type(state).__qualname__, expected.__qualname__
         if found == own:
             found = f"{type(state).__module__}.{found}"
-        raise TypeError(
-            f"{name} was given a state of type {found}, but its own is of type {own}. Is "
-            "it the state of another optimizer? Pass what `init` or `update` of this "
-            f"{name} returned.".replace("of type NoneType", "None")
+        message = (
+            f"{name_of(transformation)} was given a state of type {found}, but its own "
+            f"is of type {own}. Is it the state of another optimizer? Pass what `init` "
+            f"or `update` of this {recipe() or own_name} returned."
         )
+        raise TypeError(message.replace("of type NoneType", "None"))

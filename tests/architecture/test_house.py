@@ -21,9 +21,11 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
-    {"_types", "_fields", "_lazy"},
+    {"_types", "_fields", "_lazy", "_names"},
     {
         "numerics",
+        "_construction",
+        "_owners",
         "_leaves",
         "_control",
         "_equations",

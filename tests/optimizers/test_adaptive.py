@@ -191,7 +191,7 @@ def test_madgrad_by_hand():
         (lambda: eqopt.MADGRAD(jnp.ones(2)), "`learning_rate` must be a real number"),
         (
             lambda: run(eqopt.MADGRAD(0.1), [jnp.ones(3)]),
-            "ScaleByMADGRAD needs the parameters, but `params` is None",
+            r"MADGRAD \(ScaleByMADGRAD\) needs the parameters, but `params` is None",
         ),
     ],
 )

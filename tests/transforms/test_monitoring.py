@@ -119,7 +119,7 @@ def test_averages(decay, debias):
 def test_errors():
     with pytest.raises(TypeError, match="the measure 'x' must be a function"):
         eqopt.Monitor({"x": 1.0})
-    with pytest.raises(ValueError, match=r"MeasureWithEMA, EMA: `decay` must be in"):
+    with pytest.raises(ValueError, match=r"MeasureWithEMA: `decay` must be in"):
         eqopt.MeasureWithEMA(is_long, 1.0)
     opt = eqopt.Snapshot("all", lambda updates: updates)
     with pytest.raises(ValueError, match=r"'all' gave arrays of shapes \[\(3,\)\]"):

@@ -155,7 +155,7 @@ ERRORS = {
         lambda: eqopt.ScheduleFreeSGD().update(
             jnp.ones(2), eqopt.ScheduleFreeSGD().init(jnp.ones(2))
         ),
-        "ScheduleFree needs the parameters, but `params` is None",
+        r"ScheduleFreeSGD \(ScheduleFree\) needs the parameters, but `params` is None",
     ),
 }
 

@@ -163,6 +163,6 @@ def test_a_schedule_without_scheduled_is_an_error():
 
 def test_a_schedule_of_arrays_is_an_error():
     opt = eqopt.Scheduled(eqopt.Trace(lambda count: jnp.ones(3)))
-    message = r"the schedule at `.decay` gives an array of shape \(3,\)"
+    message = r"the schedule `.decay` must return .* an array of shape \(3,\)"
     with pytest.raises(ValueError, match=message):
         opt.init(PARAMS)

@@ -6,6 +6,8 @@ from typing import Any
 
 import equinox as eqx
 
+from .._construction import described
+from .._owners import recipe
 from .._pipeline import Pipeline
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State
@@ -146,16 +148,8 @@ def checked_parts(
         if not isinstance(t, AbstractTransformation):
             raise TypeError(
                 f"{whole} is made of eqopt transformations, but {name} is "
-                + (
-                    f"the class {t.__name__}: create an instance of it."
-                    if isinstance(t, type)
-                    else f"a {type(t).__module__}.{type(t).__qualname__}."
-                    + (
-                        " Unpack it: `Chain(*parts)`."
-                        if type(t) in (list, tuple)
-                        else ""
-                    )
-                )
+                f"{described(t)}"
+                + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else "")
             )
     return tuple(transformations.values())
 
@@ -166,7 +160,7 @@ def checked_states(
     state: State,
 ) -> tuple[State, ...]:
     """`state`; raises a `TypeError` unless it is a tuple of as many states."""
-    count, name = len(transformations), type(owner).__name__
+    count, name = len(transformations), recipe() or type(owner).__name__
     if type(state) is not tuple or len(state) != count:
         found = (
             f"a tuple of {len(state)}"

@@ -205,8 +205,8 @@ class ProximalDecay(AbstractLeafwise):
     def leafwise(
         self, state: ProximalDecayState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        weight_decay = at(self.weight_decay, state.count)
-        eta = at(self.learning_rate, state.count)
+        weight_decay = at(self, "weight_decay", state.count)
+        eta = at(self, "learning_rate", state.count)
         state = ProximalDecayState(safe_increment(state.count))
         if is_off(weight_decay):
             return Leafwise(same, state)

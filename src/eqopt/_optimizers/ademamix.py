@@ -149,8 +149,8 @@ class ScaleByAdEMAMix(AbstractLeafwise):
             {
                 "b1": self.b1,
                 "b2": self.b2,
-                "b3": at(self.b3, state.count),
-                "alpha": at(self.alpha, state.count),
+                "b3": at(self, "b3", state.count),
+                "alpha": at(self, "alpha", state.count),
                 "eps": self.eps,
                 "eps_root": self.eps_root,
                 "m1_correction": bias_correction(self.b1, count),

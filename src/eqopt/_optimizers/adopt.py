@@ -13,7 +13,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.clip import clip
-from .._transforms.scale import ScaleByLearningRate
+from .._transforms.scale import ScaleByLearningRate, at
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
@@ -144,7 +144,7 @@ class ScaleByADOPT(AbstractLeafwise):
                 "b2": self.b2,
                 "eps": self.eps,
                 "clip_value": (
-                    jnp.asarray(self.clip_value_fn(state.count), float)
+                    jnp.asarray(at(self, "clip_value_fn", state.count), float)
                     if self.use_clipping
                     else None
                 ),

@@ -23,7 +23,6 @@ from .measured import (
     decay,
     ratio,
     scalar,
-    value_at,
 )
 
 
@@ -179,7 +178,7 @@ class DAdaptAdamW(AbstractMeasured):
         self, updates: Updates, state: DAdaptAdamWState, params: Params, **extra: Any
     ) -> list[Leafwise]:
         d, count = state.estim_lr, state.count
-        now = lambda value: value_at(value, count, d)
+        now = lambda value: jnp.asarray(value, d.dtype)
         step = corrected_step(self, d, count)
         b3 = safe_sqrt(now(self.b2))
         progress, norm = sum_over_leaves(
@@ -201,5 +200,5 @@ class DAdaptAdamW(AbstractMeasured):
         )
         return [
             Leafwise(dadapt_adamw, state, {"b1": self.b1, "b2": b2, **slow}),
-            *decay(self.weight_decay, self.mask, count, step),
+            *decay(self, count, step),
         ]

@@ -41,7 +41,7 @@ class _Contract(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        eta = at(self.learning_rate, state.count)
+        eta = at(self, "learning_rate", state.count)
         count = safe_increment(state.count)
         return Leafwise(contract, ScaleByScheduleState(count), {"learning_rate": eta})
 

@@ -135,7 +135,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
         count = jnp.zeros((), jnp.int32)
         return ScaleByMADGRADState(
             count=count,
-            learning_rate=recorded(at(self.learning_rate, count)),
+            learning_rate=recorded(at(self, "learning_rate", count)),
             grad_sum_sq=real_full_like(params, 0, self.nu_dtype),
             s=zeros_like(params, self.mu_dtype),
             x0=copy(params),
@@ -144,7 +144,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        eta = at(self.learning_rate, state.count)
+        eta = at(self, "learning_rate", state.count)
         return Leafwise(
             madgrad,
             ScaleByMADGRADState(

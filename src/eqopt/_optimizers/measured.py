@@ -15,7 +15,7 @@ from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, check_state
 from .._transforms.scale import at
 from .._transforms.weight_decay import decay_weights, is_off
-from .._types import Mask, Params, ScalarOrSchedule, State, Updates
+from .._types import Params, State, Updates
 from ..numerics import bias_correction, safe_increment, safe_sqrt
 
 
@@ -46,30 +46,28 @@ def scalar(value: Any, params: Params) -> Float[Array, ""]:
     return jnp.array(value, dtype)
 
 
-def value_at(value: ScalarOrSchedule, count: Any, like: Array) -> Float[Array, ""]:
+def value_at(opt: Any, name: str, count: Any, like: Array) -> Float[Array, ""]:
     """A hyperparameter that may be a schedule, as it is now, in the dtype of `like`."""
-    return jnp.asarray(at(value, count), like.dtype)
+    return jnp.asarray(at(opt, name, count), like.dtype)
 
 
 def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
     r"""$d\, \eta_t$ with Adam's two bias corrections, which are those of `opt`."""
     t, b1, b2 = (
         safe_increment(count),
-        value_at(opt.b1, count, d),
-        value_at(opt.b2, count, d),
+        value_at(opt, "b1", count, d),
+        value_at(opt, "b2", count, d),
     )
     correction = safe_sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
-    return d * value_at(opt.learning_rate, count, d) * correction
+    return d * value_at(opt, "learning_rate", count, d) * correction
 
 
-def decay(
-    weight_decay: ScalarOrSchedule, mask: Mask | None, count: Any, step: Array
-) -> list[Leafwise]:
+def decay(opt: Any, count: Any, step: Array) -> list[Leafwise]:
     """Decoupled weight decay behind updates that go downhill already."""
-    if is_off(weight_decay):
+    if is_off(opt.weight_decay):
         return []
-    rate = -step * value_at(weight_decay, count, step)
-    return [Leafwise(decay_weights, shared={"weight_decay": rate}, mask=mask)]
+    rate = -step * value_at(opt, "weight_decay", count, step)
+    return [Leafwise(decay_weights, shared={"weight_decay": rate}, mask=opt.mask)]
 
 
 def ratio(above: Array, below: Array) -> Array:

@@ -139,8 +139,8 @@ class AbstractMoMo(AbstractMeasured):
         value = required_value(self, extra)
         momentum = self._momentum(state)
         alpha, weight_decay = (
-            jnp.asarray(at(x, state.count), state.barf.dtype)
-            for x in (self.learning_rate, self.weight_decay)
+            jnp.asarray(at(self, name, state.count), state.barf.dtype)
+            for name in ("learning_rate", "weight_decay")
         )
         decay = alpha * weight_decay
         sums = self._sums(updates, params, momentum, decay)

@@ -11,6 +11,7 @@ from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
 from .._leaves import map_parameters
+from .._owners import parts_of
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractOptimizer, check_state
 from .._transforms.scale import ScaleByLearningRate
@@ -140,7 +141,8 @@ class ScaleByNovoGrad(AbstractFused):
         decay_state = AddDecayedWeightsState(state.count)
         momentum, trace = Trace(self.b1), TraceState(state.mu)
         nu = pipeline.push(owner, Leafwise(normalize, state, shared))
-        pipeline.push(owner, decay.leafwise(decay_state, params))
+        with parts_of(self):
+            pipeline.push(owner, decay.leafwise(decay_state, params))
         mu = pipeline.push(owner, momentum.leafwise(trace, params))
         count = safe_increment(state.count)
         return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)

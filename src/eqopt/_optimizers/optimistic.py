@@ -94,8 +94,8 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
                 safe_increment(state.count), state.previous_gradient
             ),
             {
-                "alpha": at(self.alpha, state.count),
-                "beta": at(self.beta, state.count),
+                "alpha": at(self, "alpha", state.count),
+                "beta": at(self, "beta", state.count),
                 "is_first": state.count == 0,
             },
             last=("previous_gradient",),
@@ -152,7 +152,7 @@ class DescendOptimistically(AbstractLeafwise):
 
     def init(self, params: Params) -> DescendOptimisticallyState:
         count = jnp.zeros((), jnp.int32)
-        eta = recorded(at(self.learning_rate, count))
+        eta = recorded(at(self, "learning_rate", count))
         return DescendOptimisticallyState(count, eta, zeros_like(params))
 
     def leafwise(
@@ -161,8 +161,8 @@ class DescendOptimistically(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        eta = at(self.learning_rate, state.count)
-        optimism = eta if self.optimism is None else at(self.optimism, state.count)
+        eta = at(self, "learning_rate", state.count)
+        optimism = eta if self.optimism is None else at(self, "optimism", state.count)
         return Leafwise(
             optimistic,
             DescendOptimisticallyState(

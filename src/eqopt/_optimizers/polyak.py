@@ -112,7 +112,7 @@ class ScaleByPolyak(AbstractLeafwise):
     ) -> Leafwise:
         value, cap = required_value(self, extra), self.max_learning_rate
         if state.count is not None:
-            cap = at(cap, state.count)
+            cap = at(self, "max_learning_rate", state.count)
             state = ScaleByPolyakState(safe_increment(state.count))
         measure = functools.partial(self._step_size, value, cap)
         return Leafwise(scale, state, measure=measure)

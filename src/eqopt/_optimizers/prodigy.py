@@ -22,7 +22,6 @@ from .measured import (
     decay,
     ratio,
     scalar,
-    value_at,
 )
 
 
@@ -198,7 +197,7 @@ class Prodigy(AbstractMeasured):
         self, updates: Updates, state: ProdigyState, params: Params, **extra: Any
     ) -> list[Leafwise]:
         d, count = state.estim_lr, state.count
-        now = lambda value: value_at(value, count, d)
+        now = lambda value: jnp.asarray(value, d.dtype)
         step = corrected_step(self, d, count)
         b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
         growth = d / now(self.estim_lr0)
@@ -232,5 +231,5 @@ class Prodigy(AbstractMeasured):
         )
         return [
             Leafwise(prodigy, state, shared),
-            *decay(self.weight_decay, self.mask, count, step),
+            *decay(self, count, step),
         ]

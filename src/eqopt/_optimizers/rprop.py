@@ -13,7 +13,7 @@ from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
-from .._transforms.scale import Scale
+from .._transforms.scale import Scale, at
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
@@ -167,7 +167,7 @@ class ScaleByRprop(AbstractLeafwise):
     ) -> Leafwise:
         ratio, count = 1.0, safe_increment(state.count)
         if callable(self.learning_rate):
-            ratio = self.learning_rate(state.count) / self._initial()
+            ratio = at(self, "learning_rate", state.count) / self._initial()
         return Leafwise(
             rprop,
             ScaleByRpropState(state.step_sizes, state.prev_updates, count),
@@ -181,8 +181,7 @@ class ScaleByRprop(AbstractLeafwise):
         )
 
     def _initial(self) -> Any:
-        schedule = self.learning_rate
-        return schedule(jnp.zeros((), jnp.int32)) if callable(schedule) else schedule
+        return at(self, "learning_rate", jnp.zeros((), jnp.int32))
 
 
 class Rprop(AbstractOptimizer):

@@ -30,7 +30,7 @@ class WarmUp(AbstractSchedule):
         check_count(self, "warmup_steps", 0)
 
     def __call__(self, count: Any) -> Float[Array, ""]:
-        eta = at(self.learning_rate, count)
+        eta = at(self, "learning_rate", count)
         dtype = real_dtype(eta)
         ramp = Linear(0.0, 1.0, self.warmup_steps)(count)
         return ramp.astype(dtype) * jnp.asarray(eta, dtype)

@@ -131,7 +131,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
             {
                 "b1": self.b1,
                 "b2": self.b2,
-                "alpha": at(self.alpha, state.count),
+                "alpha": at(self, "alpha", state.count),
                 "eps": self.eps,
                 "eps_root": self.eps_root,
                 "nu_correction": bias_correction(self.b2, count),

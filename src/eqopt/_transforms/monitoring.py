@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
+from .._construction import Module
 from .._leaves import parameters
+from .._owners import name_error
 from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype
@@ -68,7 +70,7 @@ class Snapshot(AbstractTransformation):
         return updates, SnapshotState({name: _recorded(self, name, new, old)})
 
 
-class MeasureWithEMA(eqx.Module):
+class MeasureWithEMA(Module):
     """The exponential moving average of a measurement, for [`eqopt.Monitor`][].
 
     !!! example
@@ -98,8 +100,9 @@ class MeasureWithEMA(eqx.Module):
     def __check_init__(self):
         try:
             self._ema  # noqa: B018
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"MeasureWithEMA, {error}") from None
+        except Exception as error:
+            name_error(self, error)
+            raise
 
     @property
     def _ema(self) -> EMA:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
-from .._checks import check_scalar
+from .._checks import check_returned, check_scalar
 from .._combinators.freeze import zero
 from .._equations import equation
 from .._leaves import is_none, keystr, parameters, resolve
+from .._owners import name_of
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractStateless
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
@@ -31,14 +32,16 @@ def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
     return g
 
 
-def at(value: ScalarOrSchedule, count: Int[Array, ""]) -> Any:
-    """The value of a hyperparameter in the step after `count` others."""
+def at(owner: object, name: str, count: Int[Array, ""]) -> Any:
+    """The hyperparameter `name` of `owner` in the step after `count` others."""
+    value: Any = getattr(owner, name)
     if isinstance(value, AbstractStatefulSchedule):
         raise TypeError(
-            f"{value!r} is a stateful schedule. `eqopt.Scheduled` keeps its state: wrap "
-            "the whole optimizer, `eqopt.Scheduled(optimizer)`."
+            f"{name_of(owner)}: `{name}` is {value!r}, a stateful schedule. "
+            "`eqopt.Scheduled` keeps its state: wrap the whole optimizer, "
+            "`eqopt.Scheduled(optimizer)`."
         )
-    return value(count) if callable(value) else value
+    return check_returned(owner, name, value(count)) if callable(value) else value
 
 
 class Identity(AbstractStateless):
@@ -176,7 +179,7 @@ class ScaleBySchedule(AbstractLeafwise):
         return Leafwise(
             scale,
             ScaleByScheduleState(count=safe_increment(state.count)),
-            {"step_size": self.schedule(state.count)},
+            {"step_size": at(self, "schedule", state.count)},
         )
 
 
@@ -216,7 +219,9 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)
-        return ScaleByLearningRateState(count, recorded(at(self.learning_rate, count)))
+        return ScaleByLearningRateState(
+            count, recorded(at(self, "learning_rate", count))
+        )
 
     def leafwise(
         self,
@@ -224,7 +229,7 @@ class ScaleByLearningRate(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        eta = at(self.learning_rate, state.count)
+        eta = at(self, "learning_rate", state.count)
         return Leafwise(
             scale,
             ScaleByLearningRateState(safe_increment(state.count), recorded(eta)),

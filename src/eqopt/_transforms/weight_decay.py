@@ -13,7 +13,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment
-from .scale import same
+from .scale import at, same
 
 
 class AddDecayedWeightsState(eqx.Module):
@@ -76,7 +76,7 @@ class AddDecayedWeights(AbstractLeafwise):
         if is_off(weight_decay):
             return Leafwise(same, state)
         if callable(weight_decay) and state.count is not None:
-            weight_decay = weight_decay(state.count)
+            weight_decay = at(self, "weight_decay", state.count)
             state = AddDecayedWeightsState(safe_increment(state.count))
         shared = {"weight_decay": weight_decay}
         return Leafwise(decay_weights, state, shared, mask=self.mask)

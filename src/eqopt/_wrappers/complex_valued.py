@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
+from .._construction import Module
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, State, Updates
 
 
-class RealAndImaginary(eqx.Module):
+class RealAndImaginary(Module):
     """What stands in the place of a complex array: its two parts."""
 
     real: Float[Array, "*leaf"]

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from .._apply import apply_updates, incremental_update
 from .._checks import check_count, check_range, required_params
+from .._construction import Module
 from .._control import filter_cond
 from .._equations import equation
 from .._leaves import parameters, restrict
@@ -18,7 +19,7 @@ from ..tree import zeros_like
 from ..tree._like import copy
 
 
-class LookaheadParams(eqx.Module):
+class LookaheadParams(Module):
     """A pair of fast and slow parameters.
 
     **Attributes:**

@@ -14,6 +14,7 @@ from .._control import filter_cond
 from .._equations import equation
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
+from .._transforms.scale import at
 from .._types import IntegerLike, Params, Schedule, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
@@ -185,9 +186,8 @@ class MultiSteps(AbstractTransformation):
         promise = pipeline.push("MultiSteps", Leafwise(gather, state, shared))
         pipeline.flush()
         acc_grads = promise().acc_grads
-        k = self.every_k_schedule
-        k = k(state.gradient_step) if callable(k) else k
-        is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
+        k = jnp.asarray(at(self, "every_k_schedule", state.gradient_step), jnp.int32)
+        is_last = state.mini_step + 1 >= k
         like_grads = lambda: jax.tree.map(
             lambda acc, g: acc.astype(g.dtype), acc_grads, grads
         )

@@ -147,7 +147,7 @@ class ParamEMA(AbstractFused):
         """The state but for the average, and what moves that."""
         dtype = state.weight_sum.dtype
         # Not `1 - jnp.asarray(decay)`: a Python number has all of its digits here.
-        new: Any = 1 - at(self.decay, state.count)
+        new: Any = 1 - at(self, "decay", state.count)
         new = jnp.asarray(new).astype(dtype)
         weight_sum = state.weight_sum + new * (1 - state.weight_sum)
         # No weight at all: the decay has been 1 so far.

@@ -13,6 +13,7 @@ from .._equations import compute_dtype, equation
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transforms.scale import at
 from .._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ..numerics import safe_increment
 from ..tree._like import copy
@@ -159,8 +160,8 @@ class ScheduleFree(AbstractFused):
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
         inner = self.inner._feed(pipeline, state.inner_state)
-        eta, dtype = self.learning_rate, state.max_lr.dtype
-        eta = jnp.asarray(eta(state.step_count) if callable(eta) else eta, dtype)
+        dtype = state.max_lr.dtype
+        eta = jnp.asarray(at(self, "learning_rate", state.step_count), dtype)
         max_lr = jnp.maximum(state.max_lr, eta)
         weight = max_lr ** jnp.asarray(self.weight_lr_power, dtype)
         weight_sum = state.weight_sum + weight

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int
 
-from .._checks import hyperparameters, waiting
+from .._checks import check_returned, hyperparameters, waiting
 from .._pipeline import Pipeline
 from .._transformation import (
     AbstractFused,
@@ -137,12 +137,7 @@ class Scheduled(AbstractFused):
         for name, schedule in self._schedules().items():
             is_stateful = name in states
             value = schedule(states[name], **extra) if is_stateful else schedule(count)
-            values[name] = jnp.asarray(value)
-            if values[name].shape != ():
-                raise ValueError(
-                    f"Scheduled: the schedule at `{name}` gives an array of shape "
-                    f"{values[name].shape}, but a hyperparameter is one number."
-                )
+            values[name] = jnp.asarray(check_returned(self, name, value))
         return values
 
     def _at(self, values: Mapping[str, Array]) -> AbstractTransformation:

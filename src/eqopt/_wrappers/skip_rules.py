@@ -7,13 +7,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_count, check_range
+from .._checks import check_count, check_no_schedule, check_range
+from .._construction import Module
 from .._fields import static_choice
 from .._types import Hyperparameter, IntegerLike, State
 from ..numerics import safe_increment
 
 
-class AbstractSkipRule(eqx.Module):
+class AbstractSkipRule(Module):
     """What tells [`eqopt.SkipStep`][] to leave out a step, from what it has seen so far.
 
     Subclass it and implement `init` and `__call__`. Where nothing needs to be remembered,
@@ -112,6 +113,7 @@ class SigmaRule(AbstractSkipRule):
             check_range(self, "min_history", 2, self.window, includes_high=True)
 
     def init(self) -> SigmaRuleState:
+        check_no_schedule(self)
         zeros = lambda: jnp.zeros(self.window, jnp.float32)  # each in its own buffer
         zero = lambda: jnp.zeros((), jnp.int32)
         return SigmaRuleState(zeros(), zero(), zeros(), zero())

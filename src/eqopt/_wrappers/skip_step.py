@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_range, required_value
+from .._checks import check_no_schedule, check_range, required_value
+from .._construction import Module
 from .._control import filter_cond
 from .._leaves import parameters
 from .._transformation import AbstractTransformation, check_state
@@ -19,7 +20,7 @@ from .apply_if_finite import all_finite
 from .skip_rules import AbstractSkipRule
 
 
-class SkipNotFinite(eqx.Module):
+class SkipNotFinite(Module):
     """Leaves mini-steps out whose gradients hold a NaN or an infinity.
 
     It is for [`eqopt.MultiSteps`][]. The diagnostics, which are then found in its
@@ -56,7 +57,7 @@ def _count_not_finite(x: Array) -> Array:
     )
 
 
-class SkipLargeUpdates(eqx.Module):
+class SkipLargeUpdates(Module):
     r"""Leaves mini-steps out whose gradients are large: $\|g\|^2 \ge$ a bound.
 
     It is for [`eqopt.MultiSteps`][]. Gradients whose norm is NaN are large, too. The
@@ -91,6 +92,7 @@ class SkipLargeUpdates(eqx.Module):
     def __call__(
         self, updates: Updates, gradient_step: Any, params: Params | None
     ) -> tuple[Bool[Array, ""], dict[str, Array]]:
+        check_no_schedule(self)
         norm_squared = norm(updates, squared=True)
         bound = jnp.asarray(self.max_squared_norm).astype(norm_squared.dtype)
         # Not `norm_squared >= bound`, which is false for NaN.

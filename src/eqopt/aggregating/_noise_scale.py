@@ -2,18 +2,18 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Inexact
 
+from .._construction import Module
 from .._equations import equation
 from .._reductions import sum_over_leaves
 from .._types import RealScalarLike, Updates
 from ..tree import norm
 
 
-class GradientNoiseScale(eqx.Module):
+class GradientNoiseScale(Module):
     r"""The two parts of the simple noise scale.
 
     Average each of them over steps before you divide: both are unbiased, but a quotient

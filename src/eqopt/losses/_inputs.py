@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 from .._checks import check_interval
 from .._types import RealScalarLike
 from ..numerics import common_dtype
+from ._advice import advice
 
 
 RealArrayLike: TypeAlias = Real[ArrayLike, "..."] | Bool[ArrayLike, "..."]
@@ -75,9 +76,8 @@ def check_same_shape(
         if jnp.shape(x) != shape and not (or_number and jnp.ndim(x) == 0):
             raise ValueError(
                 f"{owner}: `{other}` must have the shape of `{name}`, {shape}, but has "
-                f"shape {jnp.shape(x)}. Nothing is broadcast here: add or drop axes, "
-                f"`{other}[:, None]` or `{other}.squeeze(-1)`, or repeat it by "
-                "`jnp.broadcast_to`."
+                f"shape {jnp.shape(x)}. Nothing is broadcast here. "
+                + advice(other, x, f"{name}.shape", shape)
             )
 
 
@@ -88,7 +88,12 @@ def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> N
         raise ValueError(
             f"{owner}: `labels` must be integers of shape {expected}, which is that of "
             f"`{name}`, {jnp.shape(array)}, without the axis of the classes, but has "
-            f"shape {jnp.shape(labels)}. From one-hot labels take the `argmax`."
+            f"shape {jnp.shape(labels)}. "
+            + (
+                f"From one-hot labels take `jnp.argmax(labels, {axes[0]})`."
+                if jnp.shape(labels) == jnp.shape(array) and len(axes) == 1
+                else advice("labels", labels, str(expected), expected)
+            )
         )
 
 
@@ -97,7 +102,8 @@ def check_ndim(owner: str, name: str, array: Any, low: int, meaning: str) -> Non
     if jnp.ndim(array) < low:
         raise ValueError(
             f"{owner}: `{name}` must have at least {low} axes, {meaning}, but has shape "
-            f"{jnp.shape(array)}. Add one by `{name}[None]`."
+            f"{jnp.shape(array)}. Add them in front, "
+            f"`{name}[{', '.join(['None'] * (low - jnp.ndim(array)))}]`."
         )
 
 
@@ -132,8 +138,8 @@ def as_mask(
     if not fits:
         raise ValueError(
             f"{owner}: `where` must have shape {shape}, with 1 in the place of any of "
-            f"these numbers, or {reduced}, but has shape {mask.shape}. To leave out "
-            "classes, `where[None, :]`; to leave out examples, one bool for each."
+            f"these numbers, or {reduced}, but has shape {mask.shape}. "
+            + advice("where", mask, str(shape), shape)
         )
     return jnp.broadcast_to(mask, shape)
 

@@ -4,9 +4,10 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
+
+from .._construction import Module
 
 
 class AccumulationType(enum.Enum):
@@ -31,7 +32,7 @@ class AccumulationType(enum.Enum):
     are stacked, one per microbatch. What `num_real_microbatches` leaves out is zero."""
 
 
-class Accumulator(eqx.Module):
+class Accumulator(Module):
     """A custom way to combine what a function returns for each microbatch.
 
     It stands for the program

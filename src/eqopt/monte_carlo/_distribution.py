@@ -4,18 +4,18 @@ import abc
 import math
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._construction import Module
 from .._random import as_key
 from .._types import Key
 from ..numerics import common_dtype
 
 
-class AbstractDistribution(eqx.Module):
+class AbstractDistribution(Module):
     """A distribution, as the functions of this namespace use it.
 
     Whatever else has these two methods will do, too: there is no need to subclass.

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, DTypeLike, Float
 
+from .._construction import Module
 
-class Normal(eqx.Module):
+
+class Normal(Module):
     r"""The standard normal distribution, with density $\propto e^{-z^2 / 2}$.
 
     Its mean is 0, so that a linear function is not changed by the perturbation.
@@ -28,7 +29,7 @@ class Normal(eqx.Module):
         return -inputs * inputs / 2
 
 
-class Gumbel(eqx.Module):
+class Gumbel(Module):
     r"""The standard Gumbel distribution, with density $e^{-z - e^{-z}}$.
 
     With it, the perturbed one-hot argmax of $x$ is the softmax of $x / \sigma$. Its mean

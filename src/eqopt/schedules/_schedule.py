@@ -3,14 +3,14 @@
 import abc
 from typing import Any, ClassVar
 
-import equinox as eqx
 from jaxtyping import Array, Float
 
+from .._construction import Module
 from .._types import RealScalarLike
 from ._dtypes import IntScalarLike
 
 
-class AbstractSchedule(eqx.Module):
+class AbstractSchedule(Module):
     """A hyperparameter as a function of the number of steps taken so far.
 
     Wherever a hyperparameter may be a schedule, any function of the count will do, such

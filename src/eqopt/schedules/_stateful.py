@@ -3,12 +3,11 @@
 import abc
 from typing import Any, ClassVar
 
-import equinox as eqx
-
+from .._construction import Module
 from .._types import State
 
 
-class AbstractStatefulSchedule(eqx.Module):
+class AbstractStatefulSchedule(Module):
     """A hyperparameter as a function of what has happened so far.
 
     It stands in the place of a hyperparameter, and [`eqopt.Scheduled`][] around the whole

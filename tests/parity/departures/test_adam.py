@@ -87,3 +87,27 @@ def test_zero_gradients_in_float16(ours, theirs):
     zeros = [jnp.zeros(2, jnp.float16)]
     assert jnp.isfinite(updates_of(ours, zeros)[0]).all()
     assert not jnp.isfinite(updates_of(theirs, zeros)[0]).all()
+
+
+def test_dtypes_of_moments_are_real():
+    params = {"w": jnp.ones(3)}
+    theirs = optax.adam(0.1, mu_dtype=jnp.complex64).init(params)
+    assert theirs[0].mu["w"].dtype == jnp.complex64
+    with pytest.raises(TypeError, match="Adam: `mu_dtype` must be float16"):
+        eqopt.Adam(0.1, mu_dtype=jnp.complex64)
+
+
+def test_the_step_after_a_converted_state_of_adan():
+    """The state is Optax's, and the weights of its second moment are not."""
+    from eqopt.interop.optax import state_from_optax
+
+    params = {"w": jnp.asarray([1.0, -2.0])}
+    grads = [{"w": jnp.asarray(g)} for g in ([1.0, 2.0], [-1.0, 0.5], [0.3, 0.2])]
+    tx, opt = optax.adan(0.1, eps_root=0.0), eqopt.Adan(0.1)
+    theirs = tx.init(params)
+    for g in grads[:2]:
+        _, theirs = tx.update(g, theirs, params)
+    ours = state_from_optax(opt, theirs, params)
+    u, _ = tx.update(grads[2], theirs, params)
+    v, _ = opt.update(grads[2], ours, params)
+    assert not jnp.allclose(u["w"], v["w"], rtol=1e-2)

@@ -178,3 +178,12 @@ def test_safe_norms_in_half_precision():
     assert eqopt.numerics.safe_root_mean_squares(x, 0.0) == 300
     assert jnp.isinf(optax.safe_norm(x, 0.0))
     assert jnp.isinf(optax.safe_root_mean_squares(x, 0.0))
+
+
+def test_extremes_of_complex_numbers():
+    x = {"x": jnp.asarray([1 + 2j, 3 - 1j])}
+    assert optax.tree.max(x) == 3 - 1j
+    assert optax.tree.min(x) == 1 + 2j
+    for extreme in (eqopt.tree.max, eqopt.tree.min):
+        with pytest.raises(TypeError, match=r"complex at `\['x'\]`"):
+            extreme(x)

@@ -47,8 +47,8 @@ def state_from_optax(
         ```
 
     Every array is taken over bit by bit, without a copy but for the counts. The steps
-    after that are those of Optax up to rounding; in float32 they have the same bits for
-    most optimizers if Optax's is made by `optax.inject_hyperparams`.
+    after that are those of Optax up to rounding, but for Adan; in float32 they have the
+    same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
 
     Hyperparameters are those of `opt`, also if `optax_state` is one of
     `optax.inject_hyperparams`: look them up there.
@@ -63,6 +63,10 @@ def state_from_optax(
 
         A state does not say everything. In Optax, Adam, Adamax, RAdam and Yogi have
         states of one type, so that one is taken for the other without an error.
+
+        The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences of
+        gradients by `b2`, as its authors do, where Optax has `1 - b2`. The second moment
+        that is taken over forgets Optax's weights at the rate of `b3`.
 
     **Arguments:**
 
@@ -220,13 +224,14 @@ def _with_rate(node: Any, rate: Any) -> Any:
     if rate is None:
         return node
     last = jnp.maximum(node.count - 1, 0)
-    return dataclasses.replace(node, learning_rate=recorded(at(rate, last)))
+    now = recorded(at(rate, "learning_rate", last))
+    return dataclasses.replace(node, learning_rate=now)
 
 
 def _learning_rates(opt: Any) -> Iterator[Any]:
     """The learning rates in an optimizer, in the order of its state."""
     if isinstance(opt, ScaleByLearningRate):
-        yield opt.learning_rate
+        yield opt
     elif isinstance(opt, AbstractOptimizer):
         yield from _learning_rates(opt.chain)
     elif isinstance(opt, Chain):

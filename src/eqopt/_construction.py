@@ -1,0 +1,184 @@
+"""What is said when a public class is called with arguments that it does not take."""
+
+import difflib
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+
+
+if TYPE_CHECKING:
+    from equinox import Module as Module
+
+    Explained = type
+else:
+
+    class Explained(type):
+        """The type of classes that say which arguments they take.
+
+        It explains a call that failed; one that does not costs nothing more.
+        """
+
+        def __call__(cls, *args, **kwargs):
+            __tracebackhide__ = True
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError:
+                problem = misuse(cls, args, kwargs)
+                if problem is None:
+                    raise
+            raise TypeError(problem)
+
+        @property
+        def __signature__(cls):
+            # Else it would be that of `__call__`.
+            signature = inspect.signature(cls.__init__)
+            return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+    class _ExplainedModule(Explained, type(eqx.Module)):
+        pass
+
+    class Module(eqx.Module, metaclass=_ExplainedModule):
+        """An `eqx.Module` that says which arguments it takes."""
+
+
+# How others spell an argument: `torch.optim`, Keras, Optax. The first of the names that
+# the class has is meant.
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "step_size": ("learning_rate",),
+    "alpha": ("decay",),
+    "beta": ("decay", "b1"),
+    "beta1": ("b1",),
+    "beta2": ("b2",),
+    "beta3": ("b3",),
+    "beta_1": ("b1",),
+    "beta_2": ("b2",),
+    "epsilon": ("eps",),
+    "wd": ("weight_decay",),
+    "weight_decay_rate": ("weight_decay",),
+    "weight_decay_mask": ("mask",),
+    "dtype_momentum": ("mu_dtype",),
+    "momentum_dtype": ("mu_dtype", "accumulator_dtype"),
+    "use_nesterov": ("nesterov",),
+    "seed": ("key",),
+    "rng": ("key",),
+    "random_seed": ("key",),
+    "rng_key": ("key",),
+    "opt": ("inner",),
+    "tx": ("inner",),
+    "optimizer": ("inner",),
+    "inner_optimizer": ("inner",),
+    "base_optimizer": ("inner",),
+    "fast_optimizer": ("inner",),
+    "transform": ("inner",),
+    "adv_optimizer": ("adversary",),
+    "transforms": ("transformations",),
+    "param_labels": ("labels",),
+    "every_k": ("every_k_schedule",),
+    "step_size_fn": ("schedule",),
+    "muon_weight_dimension_numbers": ("weight_dimension_numbers",),
+    "base_lr": ("init_value", "peak_value", "learning_rate"),
+    "T_max": ("decay_steps",),
+    "gamma": ("decay_rate",),
+}
+
+# Arguments of others that are something else here.
+INSTEAD: Mapping[str, str] = {
+    "betas": "`betas=(b1, b2)` is `b1=..., b2=...`.",
+    "amsgrad": "It is a class of its own, `eqopt.AMSGrad`.",
+    "maximize": "Turn the gradients: `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`.",
+    "foreach": "Leave it out: leaves are fused without it.",
+    "fused": "Leave it out: leaves are fused without it.",
+    "capturable": "Leave it out: every step can be compiled.",
+    "differentiable": "Leave it out: every step can be differentiated.",
+    "clipnorm": "Put it in front: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), optimizer)`.",
+    "max_grad_norm": "Put it in front: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), "
+    "optimizer)`.",
+    "weight_decay": "Put it in front: `eqopt.Chain(eqopt.AddDecayedWeights(1e-4), "
+    "optimizer)`.",
+    "mask": "Wrap it: `eqopt.Masked(optimizer, mask)`.",
+    "momentum": "Put it in front: `eqopt.Chain(eqopt.Trace(0.9), optimizer)`.",
+    "lr": "Its size is set behind it: `eqopt.Chain(..., "
+    "eqopt.ScaleByLearningRate(1e-3))`.",
+    "mask_compatible_extra_args": "Leave it out: extra arguments are masked as they "
+    "need it.",
+}
+
+
+def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
+    """What is wrong with a call of `cls`; `None` if its arguments are not."""
+    signature = inspect.signature(cls)
+    parameters = signature.parameters.values()
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        unknown = [name for name in kwargs if name not in names]
+        known = ", ".join(f"`{name}`" for name in names) or "none"
+        if not unknown:
+            return f"`{cls.__name__}`: {error}. Its arguments are {known}."
+        hints = [_hint(cls.__name__, name, names) for name in unknown]
+        return (
+            f"`{cls.__name__}` has no argument "
+            + ", ".join(f"`{name}`" for name in unknown)
+            + ". "
+            + "".join(f"{hint} " for hint in hints if hint)
+            + f"Its arguments are {known}."
+        )
+    for parameter in parameters:
+        value = given.get(parameter.name)
+        expected = _modules(parameter.annotation)
+        if expected and value is not None and not isinstance(value, expected):
+            kinds = " or ".join(f"`{kind.__name__}`" for kind in expected)
+            return (
+                f"{cls.__name__}: `{parameter.name}` must be an {kinds} of eqopt, but is "
+                f"{described(value)}"
+            )
+    return None
+
+
+def _hint(owner: str, name: str, names: list[str]) -> str:
+    """What is meant by the argument `name`, which `owner` does not have."""
+    meant = [x for x in SPELLINGS.get(name, ()) if x in names]
+    close = difflib.get_close_matches(name, names, n=3)
+    if meant:
+        return f"`{name}` is `{meant[0]}` here."
+    if name in ("weight_decay", "mask") and owner in _DECOUPLED:
+        return f"`eqopt.{_DECOUPLED[owner]}` has it."
+    if name in INSTEAD:
+        return INSTEAD[name]
+    return f"Did you mean {' or '.join(f'`{x}`' for x in close)}?" if close else ""
+
+
+_DECOUPLED = {"Adam": "AdamW", "NAdam": "NAdamW", "Adamax": "AdamaxW"}
+
+
+def _modules(annotation: Any) -> tuple[type, ...]:
+    """The classes of modules that an annotation asks for, if for nothing else."""
+    kinds = typing.get_args(annotation) or (annotation,)
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    are_modules = all(isinstance(k, type) and issubclass(k, eqx.Module) for k in kinds)
+    return kinds if are_modules else ()
+
+
+def described(value: Any) -> str:
+    """What was found where a transformation is wanted, and how to make one of it."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}: create an instance of it."
+    kind = f"a {type(value).__module__}.{type(value).__qualname__}."
+    if type(value).__module__.partition(".")[0] == "optax":
+        tx = "tx.gradient_transformation()" if not _is_optax(value) else "tx"
+        return f"{kind} Wrap it: `eqopt.interop.optax.from_optax({tx})`."
+    if callable(value) and str(value.__module__).partition(".")[0] == "optax":
+        return (
+            f"the function {value.__name__} of Optax: call it, and wrap what it returns, "
+            f"`eqopt.interop.optax.from_optax({value.__name__}(...))`."
+        )
+    return kind
+
+
+def _is_optax(value: Any) -> bool:
+    return getattr(value, "_fields", None) == ("init", "update")

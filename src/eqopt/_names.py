@@ -1,0 +1,150 @@
+"""Where a name is that was looked for in the wrong place, or by Optax's spelling.
+
+Nothing imports this before a name is missing.
+"""
+
+import ast
+import difflib
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+
+
+# The names of Optax that are not those of eqopt in another spelling. (`adam_w` is `AdamW`
+# in another spelling, and so is `cosine_decay_schedule` `schedules.CosineDecay`.)
+RENAMED: Mapping[str, str] = {
+    "Aggregator": "aggregating.AbstractAggregator",
+    "ApplyEvery": "ApplyEveryState",
+    "COCOBState": "ScaleByCOCOBState",
+    "FactoredState": "ScaleByFactoredRMSState",
+    "GaLoreDimensionNumbers": "MatrixDimensionNumbers",
+    "GaLoreState": "ScaleByGaLoreState",
+    "GradientTransformation": "AbstractTransformation",
+    "GradientTransformationExtraArgs": "AbstractTransformation",
+    "HutchinsonState": "HutchinsonDiagHessianState",
+    "InjectHyperparamsState": "ScheduledState",
+    "InjectStatefulHyperparamsState": "ScheduledState",
+    "MadgradState": "ScaleByMADGRADState",
+    "MaybeUpdateState": "ConditionallyTransformState",
+    "MultiTransformState": "PartitionState",
+    "MuonDimensionNumbers": "MatrixDimensionNumbers",
+    "MuonState": "ScaleByMuonState",
+    "ScaleByRStdDevState": "ScaleByStddevState",
+    "StatefulSchedule": "schedules.AbstractStatefulSchedule",
+    "convex_kl_divergence": "losses.generalized_kl_divergence",
+    "get_per_element_mean_and_sum_sq_diff_grads": (
+        "aggregating.PerElementMeanAndSumSqDiffGrads"
+    ),
+    "global_norm": "tree.norm",
+    "hutchinson_estimator_diag_hessian": "HutchinsonDiagHessian",
+    "inject_hyperparams": "Scheduled",
+    "inject_stateful_hyperparams": "Scheduled",
+    "mechanize": "Mechanic",
+    "multi_normal": "monte_carlo.MultiNormalDiag",
+    "multi_transform": "Partition",
+    "optimistic_adam_v2": "OptimisticAdam",
+    "reduce_on_plateau": "ReduceLROnPlateau",
+    "safe_int32_increment": "numerics.safe_increment",
+    "tree_utils": "tree",
+}
+
+_STATELESS = "The state of a transformation that has none is `None`."
+_NO_SUCH_ROOM = "All transformations are in `eqopt` itself: `eqopt.Muon`."
+
+# The names of Optax for which there is something else than a name here.
+GONE: Mapping[str, str] = {
+    "MaskedNode": "Where a mask leaves a parameter out, the state holds `None`.",
+    "WrappedSchedule": "`eqopt.Scheduled` takes functions of the count as they are.",
+    "contrib": _NO_SUCH_ROOM,
+    "experimental": "There is `eqopt.aggregating`.",
+    "scale_gradient": (
+        "Write `scale * x + jax.lax.stop_gradient((1 - scale) * x)` instead."
+    ),
+    "schedule_free_eval_params": (
+        "It is a method of every optimizer: `opt.eval_params(state, model)`."
+    ),
+    "transforms": _NO_SUCH_ROOM,
+    "with_extra_args_support": (
+        "Leave it out: every transformation takes extra arguments and passes them on."
+    ),
+    **dict.fromkeys(
+        (
+            "AdaptiveGradClipState",
+            "ClipByGlobalNormState",
+            "ClipState",
+            "EmptyState",
+            "NonNegativeParamsState",
+            "NormalizeState",
+            "ScaleByTrustRatioState",
+            "ScaleState",
+            "init_empty_state",
+        ),
+        _STATELESS,
+    ),
+}
+
+
+def missing(package: str, name: str) -> str:
+    """What is said where `package` has no attribute `name`."""
+    message = f"module {package!r} has no attribute {name!r}"
+    if name.startswith("__"):
+        return message
+    advice = GONE.get(name) or _advice(package.partition(".")[2], name)
+    return f"{message}. {advice}" if advice else message
+
+
+@functools.cache
+def _advice(room: str, name: str) -> str:
+    found, is_sure = meant(room, name)
+    listed = " or ".join(f"`eqopt.{x}`" for x in found)
+    return listed and (f"It is {listed}." if is_sure else f"Did you mean {listed}?")
+
+
+def meant(room: str, name: str) -> tuple[list[str], bool]:
+    """The public names that may be meant by one, and whether they are it for sure."""
+    if name in RENAMED:
+        return [RENAMED[name]], True
+    names = sorted(public_names(), key=lambda x: (x.rpartition(".")[0] != room, x))
+    last = {x: x.rpartition(".")[2] for x in names}
+    # In another case; without what Optax's names have besides; with a typo.
+    for spelling in (_plain, lambda x: _plain(_AFFIXES.sub("", x) or x)):
+        found = [x for x in names if spelling(last[x]) == spelling(name)]
+        if found:
+            return _nearest(found, name, room), True
+    plain = {_plain(x) for x in last.values()}
+    close = difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.75)
+    found = [x for key in close for x in names if _plain(last[x]) == key]
+    found = found or [x for x in names if _plain(last[x]).startswith(_plain(name))]
+    return _nearest(found, name, room)[:3], False
+
+
+_AFFIXES = re.compile("^(tree|projection)_|_schedules?$")
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _nearest(found: list[str], name: str, room: str) -> list[str]:
+    """Those in the room, or in the one that the name itself begins with, if any are."""
+    for prefix in (name.partition("_")[0], room):
+        here = [x for x in found if x.rpartition(".")[0] == prefix]
+        if here:
+            return here
+    return found
+
+
+@functools.cache
+def public_names() -> tuple[str, ...]:
+    """All public names, as the stubs have them: `Adam`, `schedules.Linear`."""
+    root = pathlib.Path(__file__).parent
+    names = []
+    for stub in sorted(root.rglob("__init__.pyi")):
+        room = ".".join(stub.parent.relative_to(root).parts)
+        for node in ast.parse(stub.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                names += [f"{room}.{x.name}" if room else x.name for x in node.names]
+    numerics = ast.parse((root / "numerics.py").read_text()).body
+    defined = [node.name for node in numerics if isinstance(node, ast.FunctionDef)]
+    return (*names, *(f"numerics.{x}" for x in defined if not x.startswith("_")))

@@ -1,0 +1,49 @@
+"""Whose errors they are: messages name the optimizer that the user wrote.
+
+A recipe is made of parts, which check what they are given. Their messages are of no use
+to somebody who has never heard of them, so they name the recipe as well.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+
+_RECIPES: ContextVar[tuple[str, ...]] = ContextVar("_RECIPES", default=())
+
+
+@contextlib.contextmanager
+def parts_of(optimizer: object) -> Iterator[None]:
+    """Within this, parts of `optimizer` are at work."""
+    token = _RECIPES.set((*_RECIPES.get(), type(optimizer).__name__))
+    try:
+        yield
+    finally:
+        _RECIPES.reset(token)
+
+
+def recipe() -> str | None:
+    """The optimizer whose parts are at work, the outermost if they are several."""
+    return next(iter(_RECIPES.get()), None)
+
+
+def name_of(part: object) -> str:
+    """How a message calls a part: `Adam (ScaleByAdam)`, or the part's name alone."""
+    name = part if isinstance(part, str) else type(part).__name__
+    first, *others = dict.fromkeys((*_RECIPES.get(), name))
+    return f"{first} ({', '.join(others)})" if others else first
+
+
+def name_error(owner: object, error: Exception) -> None:
+    """Makes an error of a part, which is being created, name its owner.
+
+    A part's own check names the part, whose place the owner takes. Any other error keeps
+    its text: it can be of a class that is not made from a text alone.
+    """
+    name = type(owner).__name__
+    if type(error) in (TypeError, ValueError) and len(error.args) == 1:
+        part, colon, message = str(error).partition(": ")
+        is_named = colon and part.isidentifier()
+        error.args = (f"{name}: {message if is_named else error}",)
+    else:
+        error.add_note(f"This is an error in a part of `{name}`.")

@@ -1,0 +1,119 @@
+"""Messages name the class that was written, and the argument, over the registry."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+
+from .registry import REGISTRY, TELLING
+from .subjects import params_of
+
+
+SLOW = pytest.mark.slow
+ROWS = [
+    pytest.param(row, id=row.name, marks=[] if row.name in TELLING else [SLOW])
+    for row in REGISTRY
+]
+PARAMS = params_of()
+GRADS = jax.tree.map(jnp.ones_like, PARAMS)
+
+
+def error_of(build, state=None, grads=GRADS):
+    """What is said when the optimizer is built, and takes its first step."""
+
+    def step(grads):
+        opt = build()
+        opt.update(grads, opt.init(PARAMS) if state is None else state, PARAMS)
+
+    try:
+        eqx.filter_eval_shape(step, grads)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def written(row):
+    """The names of classes in the line that makes the optimizer."""
+    return re.findall(r"\b([A-Z]\w+)\(", repr(row()))
+
+
+def names(message, words):
+    return any(re.search(rf"\b{word}\b", message) for word in words)
+
+
+OTHERS = {
+    "a dictionary": {"mu": GRADS},
+    "another's": eqopt.ScaleByAdadelta().init(PARAMS),
+    "a longer chain's": eqopt.Chain(*[eqopt.ZeroNaNs()] * 7).init(PARAMS),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_wrong_state(row):
+    for state in OTHERS.values():
+        if type(state) is type(row().init(PARAMS)):
+            continue
+        message = error_of(row, state)
+        assert message and names(message, written(row)), message
+        assert "state" in message
+
+
+# Rows that do arithmetic with what they are given, or hand it to another argument.
+NO_SCHEDULES = {
+    "PolyakSGD": "`scaling` is the learning rate of the step that it scales",
+    "SAM(opaque)": "the row makes the adversary of it",
+    "SAM(radius)": "the row makes the adversary of it",
+    "ScaleByMuon(rows, aol)": "the row makes coefficients of it",
+    "Scheduled(schedules)": "the row makes a schedule of it",
+    "Stateless(Module)": "a function of the row computes with it",
+    "StatelessWithTreeMap(Module)": "a function of the row computes with it",
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("value", [None, jnp.ones(1)], ids=["None", "(1,)"])
+def test_a_wrong_schedule(row, value):
+    for name in row.data if row.name not in NO_SCHEDULES else ():
+        message = error_of(lambda name=name: row(**{name: lambda count: value}))
+        if message is None or "Type-check error" in message:
+            continue
+        assert names(message, written(row)), message
+        assert f"`{name}`" in message
+
+
+# These meet the gradients before an equation does.
+MEET_FIRST = {
+    "GaLore": "projects them",
+    "LBFGS": "takes inner products",
+    "ScaleByBacktrackingLinesearch": "moves parameters along a line",
+    "ScaleByGaLore": "projects them",
+    "ScaleByLBFGS": "takes inner products",
+    "ScaleByZoomLinesearch": "moves parameters along a line",
+    "Snapshot": "measures them",
+    "SplitRealAndImaginary": "splits them",
+    "FromOptax": "hands them to another library",
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_complex_gradients_of_real_parameters(row):
+    if MEET_FIRST.keys() & set(written(row)):
+        return
+    complex_grads = jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)
+    message = error_of(row, grads=complex_grads)
+    if message is not None:
+        assert names(message, written(row)), message
+        assert "complex" in message
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_parameters_of_eight_bits(row):
+    narrow = jax.tree.map(lambda g: g.astype(jnp.float8_e4m3fn), GRADS)
+    message = error_of(row, grads=narrow)
+    if message is None:  # it looks at none of them
+        return
+    assert "float8_e4m3fn" in message and "shapes do not fit" not in message, message

@@ -1,0 +1,125 @@
+"""A name that is missing: the error says what it is called here, and where it is."""
+
+import importlib
+import pathlib
+import pkgutil
+import re
+import subprocess
+import sys
+import types
+
+import optax
+import pytest
+
+import eqopt
+from eqopt._names import GONE, RENAMED, meant, public_names
+
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "coming_from_optax.md"
+ROWS = [
+    (theirs, ours[0].removeprefix("eqopt."))
+    for line in PAGE.read_text().splitlines()
+    if line.startswith(("| `optax.", "| `eqx."))
+    for ours in [re.findall(r"\[`(eqopt\.[\w.]+)`\]", line)]
+    if len(ours) == 1
+    for theirs in re.findall(r"`(optax\.[\w.]+)`", line.split("|")[1])
+]
+
+# Annotations, not things to call.
+TYPES = {
+    "ConditionFn",
+    "NamedTupleKey",
+    "ShouldSkipUpdateFunction",
+    "TransformInitFn",
+    "TransformUpdateExtraArgsFn",
+    "TransformUpdateFn",
+}
+
+
+def names_of_optax():
+    found = pkgutil.walk_packages(optax.__path__, "optax.")
+    modules = [m for _, m, _ in found if "._" not in m and "test" not in m]
+    for name in ["optax", *modules]:
+        module = importlib.import_module(name)
+        for key, value in vars(module).items():
+            is_own = getattr(value, "__module__", "optax").startswith("optax")
+            is_room = isinstance(value, types.ModuleType)
+            if is_own and not is_room and not key.startswith("_"):
+                yield key
+
+
+def error_of(room, name):
+    with pytest.raises(AttributeError) as raised:
+        getattr(room, name)
+    return str(raised.value)
+
+
+def test_the_page_and_the_errors_agree():
+    assert len(ROWS) > 250
+    for theirs, ours in ROWS:
+        found, is_sure = meant("", theirs.rpartition(".")[2])
+        rooms = [x for x in found if x.rpartition(".")[0] == ours.rpartition(".")[0]]
+        # Where rooms share a name, the one that was asked for says which.
+        expected = meant(ours.rpartition(".")[0], theirs.rpartition(".")[2])[0]
+        assert ours in (rooms or expected), theirs
+        assert is_sure, theirs
+
+
+def test_every_name_of_optax_leads_somewhere():
+    names = set(names_of_optax())
+    assert len(names) > 350
+    lost = {n for n in names if not (meant("", n)[1] or n in GONE)}
+    assert lost == TYPES
+
+
+def test_renamed_names_are_public():
+    assert set(RENAMED.values()) <= {*public_names()}
+    assert not {*RENAMED} & {*GONE}
+
+
+def test_every_public_name_is_found_from_everywhere():
+    for name in public_names():
+        last = name.rpartition(".")[2]
+        assert name in meant(name.rpartition(".")[0], last.lower())[0], name
+
+
+MESSAGES = {
+    (eqopt, "adam"): "It is `eqopt.Adam`.",
+    (eqopt, "chain"): "It is `eqopt.Chain`.",
+    (eqopt, "inject_hyperparams"): "It is `eqopt.Scheduled`.",
+    (eqopt, "apply_if_finite"): "It is `eqopt.ApplyIfFinite`.",
+    (
+        eqopt,
+        "warmup_cosine_decay_schedule",
+    ): "It is `eqopt.schedules.WarmupCosineDecay`.",
+    (eqopt, "Linear"): "It is `eqopt.schedules.Linear`.",
+    (eqopt, "softmax_cross_entropy"): "It is `eqopt.losses.softmax_cross_entropy`.",
+    (eqopt, "tree_add"): "It is `eqopt.tree.add`.",
+    (eqopt, "safe_norm"): "It is `eqopt.numerics.safe_norm`.",
+    (eqopt, "AdamX"): "Did you mean `eqopt.Adamax` or `eqopt.Adam` or",
+    (eqopt, "contrib"): "All transformations are in `eqopt` itself",
+    (eqopt.losses, "adam"): "It is `eqopt.Adam`.",
+    (eqopt.losses, "huber"): "Did you mean `eqopt.losses.huber_loss`?",
+    (eqopt.losses, "softmax_cross_entropy_with_integer_label"): "Did you mean `eqopt."
+    "losses.softmax_cross_entropy_with_integer_labels`?",
+    (eqopt.schedules, "cosine_decay_schedule"): "It is `eqopt.schedules.CosineDecay`.",
+    (eqopt.projections, "projection_simplex"): "It is `eqopt.projections.simplex`.",
+}
+
+
+@pytest.mark.parametrize("room, name", MESSAGES)
+def test_message(room, name):
+    message = error_of(room, name)
+    assert f"module {room.__name__!r} has no attribute {name!r}. " in message
+    assert MESSAGES[room, name] in message
+
+
+@pytest.mark.parametrize("name", ["nothing_like_it", "__wrapped__"])
+def test_nothing_is_made_up(name):
+    assert error_of(eqopt, name).endswith(f"has no attribute {name!r}")
+
+
+@pytest.mark.slow
+def test_nobody_pays_who_misses_nothing():
+    code = "import sys, eqopt; eqopt.Adam; assert 'eqopt._names' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
