@@ -15,7 +15,8 @@ from eqopt._control import filter_cond
 
 
 def both(x, y, pred=True):
-    return filter_cond(jnp.asarray(pred), lambda: x, lambda: y)
+    traced = eqx.filter_jit(lambda pred: filter_cond(pred, lambda: x, lambda: y))
+    return traced(jnp.asarray(pred))
 
 
 class Somebody:
@@ -119,6 +120,7 @@ def test_without_tracing():
     """Only one branch is taken then."""
     with jax.disable_jit():
         assert both({"a": 1}, {"a": 2}, False) == {"a": 2}
+    assert filter_cond(jnp.asarray(True), lambda: 1, lambda: 2) == 1
 
 
 class Counting(eqopt.AbstractTransformation):

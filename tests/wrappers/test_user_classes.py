@@ -114,9 +114,9 @@ def test_recipes():
     assert eqopt.tree.get(opt.init(PARAMS), "learning_rate") == 1.0
     scheduled = eqopt.Scheduled(user.Recipe(LINE, decay=falling))
     assert list(scheduled.init(PARAMS).hyperparams) == [".decay"]
-    with pytest.raises(TypeError, match=r"Trace: `decay` is a schedule.*Scheduled"):
+    with pytest.raises(TypeError, match=r"`decay` is a schedule.*Scheduled"):
         user.Recipe(LINE, decay=falling).init(PARAMS)
-    with pytest.raises(TypeError, match=r"Scale: `step_size` is a sch.*Scheduled"):
+    with pytest.raises(TypeError, match=r"`step_size` is a sch.*Scheduled"):
         user.Derived(LINE).init(PARAMS)
     opt = eqopt.Scheduled(user.Derived(LINE))
     state = opt.init(PARAMS)
