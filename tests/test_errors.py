@@ -259,8 +259,9 @@ CASES = {
     ),
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
-        "Flatten: `params` has an array at `.layers[0].weight`, but `updates` has none",
-        "`Flatten` inside `eqopt.Masked`",
+        "Flatten: `updates` has no value at `.layers[0].weight`, but the parameters given "
+        "to `init` had one",
+        "put `Flatten` inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
     ),
     "an unknown norm": (
         lambda: eqopt.tree.norm(GRADS, ord=3),

@@ -362,6 +362,7 @@ from ._wrappers.conditional import (
 )
 from ._wrappers.flatten import (
     Flatten as Flatten,
+    FlattenState as FlattenState,
 )
 from ._wrappers.lookahead import (
     Lookahead as Lookahead,

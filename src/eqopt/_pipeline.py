@@ -65,6 +65,7 @@ class Pipeline:
         self._pending: list[tuple[str, Leafwise]] = []
         self._states: list[State] = []
         self._last: list[tuple[list, str, Leafwise]] = []
+        self._ended: Params | None = None
 
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
         """Adds an equation; what is returned gives the new state once it has run."""
@@ -80,14 +81,21 @@ class Pipeline:
         return lambda: self._states[index]
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
-        """Adds an equation for `apply` to run behind all others.
+        """Adds an equation to run behind all others, whoever pushes them.
 
-        What is returned gives `None` if nobody has called `apply`: somebody has added
-        updates of his own making to the parameters, in a pipeline of his own.
+        What is returned gives `None` if it did not run: somebody has added updates of
+        his own making to the parameters, in a pipeline of his own. See `outcome` then.
         """
         ran = []
         self._last.append((ran, owner, leafwise))
         return lambda: ran[0]() if ran else None
+
+    @property
+    def outcome(self) -> tuple[Params | None, Updates | None]:
+        """At the end: the new parameters and `None`, or the old ones and the updates."""
+        if self._ended is not None:
+            return self._ended, None
+        return self.params, self.flush()
 
     @property
     def reads_params(self) -> bool:
@@ -104,11 +112,25 @@ class Pipeline:
             self._updates = self._run(apply=False)
         return self._updates
 
+    def finish(self) -> Updates:
+        """`flush` at the end of a call: what was pushed last runs, too."""
+        self._push_the_last()
+        return self.flush()
+
     def apply(self) -> Params:
         """Runs the pending equations and gives the updated parameters."""
+        self._push_the_last()
+        return self.end(self._run(apply=True))
+
+    def end(self, params: Params) -> Params:
+        """Takes note of the new parameters, in the making of which all this ended."""
+        self._ended = params
+        return params
+
+    def _push_the_last(self) -> None:
         for ran, owner, leafwise in self._last:
             ran.append(self.push(owner, leafwise))
-        return self._run(apply=True)
+        self._last = []
 
     def _run(self, apply: bool) -> PyTree:
         result, states = _walk(self._updates, self.params, self._pending, apply)

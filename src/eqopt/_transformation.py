@@ -135,13 +135,14 @@ class AbstractFused(AbstractTransformation):
     ) -> tuple[Updates, State]:
         pipeline = Pipeline(updates, params, extra)
         promise = self._feed(pipeline, state)
-        return pipeline.flush(), promise()
+        return pipeline.finish(), promise()
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
-        params, promise = self._finish(Pipeline(grads, params, extra), state)
-        return params, promise()
+        pipeline = Pipeline(grads, params, extra)
+        params, promise = self._finish(pipeline, state)
+        return pipeline.end(params), promise()
 
 
 class AbstractLeafwise(AbstractFused):
