@@ -135,15 +135,11 @@ CASES = {
         lambda: update(eqopt.ScaleByAdam(), state=optax.scale_by_adam().init(GRADS)),
         "of type optax._src.transform.ScaleByAdamState",
     ),
-    "frozen after init": (
-        lambda: update(ADAM, without_weight(GRADS)),
-        "`updates` has no value at `.layers[0].weight`",
-        "was it frozen after `init`? Use `eqopt.Freeze`",
-    ),
     "frozen before init": (
         lambda: update(ADAM, init=without_weight(MODEL)),
         "`updates` has a value at `.layers[0].weight`, which has no optimizer state",
         "Call `init` with the model",
+        "or leave out its gradient: `eqx.filter(grads, is_trained)`",
     ),
     "nothing to add to": (
         lambda: eqopt.apply_updates({"w": None}, {"w": jnp.ones(3)}),

@@ -385,6 +385,10 @@ from ._wrappers.param_ema import (
     ParamEMA as ParamEMA,
     ParamEMAState as ParamEMAState,
 )
+from ._wrappers.project import (
+    Project as Project,
+    ProjectState as ProjectState,
+)
 from ._wrappers.sam import (
     SAM as SAM,
     SAMState as SAMState,

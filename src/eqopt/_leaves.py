@@ -80,8 +80,8 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
 
 
 _ONE_MODEL = (
-    "Updates, parameters and optimizer state belong to one model: was the model changed "
-    "after `init`, or is this another model's state?"
+    "Both belong to one model: was the model changed after `init`, or is this another "
+    "model's state?"
 )
 
 

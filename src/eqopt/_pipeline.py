@@ -17,7 +17,7 @@ from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
 from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
-from ._leaves import align, flatten_updates, has_arrays, keystr, mask_out, resolve_mask
+from ._leaves import align, flatten_updates, keystr, mask_out, resolve_mask
 from ._types import Mask, Params, State, Updates
 
 
@@ -234,11 +234,12 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
     else:
         flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
+        # Where there is no update, parameter and state stay as they are.
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)
         ):
-            if flag and (g is None) != (x is None) and (g is None) == has_arrays(x):
-                raise ValueError(_unpaired(owner, name, keystr(updates, i), g is None))
+            if flag and g is not None and x is None:
+                raise ValueError(_stateless(owner, name, keystr(updates, i)))
     values = [*packed.values()], [*loose.values()]
     return _Stage(owner, operation, leafwise.state, columns, *values, flags)
 
@@ -294,18 +295,12 @@ def _store(stage: _Stage, treedef: Any) -> State:
     return dataclasses.replace(stage.state, **new)
 
 
-def _unpaired(owner: str, slot: str, path: str, absent: bool) -> str:
-    if absent:
-        return (
-            f"`updates` has no value at `{path}`, which has optimizer state ({owner}, "
-            f"`{slot}`): was it frozen after `init`? Use `eqopt.Freeze`, or call `init` "
-            "with the model as it is trained, for example "
-            "`init(eqx.filter(model, is_trained))`."
-        )
+def _stateless(owner: str, slot: str, path: str) -> str:
     return (
         f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
         f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
-        "model whose gradients you pass."
+        "model whose gradients you pass, or leave out its gradient: "
+        "`eqx.filter(grads, is_trained)`."
     )
 
 

@@ -51,7 +51,8 @@ class AbstractTransformation(eqx.Module):
         **Arguments:**
 
         - `updates`: the gradients, or what another transformation made of them: a tree
-            like the parameters', with inexact arrays and `None`.
+            like the parameters', with inexact arrays, and `None` at every leaf that is
+            not trained: its parameter and its state stay as they are.
         - `state`: what `init` or the last `update` returned.
         - `params`: the parameters, for those transformations that look at them.
         - `extra`: anything else that a transformation may look at: `value`, `grad`,
@@ -87,6 +88,9 @@ class AbstractTransformation(eqx.Module):
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters to evaluate the model with: those given, or an average of them.
+
+        What holds another transformation asks that one. Where averages nest, the outermost
+        one counts.
 
         **Arguments:**
 

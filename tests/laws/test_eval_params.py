@@ -78,6 +78,17 @@ def _on(leaves):
     return lambda calls, now, leaf, inner: inner(calls, now) if leaves[leaf] else now
 
 
+def halved(params):
+    """No projection, but one can see that it has been there."""
+    return jax.tree.map(lambda p: p / 2, params)
+
+
+def _project(calls, now, leaf, inner):
+    # What is inside has seen the parameters before they were halved.
+    evaluated = inner([Call(call.before, 2 * call.after) for call in calls], now)
+    return now if np.array_equal(evaluated, now) else evaluated / 2
+
+
 def _sam(calls, now, leaf, inner):
     pairs = zip(calls[::2], calls[1::2], strict=False)
     descents = [Call(first.before, second.after) for first, second in pairs]
@@ -140,6 +151,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Expected]] = {
         lambda opt: eqopt.aggregating.Process(eqopt.Identity(), eqopt.Identity(), opt),
         _forward,
     ),
+    "Project": (lambda opt: eqopt.Project(opt, halved), _project),
     "SAM": (eqopt.SAM, _sam),
     "SWA": (lambda opt: eqopt.SWA(opt, 2), _swa),
     "ScheduleFree": (

@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 from .._checks import check_count, check_range
 from .._combinators.chain import Chain
 from .._equations import after, equation
-from .._leaves import filter_cond, is_none
+from .._leaves import filter_cond, is_none, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._transformation import (
@@ -155,7 +155,8 @@ class ScaleBySophia(AbstractFused):
 
         def with_win_rate():
             new = promise()
-            unclipped, total = sum_over_leaves(wins, new.mu, old, shared)
+            mu = restrict(new.mu, grads, "state.mu")
+            unclipped, total = sum_over_leaves(wins, mu, old, shared)
             rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
             return dataclasses.replace(new, win_rate=rate)
 

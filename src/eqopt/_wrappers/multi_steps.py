@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 
 from .._checks import check_count
 from .._equations import equation
-from .._leaves import filter_cond
+from .._leaves import filter_cond, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, Schedule, State, Updates
@@ -188,7 +188,9 @@ class MultiSteps(AbstractTransformation):
         k = self.every_k_schedule
         is_last = state.mini_step + 1 >= (k(state.gradient_step) if callable(k) else k)
         like_grads = lambda: jax.tree.map(
-            lambda acc, g: acc.astype(g.dtype), acc_grads, grads
+            lambda acc, g: acc.astype(g.dtype),
+            restrict(acc_grads, grads, "state.acc_grads"),
+            grads,
         )
         result, inner_state = filter_cond(
             is_last,
