@@ -255,8 +255,8 @@ CASES = {
     ),
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
-        "Flatten: `updates` has no value at `.layers[0].weight`, but the parameters given "
-        "to `init` had one",
+        "Flatten: `updates` has no value at `.layers[0].weight`, but the parameters "
+        "given to `init` had one",
         "put `Flatten` inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
     ),
     "an unknown norm": (

@@ -89,8 +89,8 @@ class AbstractTransformation(eqx.Module):
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters to evaluate the model with: those given, or an average of them.
 
-        What holds another transformation asks that one. Where averages nest, the outermost
-        one counts.
+        What holds another transformation asks that one. Where averages nest, the
+        outermost one counts.
 
         **Arguments:**
 

@@ -47,7 +47,9 @@ class Probe(AbstractTransformation):
 
     def eval_params(self, state, params):
         mark = MARK * state.count.astype(jnp.float32)
-        return jax.tree.map(lambda p: p + mark if eqx.is_inexact_array(p) else p, params)
+        return jax.tree.map(
+            lambda p: p + mark if eqx.is_inexact_array(p) else p, params
+        )
 
 
 @dataclasses.dataclass
@@ -58,8 +60,8 @@ class Call:
     after: np.ndarray
 
 
-# Each of these gives the value of a leaf to evaluate with. They take the calls of a wrapper
-# so far, the value of the leaf now, which leaf it is, and what the inner one says.
+# Each of these gives the value of a leaf to evaluate with. They take the calls of a
+# wrapper so far, the value of the leaf now, which leaf it is, and what the inner one says.
 
 
 def _forward(calls, now, leaf, inner):
@@ -86,7 +88,7 @@ def halved(params):
 def _project(calls, now, leaf, inner):
     # What is inside has seen the parameters before they were halved.
     evaluated = inner([Call(call.before, 2 * call.after) for call in calls], now)
-    return now if np.array_equal(evaluated, now) else evaluated / 2
+    return now if evaluated is now else evaluated / 2
 
 
 def _sam(calls, now, leaf, inner):
@@ -123,8 +125,7 @@ def _schedule_free(calls, now, leaf, inner, b1=0.75):
 
 
 START = [np.asarray(x, np.float64) for x in jax.tree.leaves(params_of())]
-Expected = Callable[..., np.ndarray]
-WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Expected]] = {
+WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     "ApplyIfFinite": (lambda opt: eqopt.ApplyIfFinite(opt, 9), _forward),
     "Chain": (lambda opt: eqopt.Chain(eqopt.Scale(0.5), opt), _forward),
     "ConditionallyMask": (lambda opt: eqopt.ConditionallyMask(opt, one_in_two), _odd),

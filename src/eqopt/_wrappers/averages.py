@@ -91,7 +91,7 @@ def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
     part = restrict(params, tree, like_name=f"state.{slot}")
     leaves, treedef = flatten_updates(tree)
     for i, (x, p) in enumerate(zip(leaves, treedef.flatten_up_to(part), strict=True)):
-        if x is None or jnp.shape(p) == x.shape and is_parameter(p):
+        if x is None or (is_parameter(p) and p.shape == x.shape):
             continue
         found = f"of shape {p.shape}" if is_parameter(p) else f"{p!r}"
         raise ValueError(

@@ -137,9 +137,9 @@ class Flatten(AbstractTransformation):
 
 
 _UNMATCHED = (
-    "Flatten: `updates` has {1} value at `{0}`, but the parameters given to `init` had {2}. "
-    "All of them become one vector, so each needs an update. To train some only, call "
-    "`init(eqx.filter(model, is_trained))`, or put `Flatten` inside of "
+    "Flatten: `updates` has {1} value at `{0}`, but the parameters given to `init` had "
+    "{2}. All of them become one vector, so each needs an update. To train some only, "
+    "call `init(eqx.filter(model, is_trained))`, or put `Flatten` inside of "
     "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
@@ -158,8 +158,8 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and not is_parameter(p):
             raise ValueError(
-                f"Flatten: `updates` has an array at `{keystr(updates, i)}`, but `params` "
-                f"has none, but {p!r}. Pass the model whose gradients these are."
+                f"Flatten: `updates` has an array at `{keystr(updates, i)}`, where "
+                f"`params` has {p!r}. Pass the model whose gradients these are."
             )
     return [p for g, p in zip(leaves, column, strict=True) if g is not None]
 

@@ -102,8 +102,8 @@ class Mechanic(AbstractFused):
     A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
     this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][] and
     [`eqopt.ScheduleFree`][] belong outside, too: an inner one would move what it keeps by
-    updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] may be inside, but
-    not inside of another wrapper there: they average the parameters after the whole step.
+    updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average
+    the parameters after the whole step, may be inside, but not in another wrapper there.
 
     **Arguments:**
 

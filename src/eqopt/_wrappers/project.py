@@ -42,13 +42,24 @@ def towards(
     return projected - p
 
 
+class _Bound(eqx.Module):
+    """A `functools.partial` whose arguments are data, and which has a hash."""
+
+    fn: Callable
+    args: tuple
+    names: tuple[str, ...] = eqx.field(static=True)
+    values: tuple
+
+    def __call__(self, tree: PyTree) -> PyTree:
+        named = dict(zip(self.names, self.values, strict=True))
+        return self.fn(*self.args, tree, **named)
+
+
 def _as_data(projection: Any) -> Any:
-    """A partial function whose arguments are data, as hyperparameters are."""
-    if type(projection) is functools.partial:
-        return eqx.Partial(
-            projection.func, *projection.args, **(projection.keywords or {})
-        )
-    return projection
+    if type(projection) is not functools.partial:
+        return projection
+    names, values = tuple(projection.keywords), tuple(projection.keywords.values())
+    return _Bound(projection.func, projection.args, names, values)
 
 
 class Project(AbstractTransformation):
@@ -76,10 +87,10 @@ class Project(AbstractTransformation):
     Parameters without a gradient (`None`) stay as they are, and are not shown to the
     projection. Those to begin with are not projected before the first step.
 
-    With `step`, the result is in the set; with `update`, the sum of parameters and updates
-    is, but for rounding. Nothing may follow this in a chain. An average goes outside,
-    `ParamEMA(Project(...))`: in a convex set, so is the average. One inside is an average
-    of what was to be projected, and is projected when it is evaluated.
+    With `step`, the result is in the set; with `update`, the sum of parameters and
+    updates is, but for rounding. Nothing may follow this in a chain. An average goes
+    outside, `ParamEMA(Project(...))`: a convex set holds the average, too. One inside is
+    an average of what was to be projected, and is projected when it is evaluated.
 
     **Arguments:**
 
@@ -153,7 +164,7 @@ class Project(AbstractTransformation):
         return eqx.combine(self._projected(others, params), evaluated)
 
     def _projected(self, tree: Params, params: Params) -> Params:
-        """The projection of those parameters in `tree` that the mask does not leave out."""
+        """The projection of the parameters in `tree` that are not masked out."""
         part = parameters(tree)
         if self.mask is not None:
             part = mask_out(part, self.mask, params)
@@ -179,12 +190,12 @@ def _check(part: Params, projected: Any) -> None:
         else:
             found, expected = (f"{y.dtype}{list(y.shape)}" for y in (new, x))
         raise TypeError(
-            f"Project: `projection` returned {found} at `{keystr(part, i)}`, where it was "
-            f"given {expected}. {_LIKE}"
+            f"Project: `projection` returned {found} at `{keystr(part, i)}`, where it "
+            f"was given {expected}. {_LIKE}"
         )
 
 
 _LIKE = (
-    "A projection returns a tree like the one that it is given, with `None` where that has "
-    "it. For a function of one array, pass `lambda params: jax.tree.map(fn, params)`."
+    "A projection returns a tree like the one that it is given, with `None` where that "
+    "has it. For a function of one array, pass `lambda params: jax.tree.map(fn, params)`."
 )

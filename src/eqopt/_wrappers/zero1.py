@@ -78,8 +78,8 @@ class ZeRO1(AbstractTransformation):
     **Raises:**
 
     A `ValueError`, in `init` and `update`, if there is no mesh, if it has no such axis,
-    if that axis is manual, as it is within `jax.shard_map`, or if a mesh with explicit axes
-    is not set.
+    if that axis is manual, as it is within `jax.shard_map`, or if a mesh with explicit
+    axes is not set.
 
     ??? cite "Reference"
 
