@@ -141,12 +141,6 @@ def keystr(tree: PyTree, index: int) -> str:
     return jtu.keystr(path) or "(the root)"
 
 
-@no_type_check
-def has_arrays(tree):
-    """Whether a subtree that stands at a leaf's place holds a value at all."""
-    return tree is not None and any(map(eqx.is_array, jtu.tree_leaves(tree)))
-
-
 def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
     """`tree` with `None` where a flag is false; there is one for each leaf and `None`."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)

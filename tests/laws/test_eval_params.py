@@ -60,8 +60,8 @@ class Call:
     after: np.ndarray
 
 
-# Each of these gives the value of a leaf to evaluate with. They take the calls of a
-# wrapper so far, the value of the leaf now, which leaf it is, and what the inner one says.
+# Each of these gives the value of a leaf to evaluate with, from the calls of a wrapper so
+# far, the value of the leaf now, which leaf it is, and what the inner one says.
 
 
 def _forward(calls, now, leaf, inner):
