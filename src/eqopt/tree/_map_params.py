@@ -1,7 +1,7 @@
 """The leaves of a state that stand for parameters."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -200,7 +200,8 @@ def _inferred(init: Callable, state: State) -> Params:
     raise ValueError(_UNKNOWN)
 
 
-def _at_marks(marked: PyTree, state: PyTree) -> Iterator[PyTree]:
+@no_type_check  # called once per node
+def _at_marks(marked, state):
     """What stands in `state` at the marks; static fields may be others."""
     if isinstance(marked, _Anything):
         yield state
