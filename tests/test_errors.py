@@ -135,15 +135,11 @@ CASES = {
         lambda: update(eqopt.ScaleByAdam(), state=optax.scale_by_adam().init(GRADS)),
         "of type optax._src.transform.ScaleByAdamState",
     ),
-    "frozen after init": (
-        lambda: update(ADAM, without_weight(GRADS)),
-        "`updates` has no value at `.layers[0].weight`",
-        "was it frozen after `init`? Use `eqopt.Freeze`",
-    ),
     "frozen before init": (
         lambda: update(ADAM, init=without_weight(MODEL)),
         "`updates` has a value at `.layers[0].weight`, which has no optimizer state",
         "Call `init` with the model",
+        "or leave out its gradient: `eqx.filter(grads, is_trained)`",
     ),
     "nothing to add to": (
         lambda: eqopt.apply_updates({"w": None}, {"w": jnp.ones(3)}),
@@ -259,8 +255,9 @@ CASES = {
     ),
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
-        "Flatten: `params` has an array at `.layers[0].weight`, but `updates` has none",
-        "`Flatten` inside `eqopt.Masked`",
+        "Flatten: `updates` has no value at `.layers[0].weight`, but the parameters "
+        "given to `init` had one",
+        "put `Flatten` inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
     ),
     "an unknown norm": (
         lambda: eqopt.tree.norm(GRADS, ord=3),

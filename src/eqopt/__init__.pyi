@@ -362,6 +362,7 @@ from ._wrappers.conditional import (
 )
 from ._wrappers.flatten import (
     Flatten as Flatten,
+    FlattenState as FlattenState,
 )
 from ._wrappers.lookahead import (
     Lookahead as Lookahead,
@@ -383,6 +384,10 @@ from ._wrappers.multi_steps import (
 from ._wrappers.param_ema import (
     ParamEMA as ParamEMA,
     ParamEMAState as ParamEMAState,
+)
+from ._wrappers.project import (
+    Project as Project,
+    ProjectState as ProjectState,
 )
 from ._wrappers.sam import (
     SAM as SAM,

@@ -120,8 +120,8 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
 
 
 _ONE_MODEL = (
-    "Updates, parameters and optimizer state belong to one model: was the model changed "
-    "after `init`, or is this another model's state?"
+    "Both belong to one model: was the model changed after `init`, or is this another "
+    "model's state?"
 )
 
 
@@ -179,12 +179,6 @@ def keystr(tree: PyTree, index: int) -> str:
     """The key path of the leaf number `index` of `tree`, counting `None`s."""
     path, _ = jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][index]
     return jtu.keystr(path) or "(the root)"
-
-
-@no_type_check
-def has_arrays(tree):
-    """Whether a subtree that stands at a leaf's place holds a value at all."""
-    return tree is not None and any(map(eqx.is_array, jtu.tree_leaves(tree)))
 
 
 def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:

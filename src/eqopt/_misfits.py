@@ -93,3 +93,13 @@ def no_parameter(path: str, p: Any) -> Exception:
     return ValueError(
         f"`updates` has a value at `{path}`, where `params` has {found}. {fix}"
     )
+
+
+def stateless(owner: str, slot: str, path: str) -> Exception:
+    """The error for an update at `path`, where the state has nothing."""
+    return ValueError(
+        f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
+        f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
+        "model whose gradients you pass, or leave out its gradient: "
+        "`eqx.filter(grads, is_trained)`."
+    )

@@ -20,14 +20,13 @@ from ._leaves import (
     align,
     check_wide,
     flatten_updates,
-    has_arrays,
     is_function,
     is_none,
     keystr,
     mask_out,
     resolve_mask,
 )
-from ._misfits import misfit, no_parameter
+from ._misfits import misfit, no_parameter, stateless
 from ._owners import name_of
 from ._types import Mask, Params, State, Updates
 
@@ -77,6 +76,7 @@ class Pipeline:
         self._pending: list[tuple[str, Leafwise]] = []
         self._states: list[State] = []
         self._last: list[tuple[list, str, Leafwise]] = []
+        self._ended: Params | None = None
 
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
         """Adds an equation; what is returned gives the new state once it has run."""
@@ -92,14 +92,21 @@ class Pipeline:
         return lambda: self._states[index]
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
-        """Adds an equation for `apply` to run behind all others.
+        """Adds an equation to run behind all others, whoever pushes them.
 
-        What is returned gives `None` if nobody has called `apply`: somebody has added
-        updates of his own making to the parameters, in a pipeline of his own.
+        What is returned gives `None` if it did not run: somebody has added updates of
+        his own making to the parameters, in a pipeline of his own. See `outcome` then.
         """
         ran = []
         self._last.append((ran, name_of(owner), leafwise))
         return lambda: ran[0]() if ran else None
+
+    @property
+    def outcome(self) -> tuple[Params | None, Updates | None]:
+        """At the end: the new parameters and `None`, or the old ones and the updates."""
+        if self._ended is not None:
+            return self._ended, None
+        return self.params, self.flush()
 
     @property
     def reads_params(self) -> bool:
@@ -116,11 +123,25 @@ class Pipeline:
             self._updates = self._run(apply=False)
         return self._updates
 
+    def finish(self) -> Updates:
+        """`flush` at the end of a call: what was pushed last runs, too."""
+        self._push_the_last()
+        return self.flush()
+
     def apply(self) -> Params:
         """Runs the pending equations and gives the updated parameters."""
+        self._push_the_last()
+        return self.end(self._run(apply=True))
+
+    def end(self, params: Params) -> Params:
+        """Takes note of the new parameters, in the making of which all this ended."""
+        self._ended = params
+        return params
+
+    def _push_the_last(self) -> None:
         for ran, owner, leafwise in self._last:
             ran.append(self.push(owner, leafwise))
-        return self._run(apply=True)
+        self._last = []
 
     def _run(self, apply: bool) -> PyTree:
         result, states = _walk(self._updates, self.params, self._pending, apply)
@@ -223,11 +244,12 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
     else:
         flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
+        # Where there is no update, parameter and state stay as they are.
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)
         ):
-            if flag and (g is None) != (x is None) and (g is None) == has_arrays(x):
-                raise ValueError(_unpaired(owner, name, keystr(updates, i), g is None))
+            if flag and g is not None and x is None:
+                raise stateless(owner, name, keystr(updates, i))
     values = [*packed.values()], [*loose.values()]
     return _Stage(owner, operation, leafwise.state, columns, *values, flags)
 
@@ -284,18 +306,3 @@ def _store(stage: _Stage, treedef: Any) -> State:
         return stage.state
     new = {s: treedef.unflatten(stage.columns[s]) for s in stage.operation.slots}
     return dataclasses.replace(stage.state, **new)
-
-
-def _unpaired(owner: str, slot: str, path: str, absent: bool) -> str:
-    if absent:
-        return (
-            f"`updates` has no value at `{path}`, which has optimizer state ({owner}, "
-            f"`{slot}`): was it frozen after `init`? Use `eqopt.Freeze`, or call `init` "
-            "with the model as it is trained, for example "
-            "`init(eqx.filter(model, is_trained))`."
-        )
-    return (
-        f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
-        f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
-        "model whose gradients you pass."
-    )

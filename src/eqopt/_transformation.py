@@ -85,7 +85,8 @@ class AbstractTransformation(Module):
         **Arguments:**
 
         - `updates`: the gradients, or what another transformation made of them: a tree
-            like the parameters', with inexact arrays and `None`.
+            like the parameters', with inexact arrays, and `None` at every leaf that is
+            not trained: its parameter and its state stay as they are.
         - `state`: what `init` or the last `update` returned.
         - `params`: the parameters, for those transformations that look at them.
         - `extra`: anything else that a transformation may look at: `value`, `grad`,
@@ -121,6 +122,9 @@ class AbstractTransformation(Module):
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters to evaluate the model with: those given, or an average of them.
+
+        What holds another transformation asks that one. Where averages nest, the
+        outermost one counts.
 
         **Arguments:**
 
@@ -169,13 +173,14 @@ class AbstractFused(AbstractTransformation):
     ) -> tuple[Updates, State]:
         pipeline = Pipeline(updates, params, extra)
         promise = self._feed(pipeline, state)
-        return pipeline.flush(), promise()
+        return pipeline.finish(), promise()
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
-        params, promise = self._finish(Pipeline(grads, params, extra), state)
-        return params, promise()
+        pipeline = Pipeline(grads, params, extra)
+        params, promise = self._finish(pipeline, state)
+        return pipeline.end(params), promise()
 
 
 class AbstractLeafwise(AbstractFused):

@@ -104,11 +104,6 @@ CASES = {
         lambda: update(MEAN, state=MEANS.init(PARAMS)),
         "AveragePerElementUpdates was given a state of type",
     ),
-    "frozen after init": (
-        lambda: update(MEANS, {**GRADS, "b": None}),
-        "`updates` has no value at `['b']`, which has optimizer state",
-        "AverageIncrementallyUpdates",
-    ),
     "state of no process": (
         lambda: update(OPT, state=eqopt.Adam(0.1).init(PARAMS)),
         "The state of this Process is a tuple of 3 states",

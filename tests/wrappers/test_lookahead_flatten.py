@@ -52,7 +52,7 @@ def test_flatten_gives_one_vector_and_the_dtypes_back():
     }
     opt = eqopt.Flatten(eqopt.Adam(0.1))
     state = opt.init(params)
-    mu = state[0].mu
+    mu = state.inner_state[0].mu
     assert (mu.shape, mu.dtype) == ((11,), jnp.float32)
     grads = eqx.filter(params, eqx.is_array)
     updates, state = opt.update(grads, state, params)

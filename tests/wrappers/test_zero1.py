@@ -292,5 +292,5 @@ def test_error_inside_shard_map():
 def test_error_of_another_model():
     opt = eqopt.ZeRO1(eqopt.Trace(0.9), mesh=mesh_of())
     state, other = opt.init(params_of()), params_of(shapes={"other": (3,)})
-    with pytest.raises(ValueError, match="state and the parameters of one model"):
+    with pytest.raises(ValueError, match="Both belong to one model"):
         opt.update(other, state, other)

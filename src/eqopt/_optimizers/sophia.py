@@ -13,7 +13,7 @@ from .._combinators.chain import Chain
 from .._control import filter_cond
 from .._equations import after, equation
 from .._fields import static_choice
-from .._leaves import is_none
+from .._leaves import is_none, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
 from .._transformation import (
@@ -165,7 +165,8 @@ class ScaleBySophia(AbstractFused):
 
         def with_win_rate():
             new = promise()
-            unclipped, total = sum_over_leaves(wins, new.mu, old, shared)
+            mu = restrict(new.mu, grads, "state.mu")
+            unclipped, total = sum_over_leaves(wins, mu, old, shared)
             rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
             return dataclasses.replace(new, win_rate=rate)
 

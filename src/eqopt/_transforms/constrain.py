@@ -27,7 +27,8 @@ class KeepParamsNonnegative(AbstractStateless):
 
     Then $p + u \ge 0$; parameters that are negative to begin with move to zero. Put it
     last in a chain, behind the learning rate. Of complex parameters, the real and the
-    imaginary part are kept non-negative, each by itself.
+    imaginary part are kept non-negative, each by itself. For other sets there is
+    [`eqopt.Project`][].
 
     **Raises:**
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from .._equations import equation
-from .._leaves import parameters
+from .._leaves import flatten_updates, is_parameter, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._types import Params, Updates
 
@@ -54,22 +54,49 @@ def followed(
     shared: Mapping[str, Any],
 ) -> Any:
     """`state` with the average moved towards the parameters, updated if not yet so."""
+    owner = type(state).__name__.removesuffix("State")
     if updates is None:
-        pipeline = Pipeline(parameters(params), None, {})
+        pipeline = Pipeline(beside(owner, "average", state.average, params), None, {})
         leafwise = Leafwise(follow, state, shared)
     else:
         pipeline = Pipeline(updates, params, {})
         leafwise = Leafwise(follow_updated, state, shared)
-    promise = pipeline.push(type(state).__name__.removesuffix("State"), leafwise)
+    promise = pipeline.push(owner, leafwise)
     pipeline.flush()
     return promise()
 
 
-def averaged_or(params: Params, average: Params, weight_sum: Array) -> Params:
+def averaged_or(params: Params, state: Any, weight_sum: Array) -> Params:
     """`params` with the average in their place, unless that has no weight yet."""
-    pipeline = Pipeline(parameters(params), None, {})
-    leafwise = Leafwise(
-        choose, shared={"weight_sum": weight_sum}, reads={"average": average}
-    )
-    pipeline.push("eval_params", leafwise)
+    shared, reads = {"weight_sum": weight_sum}, {"average": state.average}
+    return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
+
+
+def put_beside(state: Any, params: Params, leafwise: Leafwise) -> Params:
+    """`params` with what the equation makes of them and of the one tree it reads."""
+    owner = type(state).__name__.removesuffix("State")
+    ((slot, tree),) = leafwise.reads.items()
+    pipeline = Pipeline(beside(owner, slot, tree, params), None, {})
+    pipeline.push(owner, leafwise)
     return eqx.combine(pipeline.flush(), params)
+
+
+def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
+    """The parameters of which `tree`, a field of the state, has a value.
+
+    **Raises:**
+
+    A `ValueError` that names the key path, if structures or shapes differ.
+    """
+    part = restrict(params, tree, like_name=f"state.{slot}")
+    leaves, treedef = flatten_updates(tree)
+    for i, (x, p) in enumerate(zip(leaves, treedef.flatten_up_to(part), strict=True)):
+        if x is None or (is_parameter(p) and p.shape == x.shape):
+            continue
+        found = f"of shape {p.shape}" if is_parameter(p) else f"{p!r}"
+        raise ValueError(
+            f"{owner}: `state.{slot}` has an array of shape {x.shape} at "
+            f"`{keystr(tree, i)}`, where `params` has {found}. Pass the state and the "
+            "parameters of one model, as the last `step` returned them."
+        )
+    return part

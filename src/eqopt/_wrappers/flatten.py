@@ -10,10 +10,35 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._combinators.chain import Chain, NamedChain
 from .._explicit import sharded_like, unsharded
-from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
-from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._leaves import (
+    align,
+    flatten_updates,
+    is_none,
+    is_parameter,
+    keystr,
+    parameters,
+    restrict,
+)
+from .._transformation import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    check_state,
+)
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
+
+
+class FlattenState(eqx.Module):
+    """The state of [`eqopt.Flatten`][].
+
+    **Attributes:**
+
+    - `inner_state`: the state of the inner transformation, of one vector.
+    - `joined`: which leaves are in that vector, a static tuple of bools, `None`s counted.
+    """
+
+    inner_state: State
+    joined: tuple[bool, ...] = eqx.field(static=True)
 
 
 class Flatten(AbstractTransformation):
@@ -36,14 +61,16 @@ class Flatten(AbstractTransformation):
 
     **Raises:**
 
-    A `ValueError` that names the key path, in `update`, if `updates` and `params` do not
-    hold arrays at the same places.
+    A `ValueError` that names the key path, in `update`, unless all parameters that were
+    given to `init`, and no others, have an update.
     """
 
     inner: AbstractTransformation
 
-    def init(self, params: Params) -> State:
-        return self.inner.init(_joined(jtu.tree_leaves(parameters(params))))
+    def init(self, params: Params) -> FlattenState:
+        leaves = jtu.tree_leaves(parameters(params), is_leaf=is_none)
+        joined = tuple(leaf is not None for leaf in leaves)
+        return FlattenState(self.inner.init(_joined(_given(leaves))), joined)
 
     def update(
         self,
@@ -51,46 +78,88 @@ class Flatten(AbstractTransformation):
         state: State,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
-        leaves, treedef = flatten_updates(updates)
-        given = [leaf for leaf in leaves if leaf is not None]
-        flat_params = None
+    ) -> tuple[Updates, FlattenState]:
+        leaves, treedef = self._checked(updates, state)
+        given, flat_params = _given(leaves), None
         if params is not None:
             old = _matching(updates, leaves, treedef, params)
             flat_params, extra = _joined(old), _of_vector(extra, updates, old, params)
-        flat, state = self.inner.update(_joined(given), state, flat_params, **extra)
-        return _unflatten(flat, given, leaves, treedef), state
+        flat, inner_state = self.inner.update(
+            _joined(given), state.inner_state, flat_params, **extra
+        )
+        return _unflatten(flat, given, leaves, treedef), _with(state, inner_state)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
+    ) -> tuple[Params, FlattenState]:
         if isinstance(self.inner, AbstractOptimizer | Chain | NamedChain):
             # To add the updates to a vector takes a copy of all parameters, looked at or
             # not, and saves nothing. The steps of wrappers do more than to add.
             return super().step(grads, state, params, **extra)
-        leaves, treedef = flatten_updates(grads)
-        given = [leaf for leaf in leaves if leaf is not None]
+        leaves, treedef = self._checked(grads, state)
         old = _matching(grads, leaves, treedef, params)
         extra = _of_vector(extra, grads, old, params)
-        flat, state = self.inner.step(_joined(given), state, _joined(old), **extra)
-        return eqx.combine(_unflatten(flat, old, leaves, treedef), params), state
+        flat, inner_state = self.inner.step(
+            _joined(_given(leaves)), state.inner_state, _joined(old), **extra
+        )
+        new = _unflatten(flat, old, leaves, treedef)
+        return eqx.combine(new, params), _with(state, inner_state)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        leaves, treedef = jtu.tree_flatten(parameters(params))
-        flat = self.inner.eval_params(state, _joined(leaves))
-        return eqx.combine(treedef.unflatten(_parted(flat, leaves)), params)
+        check_state(self, state)
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_none)
+        if len(leaves) != len(state.joined):
+            raise ValueError(
+                f"Flatten: `params` has {len(leaves)} leaves, but those given to `init` "
+                f"had {len(state.joined)}. Pass the state and the parameters of one "
+                "model."
+            )
+        leaves = [x if y else None for x, y in zip(leaves, state.joined, strict=True)]
+        old = _given(leaves)
+        flat = self.inner.eval_params(state.inner_state, _joined(old))
+        return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
+
+    def _checked(self, updates: Updates, state: State) -> tuple[list, Any]:
+        """The leaves of the updates, which are those of which there is a state."""
+        check_state(self, state)
+        leaves, treedef = flatten_updates(updates)
+        if len(leaves) != len(state.joined):
+            raise ValueError(
+                f"Flatten: `updates` has {len(leaves)} leaves, but the parameters given "
+                f"to `init` had {len(state.joined)}. Call `init` with the model whose "
+                "gradients you pass."
+            )
+        for i, (g, joined) in enumerate(zip(leaves, state.joined, strict=True)):
+            if (g is None) is joined:
+                which = ("a", "none") if g is not None else ("no", "one")
+                raise ValueError(_UNMATCHED.format(keystr(updates, i), *which))
+        return leaves, treedef
+
+
+_UNMATCHED = (
+    "Flatten: `updates` has {1} value at `{0}`, but the parameters given to `init` had "
+    "{2}. All of them become one vector, so each needs an update. To train some only, "
+    "call `init(eqx.filter(model, is_trained))`, or put `Flatten` inside of "
+    "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+)
+
+
+def _given(leaves: list) -> list:
+    return [leaf for leaf in leaves if leaf is not None]
+
+
+def _with(state: FlattenState, inner_state: State) -> FlattenState:
+    return FlattenState(inner_state, state.joined)
 
 
 def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> list:
-    """The parameters of which all, and no others, have an update."""
+    """The parameters beside the updates."""
     column = align(treedef, params, "params", updates)
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
-        if (g is None) == is_parameter(p):
-            has, lacks = ("params", "updates") if g is None else ("updates", "params")
+        if g is not None and not is_parameter(p):
             raise ValueError(
-                f"Flatten: `{has}` has an array at `{keystr(updates, i)}`, but `{lacks}` "
-                "has none. All parameters become one vector, so each needs an update: "
-                "to train some of them only, put `Flatten` inside `eqopt.Masked`."
+                f"Flatten: `updates` has an array at `{keystr(updates, i)}`, where "
+                f"`params` has {p!r}. Pass the model whose gradients these are."
             )
     return [p for g, p in zip(leaves, column, strict=True) if g is not None]
 

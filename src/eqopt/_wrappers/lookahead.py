@@ -17,6 +17,7 @@ from .._transformation import AbstractTransformation, check_state
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from ..tree._like import copy
+from .averages import beside
 
 
 class LookaheadParams(Module):
@@ -157,10 +158,12 @@ class Lookahead(AbstractTransformation):
         **Arguments:**
 
         - `state`, `params`: as returned by the last `step`. From
-            [`eqopt.LookaheadParams`][], the slow ones are taken.
+            [`eqopt.LookaheadParams`][], the slow ones are taken. What `inner` has to
+            evaluate with is not taken: the outermost average counts.
         """
         fast, slow = self._split(state, params)
-        return self.inner.eval_params(state.fast_state, eqx.combine(slow, fast))
+        beside("Lookahead", "slow", parameters(slow), fast)  # or it raises
+        return eqx.combine(slow, fast)
 
     def _split(self, state, params):
         """The fast and the slow parameters, wherever they are."""

@@ -176,7 +176,7 @@ class DynamicLossScale(AbstractTransformation):
             pipeline = self._unscaled(updates, state, params, extra)
             promise = self.inner._feed(pipeline, state.inner_state)
             new = jax.tree.map(
-                lambda u, g: u.astype(g.dtype), pipeline.flush(), updates
+                lambda u, g: u.astype(g.dtype), pipeline.finish(), updates
             )
             return new, promise()
 
@@ -187,8 +187,8 @@ class DynamicLossScale(AbstractTransformation):
     ) -> tuple[Params, DynamicLossScaleState]:
         def act():
             pipeline = self._unscaled(grads, state, params, extra)
-            params_, promise = self.inner._finish(pipeline, state.inner_state)
-            return params_, promise()
+            new, promise = self.inner._finish(pipeline, state.inner_state)
+            return pipeline.end(new), promise()
 
         return self._guard(grads, state, act, lambda: params)
 

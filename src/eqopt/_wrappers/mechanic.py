@@ -102,8 +102,9 @@ class Mechanic(AbstractFused):
 
     A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
     this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][] and
-    [`eqopt.ScheduleFree`][] belong outside, too: the averages of an inner one would be
-    those of updates without the factor.
+    [`eqopt.ScheduleFree`][] belong outside, too: an inner one would move what it keeps by
+    updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average
+    the parameters after the whole step, may be inside, but not in another wrapper there.
 
     **Arguments:**
 
@@ -166,6 +167,10 @@ class Mechanic(AbstractFused):
                 lambda p: zeros_like_leaf(p, common_dtype(p.dtype, jnp.float32)), params
             ),
         )
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return self.inner.eval_params(state.inner_state, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 from .._checks import check_count
 from .._control import filter_cond
 from .._equations import equation
+from .._leaves import restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation, check_state
 from .._transforms.scale import at
@@ -189,7 +190,9 @@ class MultiSteps(AbstractTransformation):
         k = jnp.asarray(at(self, "every_k_schedule", state.gradient_step), jnp.int32)
         is_last = state.mini_step + 1 >= k
         like_grads = lambda: jax.tree.map(
-            lambda acc, g: acc.astype(g.dtype), acc_grads, grads
+            lambda acc, g: acc.astype(g.dtype),
+            restrict(acc_grads, grads, "state.acc_grads"),
+            grads,
         )
         result, inner_state = filter_cond(
             is_last,

@@ -57,8 +57,9 @@ class ParamEMA(AbstractFused):
     them. An average that `inner` keeps itself is only used until then.
 
     The parameters are averaged as they would be without rounding to their dtype, as far
-    as `inner` leaves the addition of its updates to others. The updates must be added as
-    they are: nothing may follow this in a chain.
+    as `inner` leaves the addition of its updates to others. What follows this in a chain
+    is averaged, too. But inside of another wrapper this does not see it: nothing may
+    follow in `Chain(MultiSteps(ParamEMA(AdamW(1e-3)), 8))`.
 
     !!! warning
 
@@ -123,25 +124,35 @@ class ParamEMA(AbstractFused):
         """
         check_state(self, state)
         params = self.inner.eval_params(state.inner_state, params)
-        return averaged_or(params, state.average, state.weight_sum)
+        return averaged_or(params, state, state.weight_sum)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        check_state(self, state)
         required_params("ParamEMA", pipeline.params)
+        outer = self._pushed(pipeline, state)
         inner = self.inner._feed(pipeline, state.inner_state)
-        outer = pipeline.push("ParamEMA", Leafwise(follow_updated, *self._next(state)))
-        return lambda: dataclasses.replace(outer(), inner_state=inner())
+        return lambda: outer(inner())
 
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
+        outer = self._pushed(pipeline, state)
+        params, inner = self.inner._finish(pipeline, state.inner_state)
+        return params, lambda: outer(inner())
+
+    def _pushed(
+        self, pipeline: Pipeline, state: State
+    ) -> Callable[[State], ParamEMAState]:
+        """Gives the new state, once there are the new parameters and an inner one."""
         check_state(self, state)
         new, shared = self._next(state)
         leafwise = Leafwise(follow_updated, new, shared)
-        outer = pipeline.push_last("ParamEMA", leafwise)
-        params, inner = self.inner._finish(pipeline, state.inner_state)
-        new = outer() or followed(params, None, new, shared)
-        return params, lambda: dataclasses.replace(new, inner_state=inner())
+        promise = pipeline.push_last("ParamEMA", leafwise)
+
+        def moved(inner_state: State) -> ParamEMAState:
+            outer = promise() or followed(*pipeline.outcome, new, shared)
+            return dataclasses.replace(outer, inner_state=inner_state)
+
+        return moved
 
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
         """The state but for the average, and what moves that."""

@@ -190,7 +190,7 @@ class SAM(AbstractTransformation):
             back.push("SAM", Leafwise(go_back, reads={"cache": start}))
             return back.flush(), opt_state
 
-        return self._advance(updates, state, params, extra, descend, Pipeline.flush)
+        return self._advance(updates, state, params, extra, descend, Pipeline.finish)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any

@@ -17,6 +17,7 @@ from .._transforms.scale import at
 from .._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ..numerics import safe_increment
 from ..tree._like import copy
+from .averages import put_beside
 
 
 class ScheduleFreeState(eqx.Module):
@@ -147,15 +148,12 @@ class ScheduleFree(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`.
+        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
+            with is not taken: the outermost average counts.
         """
         check_state(self, state)
-        pipeline = Pipeline(parameters(params), None, {})
-        reads = {"z": state.z}
-        pipeline.push(
-            "ScheduleFree", Leafwise(average, shared={"b1": state.b1}, reads=reads)
-        )
-        return eqx.combine(pipeline.flush(), params)
+        reads, shared = {"z": state.z}, {"b1": state.b1}
+        return put_beside(state, params, Leafwise(average, shared=shared, reads=reads))
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)

@@ -47,8 +47,9 @@ class SWA(AbstractFused):
 
     Training does not see the average. It comes out of `opt.eval_params(state, params)`;
     before step $s$, the parameters themselves do, or what `inner` has instead of them. A
-    step that adds nothing to the average does not touch it. The updates must be added as
-    they are: nothing may follow this in a chain.
+    step that adds nothing to the average does not touch it. What follows this in a chain
+    is averaged, too. But inside of another wrapper this does not see it: nothing may
+    follow in `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
 
     Every call is a step, also one in which `inner` leaves the parameters as they are. So
     what skips or gathers goes outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
@@ -108,28 +109,28 @@ class SWA(AbstractFused):
         """
         check_state(self, state)
         params = self.inner.eval_params(state.inner_state, params)
-        return averaged_or(params, state.average, state.n_averaged)
+        return averaged_or(params, state, state.n_averaged)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
-        params = required_params("SWA", pipeline.params)
+        required_params("SWA", pipeline.params)
         inner = self.inner._feed(pipeline, state.inner_state)
-        return self._promise(state, params, pipeline.flush(), inner)
+        return lambda: self._moved(state, *pipeline.outcome, inner())
 
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         check_state(self, state)
         params, inner = self.inner._finish(pipeline, state.inner_state)
-        return params, self._promise(state, params, None, inner)
+        return params, lambda: self._moved(state, *pipeline.outcome, inner())
 
-    def _promise(
+    def _moved(
         self,
         state: SWAState,
         params: Params,
         updates: Updates | None,
-        inner: Callable[[], State],
-    ) -> Callable[[], State]:
+        inner_state: State,
+    ) -> SWAState:
         count = safe_increment(state.count)
         start, period = (jnp.asarray(n, jnp.int32) for n in (self.start, self.period))
         late = count - start
@@ -144,4 +145,4 @@ class SWA(AbstractFused):
             lambda: state.average,
         )
         n_averaged = jnp.where(due, more, state.n_averaged)
-        return lambda: SWAState(count, n_averaged, inner(), average)
+        return SWAState(count, n_averaged, inner_state, average)

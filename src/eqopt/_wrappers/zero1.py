@@ -7,21 +7,29 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
 from .._explicit import on_automatic_axes, shardings_of
-from .._leaves import disagreement, is_parameter
+from .._leaves import is_parameter
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, State, Updates
 
 
 class ZeRO1State(eqx.Module):
-    """`inner_state`: the inner state, sharded, with padding where that is uneven."""
+    """The state of [`eqopt.ZeRO1`][].
+
+    **Attributes:**
+
+    - `inner_state`: the inner state, sharded, with padding where that is uneven.
+    - `shapes`: the shapes of its arrays without the padding, static.
+    """
 
     inner_state: State
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
 
 class ZeRO1(AbstractTransformation):
@@ -70,8 +78,8 @@ class ZeRO1(AbstractTransformation):
     **Raises:**
 
     A `ValueError`, in `init` and `update`, if there is no mesh, if it has no such axis,
-    if that axis is manual, as it is within `jax.shard_map`, if a mesh with explicit axes
-    is not set, or if the state is not one for these parameters.
+    if that axis is manual, as it is within `jax.shard_map`, or if a mesh with explicit
+    axes is not set.
 
     ??? cite "Reference"
 
@@ -102,7 +110,7 @@ class ZeRO1(AbstractTransformation):
         state = on_automatic_axes(
             init, self.inner, params, shardings=axis.shardings(shapes)
         )
-        return ZeRO1State(state)
+        return ZeRO1State(state, tuple(map(np.shape, jtu.tree_leaves(shapes))))
 
     def update(
         self,
@@ -123,7 +131,7 @@ class ZeRO1(AbstractTransformation):
         axis = _Axis.of(self)
 
         def evaluated(inner, stored, params):
-            full = axis.restored(stored, _shapes_of_state(inner, params))
+            full = axis.restored(stored, state.shapes)
             return axis.whole(inner.eval_params(full, axis.split(params)), params)
 
         arguments = self.inner, state.inner_state, params
@@ -144,8 +152,7 @@ class ZeRO1(AbstractTransformation):
         axis = _Axis.of(self)
 
         def call(inner, updates, stored, params, like, extra):
-            owner = updates if params is None else params
-            full = axis.restored(stored, _shapes_of_state(inner, owner))
+            full = axis.restored(stored, state.shapes)
             arguments = axis.split(updates), full, axis.split(params)
             new, full = getattr(inner, method)(*arguments, **extra)
             return axis.whole(new, like), axis.stored(full)
@@ -154,7 +161,7 @@ class ZeRO1(AbstractTransformation):
         arguments = self.inner, updates, stored, params, like, extra
         shardings = shardings_of(like), axis.shardings(stored)
         new, stored = on_automatic_axes(call, *arguments, shardings=shardings)
-        return new, ZeRO1State(stored)
+        return new, ZeRO1State(stored, state.shapes)
 
 
 class _Axis(eqx.Module):
@@ -203,16 +210,12 @@ class _Axis(eqx.Module):
     def stored(self, state: State) -> State:
         return jtu.tree_map(lambda x: self._padded(x) if _is_divided(x) else x, state)
 
-    def restored(self, stored: State, like: State) -> State:
-        cut = lambda x, y: self._cut(x, y.shape) if _is_divided(x) else x
-        try:
-            return jtu.tree_map(cut, stored, like)
-        except ValueError:
-            names = "state.inner_state", "inner.init(params)"
-            found = disagreement(names[0], stored, names[1], like)
-            raise ValueError(
-                f"ZeRO1: {found} Pass the state and the parameters of one model."
-            ) from None
+    def restored(self, stored: State, shapes: tuple[tuple[int, ...], ...]) -> State:
+        leaves, treedef = jtu.tree_flatten(stored)
+        return treedef.unflatten(
+            self._cut(x, shape) if _is_divided(x) else x
+            for x, shape in zip(leaves, shapes, strict=True)
+        )
 
     def whole(self, tree: PyTree, like: PyTree) -> PyTree:
         """Gathers the shards: every leaf is laid out as that of `like` is."""

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._checks import check_count
 from .._equations import equation
-from .._leaves import flatten_updates, map_parameters
+from .._leaves import flatten_updates, map_parameters, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import check_state
 from .._types import IntegerLike, Params, State, Updates
@@ -254,4 +254,4 @@ def _accumulated(
     promise = pipeline.push(type(owner).__name__, Leafwise(accumulate, state, shared))
     pipeline.flush()
     state = promise()
-    return state.avg_grad, {}, state
+    return restrict(state.avg_grad, means, "state.avg_grad"), {}, state

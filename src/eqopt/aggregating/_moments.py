@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._checks import check_count
 from .._equations import equation
-from .._leaves import flatten_updates
+from .._leaves import flatten_updates, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import check_state
 from .._types import IntegerLike, Params, State, Updates
@@ -149,11 +149,12 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         promise = pipeline.push(name, Leafwise(merge, state, shared, reads))
         pipeline.flush()
         state = promise()
-        aux = {
-            "sum_sq_diff_grads": state.sum_sq_diff_grads,
-            "sample_size": state.sample_size,
-        }
-        return state.mean_grads, aux, state
+        mean, sum_sq_diff = (
+            restrict(getattr(state, name), mean, f"state.{name}")
+            for name in ("mean_grads", "sum_sq_diff_grads")
+        )
+        aux = {"sum_sq_diff_grads": sum_sq_diff, "sample_size": state.sample_size}
+        return mean, aux, state
 
 
 def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updates]:

@@ -76,8 +76,7 @@ def map_params(
     if params is None:
         params = _inferred(init, state)
     abstract = eqx.filter_eval_shape(init, params)
-    treedef = jtu.tree_structure(abstract)
-    values = _values(treedef, state, abstract)
+    values, treedef = _values(state, abstract)
     places = _places(init, params, abstract)
     arrays = parameters(params)
     structure = jtu.tree_structure(arrays, is_leaf=is_none)
@@ -93,10 +92,17 @@ def map_params(
     )
 
 
-def _values(treedef: Any, state: State, abstract: PyTree) -> list:
+def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
+    """What stands at the leaves of `abstract` in `state`, and the way back."""
+    treedef = jtu.tree_structure(abstract)
     try:
-        return treedef.flatten_up_to(state)
+        return treedef.flatten_up_to(state), treedef
     except (ValueError, TypeError):
+        # Parameters that were not given are not there to be counted in a static field.
+        found, structure = jtu.tree_flatten_with_path(state)
+        expected = jtu.tree_leaves_with_path(abstract)
+        if [path for path, _ in found] == [path for path, _ in expected]:
+            return [x for _, x in found], structure
         raise ValueError(
             f"map_params: {disagreement('state', state, 'init(params)', abstract)} Pass "
             "the optimizer and the model that the state belongs to."
@@ -175,14 +181,11 @@ def _inferred(init: Callable, state: State) -> Params:
     is that of the parameters, and their largest shapes are the parameters' own, or the
     smallest, where others are stacks: if so, `init` makes of them what `state` is like.
     """
-    is_mark = lambda x: isinstance(x, _Anything)
     try:
         marked = eqx.filter_eval_shape(init, _Anything())
-        marks, treedef = jtu.tree_flatten(marked, is_leaf=is_mark)
-        pairs = zip(marks, treedef.flatten_up_to(state), strict=True)
+        trees = [*_at_marks(marked, state)]
     except Exception as error:
         raise ValueError(_UNKNOWN) from error
-    trees = [tree for mark, tree in pairs if is_mark(mark)]
     if not trees:
         return _Anything()
     alike = {}
@@ -195,6 +198,20 @@ def _inferred(init: Callable, state: State) -> Params:
         if _is_state_of(init, params, state):
             return params
     raise ValueError(_UNKNOWN)
+
+
+@no_type_check  # called once per node
+def _at_marks(marked, state):
+    """What stands in `state` at the marks; static fields may be others."""
+    if isinstance(marked, _Anything):
+        yield state
+    elif not jtu.all_leaves([marked]):
+        for (key, x), (other_key, y) in zip(
+            _children(marked), _children(state), strict=True
+        ):
+            if key != other_key:
+                raise ValueError
+            yield from _at_marks(x, y)
 
 
 _UNKNOWN = (

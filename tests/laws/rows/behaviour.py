@@ -1,12 +1,24 @@
 """Wrappers."""
 
+import functools
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 import eqopt
 
-from ..row import JOINED, around, nested, one_in_two, one_or_two, row, skip_some
+from ..row import (
+    INNER,
+    JOINED,
+    around,
+    is_matrix,
+    nested,
+    one_in_two,
+    one_or_two,
+    row,
+    skip_some,
+)
 
 
 # The laws are about one device. What several make of it is in `test_layouts.py`.
@@ -21,6 +33,11 @@ NOT_THE_MESH = dict.fromkeys(
     "it shards the state over an axis of its own, in another mesh than that of this law",
 )
 NOT_THE_MESH["test_copies"] = "a mesh holds devices, which cannot be copied"
+FLAT = {
+    **JOINED,
+    "test_init_of_the_whole": "all parameters given to `init` are one vector, so each "
+    "needs a gradient",
+}
 
 ROWS = [
     *around(eqopt.MultiSteps, every_k_schedule=2),
@@ -56,13 +73,29 @@ ROWS = [
         name="Scheduled(schedules)",
         momentum=0.8,
     ),
-    *around(eqopt.Flatten, exempt=JOINED),
+    *[
+        row(
+            lambda scale=1.5, inner=inner: eqopt.Project(
+                inner(), functools.partial(eqopt.projections.l2_ball, scale=scale)
+            ),
+            name=f"Project({name})",
+            scale=1.0,
+        )
+        for name, inner in INNER.items()
+    ],
+    row(
+        lambda: eqopt.Project(
+            eqopt.Adam(0.01), eqopt.projections.l2_sphere, mask=is_matrix
+        ),
+        name="Project(mask)",
+    ),
+    *around(eqopt.Flatten, exempt=FLAT),
     *around(eqopt.ZeRO1, mesh=ALONE, exempt=NOT_THE_MESH),
     row(
         lambda: eqopt.MultiSteps(
             eqopt.ApplyIfFinite(eqopt.Lookahead(eqopt.Flatten(nested()), 2, 0.5), 2), 2
         ),
         name="all wrappers",
-        exempt=JOINED,
+        exempt=FLAT,
     ),
 ]

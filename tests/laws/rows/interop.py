@@ -27,6 +27,7 @@ NOT_OPTAX = {
 }
 NOT_ADAM = {
     **NOT_OPTAX,
+    "test_init_of_the_whole": "where there is state, Optax takes no `None`",
     "test_float16_zero_gradients": "an epsilon of 1e-8 is zero in float16",
 }
 

@@ -49,7 +49,16 @@ ROWS = [
         ),
         name="DAdaptAdamW(schedule, mask, float32 moments)",
     ),
-    row(eqopt.DoG, learning_rate=0.5, eps=1e-3, weight_decay=0.3),
+    row(
+        eqopt.DoG,
+        exempt={
+            "test_init_of_the_whole": "the first step is as long as the norm of all "
+            "parameters that are given to `init` says"
+        },
+        learning_rate=0.5,
+        eps=1e-3,
+        weight_decay=0.3,
+    ),
     *[
         row(
             lambda first=first, kind=kind, **data: eqopt.DoG(

@@ -100,3 +100,28 @@ def test_averages_of_bools_keep_their_dtype():
         before = jax.tree.map(jnp.result_type, state)
         _, state = measure.update(params, state, params)
         assert (jax.tree.map(jnp.result_type, state) == before) is same
+
+
+def test_a_gradient_that_is_none():
+    """Here parameter and state stay; there it is an error that names no reason."""
+    params = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    grads = {**params, "b": None}
+    updates, state = last(eqopt.Adam(0.1), [grads] * 2, params)
+    assert updates["b"] is None
+    np.testing.assert_array_equal(eqopt.tree.get(state, "mu")["b"], jnp.zeros(3))
+    with pytest.raises(ValueError, match="pytree structure error"):
+        last(optax.adam(0.1), [grads] * 2, params)
+
+
+def test_projected_adam():
+    """What is a wrapper here is a line behind each step there."""
+    start, grads = jnp.array([0.05, 1.0]), jnp.array([1.0, -1.0])
+    ours = eqopt.Project(eqopt.Adam(0.1), eqopt.projections.non_negative)
+    theirs, params = optax.adam(0.1), start
+    state, their_state = ours.init(start), theirs.init(start)
+    for _ in range(2):
+        start, state = ours.step(grads, state, start)
+        updates, their_state = theirs.update(grads, their_state, params)
+        params = optax.apply_updates(params, updates)
+        params = optax.projections.projection_non_negative(params)
+    np.testing.assert_allclose(start, params, 1e-5)

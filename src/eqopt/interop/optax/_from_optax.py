@@ -58,7 +58,9 @@ class FromOptax(AbstractTransformation):
 _NOTE = (
     "This is an error of the Optax transformation in `from_optax`. Updates, parameters "
     "and optimizer state belong to one model: was the model changed after `init`, or is "
-    "this another model's state?"
+    "this another model's state? Optax does not take `None` where `init` was given a "
+    "parameter: to train some only, call `init(eqx.filter(model, is_trained))`, or put "
+    "it inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
 

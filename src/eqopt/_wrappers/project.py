@@ -1,0 +1,201 @@
+"""Parameters that are kept in a set."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+from jaxtyping import Array, Inexact, PyTree
+
+from .._apply import apply_updates
+from .._checks import required_params
+from .._equations import equation
+from .._leaves import (
+    align,
+    disagreement,
+    flatten_updates,
+    is_none,
+    is_parameter,
+    keystr,
+    mask_out,
+    parameters,
+    restrict,
+)
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractTransformation, check_state
+from .._types import Mask, Params, State, Updates
+
+
+class ProjectState(eqx.Module):
+    """`inner_state`: the inner state."""
+
+    inner_state: State
+
+
+@equation
+def towards(
+    g: Inexact[Array, "*leaf"],
+    projected: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> Inexact[Array, "*leaf"]:
+    return projected - p
+
+
+class _Bound(eqx.Module):
+    """A `functools.partial` whose arguments are data, and which has a hash."""
+
+    fn: Callable
+    args: tuple
+    names: tuple[str, ...] = eqx.field(static=True)
+    values: tuple
+
+    def __call__(self, tree: PyTree) -> PyTree:
+        named = dict(zip(self.names, self.values, strict=True))
+        return self.fn(*self.args, tree, **named)
+
+
+def _as_data(projection: Any) -> Any:
+    if type(projection) is not functools.partial:
+        return projection
+    names, values = tuple(projection.keywords), tuple(projection.keywords.values())
+    return _Bound(projection.func, projection.args, names, values)
+
+
+class Project(AbstractTransformation):
+    r"""Projects the parameters after each step of the inner optimizer.
+
+    $$\theta \leftarrow \Pi(\theta + u)$$
+
+    for the update $u$ of `inner`. With a projection onto a convex set, that is projected
+    gradient descent, or its like for other optimizers.
+
+    !!! example
+
+        ```python
+        from functools import partial
+
+        ball = partial(eqopt.projections.l2_ball, scale=10.0)
+        opt = eqopt.Project(eqopt.Adam(1e-3), ball)
+        # Another set for each group:
+        opt = eqopt.Project(opt, eqopt.projections.non_negative, mask=is_rate)
+        # Each array by itself:
+        each = lambda params: jax.tree.map(eqopt.projections.simplex, params)
+        opt = eqopt.Project(eqopt.SGD(0.1), each)
+        ```
+
+    Parameters without a gradient (`None`) stay as they are, and are not shown to the
+    projection. Those to begin with are not projected before the first step.
+
+    With `step`, the result is in the set; with `update`, the sum of parameters and
+    updates is, but for rounding. Nothing may follow this in a chain. An average goes
+    outside, `ParamEMA(Project(...))`: a convex set holds the average, too. One inside is
+    an average of what was to be projected, and is projected when it is evaluated.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `projection`: a function of a tree of parameters, with `None` at all other leaves,
+        that returns a tree of the same structure, shapes and dtypes, such as those of
+        `eqopt.projections`. The arguments of a `functools.partial` are data: a radius may
+        be a 0-d array.
+    - `mask`: which parameters are projected, as in [`eqopt.Masked`][]. Defaults to all.
+
+    **Raises:**
+
+    In `update`, a `ValueError` if `params` is `None`, and a `ValueError` or `TypeError`
+    that names the key path if `projection` returns another structure, shape or dtype.
+    """
+
+    inner: AbstractTransformation
+    projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
+    mask: Mask | None = None
+
+    def __check_init__(self):
+        if not callable(self.projection):
+            raise TypeError(
+                "Project: `projection` must be a function of a tree of parameters, such "
+                f"as `eqopt.projections.non_negative`, but is {self.projection!r}."
+            )
+
+    def init(self, params: Params) -> ProjectState:
+        return ProjectState(self.inner.init(params))
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ProjectState]:
+        check_state(self, state)
+        params = required_params("Project", params)
+        updates, inner_state = self.inner.update(
+            updates, state.inner_state, params, **extra
+        )
+        moved = apply_updates(params, updates)
+        projected = self._projected(restrict(moved, updates), params)
+        pipeline = Pipeline(restrict(updates, projected), params, {})
+        pipeline.push("Project", Leafwise(towards, reads={"projected": projected}))
+        new = eqx.combine(pipeline.flush(), updates)
+        return new, ProjectState(inner_state)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, ProjectState]:
+        check_state(self, state)
+        moved, inner_state = self.inner.step(grads, state.inner_state, params, **extra)
+        projected = self._projected(restrict(moved, grads), params)
+        return eqx.combine(projected, moved), ProjectState(inner_state)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The parameters that `inner` has to evaluate with.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. Where `inner` has others
+            than these, such as an average, they are projected.
+        """
+        check_state(self, state)
+        evaluated = self.inner.eval_params(state.inner_state, params)
+        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        pairs = zip(leaves, treedef.flatten_up_to(evaluated), strict=True)
+        others = treedef.unflatten(None if x is y else y for x, y in pairs)
+        return eqx.combine(self._projected(others, params), evaluated)
+
+    def _projected(self, tree: Params, params: Params) -> Params:
+        """The projection of the parameters in `tree` that are not masked out."""
+        part = parameters(tree)
+        if self.mask is not None:
+            part = mask_out(part, self.mask, params)
+        if not jtu.tree_leaves(part):
+            return part
+        projected = self.projection(part)
+        _check(part, projected)
+        return projected
+
+
+def _check(part: Params, projected: Any) -> None:
+    """Raises unless the projection gave a tree like the one that it was given."""
+    leaves, treedef = flatten_updates(part)
+    if jtu.tree_structure(projected, is_leaf=is_none) != treedef:
+        found = disagreement("projection(params)", projected, "params", part)
+        raise ValueError(f"Project: {found} {_LIKE}")
+    column = align(treedef, projected, "projection(params)", part)
+    for i, (x, new) in enumerate(zip(leaves, column, strict=True)):
+        if (x is None) != (new is None) or not (x is None or is_parameter(new)):
+            found, expected = f"{new!r}", "None" if x is None else "an array"
+        elif x is None or (x.shape, x.dtype) == (new.shape, new.dtype):
+            continue
+        else:
+            found, expected = (f"{y.dtype}{list(y.shape)}" for y in (new, x))
+        raise TypeError(
+            f"Project: `projection` returned {found} at `{keystr(part, i)}`, where it "
+            f"was given {expected}. {_LIKE}"
+        )
+
+
+_LIKE = (
+    "A projection returns a tree like the one that it is given, with `None` where that "
+    "has it. For a function of one array, pass `lambda params: jax.tree.map(fn, params)`."
+)

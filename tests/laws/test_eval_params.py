@@ -1,0 +1,288 @@
+"""Which parameters `eval_params` gives: of every wrapper, and of every pair of them.
+
+What is expected is computed from the parameters that training went through, by a model of
+each wrapper that knows nothing of its state: at which of its calls does the inner one
+step, and what is to be evaluated then. Where averages nest, it is the outermost one.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+import eqopt
+from eqopt import AbstractOptimizer, AbstractTransformation
+
+from .registry import concrete_transformations
+from .row import one_in_two
+from .rows.behaviour import ALONE
+from .subjects import grads_of, params_of
+
+
+STEPS = 4
+MARK = 1000.0
+MASK = {"matrix": True, "more": [False, None, True]}
+LABELS = {"matrix": "a", "more": ["b", None, "a"]}
+MASKED = [True, False, True]
+
+
+class ProbeState(eqx.Module):
+    count: Array
+
+
+class Probe(AbstractTransformation):
+    """Gradient descent that asks to be evaluated far off, depending on its steps."""
+
+    def init(self, params):
+        return ProbeState(jnp.zeros((), jnp.int32))
+
+    def update(self, updates, state, params=None, **extra):
+        return jax.tree.map(lambda g: -0.1 * g, updates), ProbeState(state.count + 1)
+
+    def eval_params(self, state, params):
+        mark = MARK * state.count.astype(jnp.float32)
+        return jax.tree.map(
+            lambda p: p + mark if eqx.is_inexact_array(p) else p, params
+        )
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of a wrapper: the parameters of one leaf before and after."""
+
+    before: np.ndarray
+    after: np.ndarray
+
+
+# Each of these gives the value of a leaf to evaluate with, from the calls of a wrapper so
+# far, the value of the leaf now, which leaf it is, and what the inner one says.
+
+
+def _forward(calls, now, leaf, inner):
+    return inner(calls, now)
+
+
+def _every_second(calls, now, leaf, inner):
+    return inner(calls[1::2], now)
+
+
+def _odd(calls, now, leaf, inner):
+    return inner(calls[::2], now)
+
+
+def _on(leaves):
+    return lambda calls, now, leaf, inner: inner(calls, now) if leaves[leaf] else now
+
+
+def halved(params):
+    """No projection, but one can see that it has been there."""
+    return jax.tree.map(lambda p: p / 2, params)
+
+
+def _project(calls, now, leaf, inner):
+    # What is inside has seen the parameters before they were halved.
+    evaluated = inner([Call(call.before, 2 * call.after) for call in calls], now)
+    return now if evaluated is now else evaluated / 2
+
+
+def _sam(calls, now, leaf, inner):
+    pairs = zip(calls[::2], calls[1::2], strict=False)
+    descents = [Call(first.before, second.after) for first, second in pairs]
+    return inner(descents, calls[-1].before if len(calls) % 2 else now)
+
+
+def _lookahead(calls, now, leaf, inner):
+    synced = calls[1::2]
+    return synced[-1].after if synced else START[leaf]
+
+
+def _ema(calls, now, leaf, inner):
+    if not calls:
+        return inner(calls, now)
+    weights = [0.5 ** (len(calls) - i) for i in range(len(calls))]
+    total = sum(w * call.after for w, call in zip(weights, calls, strict=True))
+    return total / sum(weights)
+
+
+def _swa(calls, now, leaf, inner):
+    late = [call.after for call in calls[1:]]
+    return np.mean(late, axis=0) if late else inner(calls, now)
+
+
+def _schedule_free(calls, now, leaf, inner, b1=0.75):
+    """Solves for $z$ from each change of the parameters."""
+    z = START[leaf]
+    for t, call in enumerate(calls, start=1):
+        x = z + (call.before - z) / b1
+        z = (call.after - b1 * (1 - 1 / t) * x) / (b1 / t + 1 - b1)
+    return z + (now - z) / b1
+
+
+START = [np.asarray(x, np.float64) for x in jax.tree.leaves(params_of())]
+WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
+    "ApplyIfFinite": (lambda opt: eqopt.ApplyIfFinite(opt, 9), _forward),
+    "Chain": (lambda opt: eqopt.Chain(eqopt.Scale(0.5), opt), _forward),
+    "ConditionallyMask": (lambda opt: eqopt.ConditionallyMask(opt, one_in_two), _odd),
+    "ConditionallyTransform": (
+        lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
+        _odd,
+    ),
+    "DynamicLossScale": (lambda opt: eqopt.DynamicLossScale(opt, 2.0), _forward),
+    "Flatten": (eqopt.Flatten, _forward),
+    "Lookahead": (lambda opt: eqopt.Lookahead(opt, 2, 0.5), _lookahead),
+    "Masked": (lambda opt: eqopt.Masked(opt, MASK), _on(MASKED)),
+    "Mechanic": (lambda opt: eqopt.Mechanic(opt, s_init=0.5), _forward),
+    "MultiSteps": (lambda opt: eqopt.MultiSteps(opt, 2), _every_second),
+    "NamedChain": (
+        lambda opt: eqopt.NamedChain(scale=eqopt.Scale(0.5), opt=opt),
+        _forward,
+    ),
+    "ParamEMA": (lambda opt: eqopt.ParamEMA(opt, 0.5), _ema),
+    "Partition": (
+        lambda opt: eqopt.Partition({"a": opt, "b": eqopt.SGD(0.1)}, LABELS),
+        _on(MASKED),
+    ),
+    "Process": (
+        lambda opt: eqopt.aggregating.Process(eqopt.Identity(), eqopt.Identity(), opt),
+        _forward,
+    ),
+    "Project": (lambda opt: eqopt.Project(opt, halved), _project),
+    "SAM": (eqopt.SAM, _sam),
+    "SWA": (lambda opt: eqopt.SWA(opt, 2), _swa),
+    "ScheduleFree": (
+        lambda opt: eqopt.ScheduleFree(opt, 0.1, b1=0.75),
+        _schedule_free,
+    ),
+    "Scheduled": (eqopt.Scheduled, _forward),
+    "SelectiveTransform": (
+        lambda opt: eqopt.SelectiveTransform(opt, freeze_mask=MASK),
+        _on([not x for x in MASKED]),
+    ),
+    "SkipStep": (lambda opt: eqopt.SkipStep(opt, eqopt.SigmaRule()), _forward),
+    "SplitRealAndImaginary": (eqopt.SplitRealAndImaginary, _forward),
+    "ZeRO1": (lambda opt: eqopt.ZeRO1(opt, mesh=ALONE), _forward),
+}
+# One vector has no leaves to be told apart.
+BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
+# The documentation of the first says that the second does not belong inside.
+MISPLACED = {
+    (outer, inner)
+    for outer in ("Mechanic", "ScheduleFree")
+    for inner in ("Lookahead", "SAM", "ScheduleFree")
+} - {("ScheduleFree", "Lookahead"), ("ScheduleFree", "ScheduleFree")}
+# What these hold makes no parameters, or sees none.
+NOT_EVALUATED = {
+    "ScaleByGaLore": "it shows its inner transformation no parameters",
+    "ScaleBySophia": "its inner transformation estimates a Hessian",
+}
+
+
+def expected(names, calls, now, leaf):
+    """The parameters of a leaf to evaluate with; the probe is innermost."""
+    if not names:
+        return now + MARK * len(calls)
+    inner = lambda calls, now: expected(names[1:], calls, now, leaf)
+    return WRAPPERS[names[0]][1](calls, now, leaf, inner)
+
+
+def check(names):
+    opt = Probe()
+    for name in reversed(names):
+        opt = WRAPPERS[name][0](opt)
+    params = params_of()
+    calls = [[] for _ in START]
+    with jax.disable_jit():
+        state = opt.init(params)
+        for i in range(STEPS + 1):
+            evaluated = opt.eval_params(state, params)
+            assert jax.tree.structure(evaluated) == jax.tree.structure(params)
+            leaves = zip(
+                jax.tree.leaves(evaluated), jax.tree.leaves(params), strict=True
+            )
+            for leaf, (found, now) in enumerate(leaves):
+                want = expected(names, calls[leaf], np.asarray(now, np.float64), leaf)
+                np.testing.assert_allclose(found, want, 2e-5, 2e-5, err_msg=f"step {i}")
+            old = params
+            params, state = opt.step(grads_of(params, i), state, old)
+            for leaf, values in enumerate(
+                zip(jax.tree.leaves(old), jax.tree.leaves(params), strict=True)
+            ):
+                calls[leaf].append(Call(*(np.asarray(x, np.float64) for x in values)))
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_each_wrapper_gives_the_right_parameters(name):
+    check([name])
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        pytest.param(*pair, marks=() if "ParamEMA" in pair else pytest.mark.slow)
+        for pair in itertools.product(WRAPPERS, WRAPPERS)
+        if pair not in MISPLACED and not (pair[0] == "Flatten" and pair[1] in BY_LEAF)
+    ],
+)
+def test_each_pair_gives_the_right_parameters(outer, inner):
+    check([outer, inner])
+
+
+@pytest.mark.parametrize("average", ["ParamEMA", "SWA"])
+@pytest.mark.parametrize("call", ["update", "step"])
+def test_an_average_sees_what_follows_in_the_chain(average, call):
+    """Not its own updates alone, but where the parameters are after the whole step."""
+    wrap, expect = WRAPPERS[average]
+    opt = eqopt.Chain(wrap(Probe()), eqopt.Trace(0.5), eqopt.Stateless(_halved))
+    params, calls = params_of(), []
+    state = opt.init(params)
+    for i in range(3):
+        old, grads = params, grads_of(params, i)
+        if call == "step":
+            params, state = opt.step(grads, state, old)
+        else:
+            updates, state = opt.update(grads, state, old)
+            params = eqopt.apply_updates(old, updates)
+        calls.append(Call(np.asarray(old["matrix"]), np.asarray(params["matrix"])))
+    found = opt.eval_params(state, params)["matrix"]
+    np.testing.assert_allclose(found, expect(calls, calls[-1].after, 0, None), 1e-5)
+
+
+def _halved(updates, params):
+    return jax.tree.map(lambda g: g / 2, updates)
+
+
+def test_a_fallback_is_evaluated():
+    params, opt = params_of(), eqopt.Muon(0.1, fallback=eqopt.ParamEMA(Probe(), 0.5))
+    step, state = eqx.filter_jit(opt.step), opt.init(params)
+    seen = []
+    for i in range(2):
+        params, state = step(grads_of(params, i), state, params)
+        seen.append(params["more"][0])
+    evaluated = opt.eval_params(state, params)
+    np.testing.assert_array_equal(evaluated["matrix"], params["matrix"])
+    np.testing.assert_allclose(
+        evaluated["more"][0], (seen[0] + 2 * seen[1]) / 3, 1e-5, 1e-6
+    )
+
+
+def holds_transformations(cls):
+    return any("Transformation" in str(field.type) for field in dataclasses.fields(cls))
+
+
+def test_whoever_holds_a_transformation_asks_it():
+    """A new wrapper cannot forget: it says what is evaluated, and is in the table."""
+    holders = {
+        cls
+        for cls in concrete_transformations()
+        if holds_transformations(cls) and not issubclass(cls, AbstractOptimizer)
+    }
+    for cls in holders:
+        if cls.__name__ not in NOT_EVALUATED:
+            assert cls.eval_params is not AbstractTransformation.eval_params, cls
+    assert {cls.__name__ for cls in holders} - {*NOT_EVALUATED} == {*WRAPPERS}

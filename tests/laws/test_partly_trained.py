@@ -1,0 +1,166 @@
+"""Models of which a part is trained: gradients have `None` at all other parameters.
+
+Whether `init` was given that part or the whole model, the whole model goes into `step`,
+`update` and `eval_params`, and comes out as if the part had been trained alone.
+"""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+import eqopt
+from eqopt.interop.optax import from_optax
+
+from .registry import REGISTRY, TELLING
+from .row import Evaluated
+from .subjects import assert_equal, grads_of, params_of
+
+
+STEPS = 2
+TREE = {"matrix": True, "more": [True, None, {"scalar": False}]}
+
+
+def law(test):
+    params = [
+        pytest.param(
+            row, id=row.name, marks=() if row.name in TELLING else pytest.mark.slow
+        )
+        for row in REGISTRY
+        if test.__name__ not in row.exempt
+    ]
+    return pytest.mark.parametrize("row", params)(test)
+
+
+def model_of(row):
+    """Twice the same, of which one is trained, and what is no parameter."""
+    # The made-up loss of some rows is a norm of all parameters.
+    factor = 0.0 if isinstance(row(), Evaluated) else 1.0
+    frozen = jax.tree.map(lambda p: factor * p, params_of(seed=1))
+    # Not every shape of them: each takes time.
+    return {
+        "trained": eqx.filter(params_of(), TREE),
+        "frozen": eqx.filter(frozen, TREE),
+        "count": jnp.arange(3),
+        "activation": jnp.tanh,
+    }
+
+
+def part_of(model):
+    return {**jax.tree.map(lambda _: None, model), "trained": model["trained"]}
+
+
+def run(opt, state, model):
+    """What comes out of some steps: parameters, those to evaluate with, and the state."""
+    for i in range(STEPS):
+        model, state = opt.step(grads_of(part_of(model), i), state, model)
+    return model, opt.eval_params(state, model), state
+
+
+@functools.cache
+def alone(name):
+    """What comes of the part by itself."""
+    (row,) = (row for row in REGISTRY if row.name == name)
+    opt, part = row(), part_of(model_of(row))
+    return run(opt, opt.init(part), part)
+
+
+@law
+def test_init_of_the_part(row):
+    """And the whole model ever after."""
+    opt, model = row(), model_of(row)
+    whole = run(opt, opt.init(part_of(model)), model)
+    check(row, whole, model)
+    assert_equal(whole[2], alone(row.name)[2])
+
+
+@law
+def test_init_of_the_whole(row):
+    """Where there is no gradient, neither the parameter moves nor its state."""
+    opt, model = row(), model_of(row)
+    state = opt.init(model)
+    whole = run(opt, state, model)
+    check(row, whole, model)
+    first, last, lone = map(by_path, (state, whole[2], alone(row.name)[2]))
+    for path, x in last.items():
+        np.testing.assert_array_equal(x, lone.get(path, first[path]), err_msg=path)
+
+
+def check(row, whole, model):
+    for lone, new in zip(alone(row.name)[:2], whole[:2], strict=True):
+        assert_equal(new["trained"], lone["trained"])
+        assert_equal({**new, "trained": None}, {**model, "trained": None})
+
+
+def by_path(tree):
+    leaves = jtu.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
+    return {jtu.keystr(path): x for path, x in leaves}
+
+
+MODEL = {"w": jnp.ones(2), "b": jnp.ones(3)}
+IS_TRAINED = {"w": True, "b": False}
+FROZEN = {"w": False, "b": True}
+
+
+def leaves_the_bias(opt, state, grads=MODEL):
+    model, _ = opt.step(grads, state, MODEL)
+    assert (model["w"] < 1).all()
+    assert_equal(model["b"], MODEL["b"])
+
+
+def test_advice_for_a_gradient_without_state():
+    opt = eqopt.Adam(0.1)
+    state = opt.init(eqx.filter(MODEL, IS_TRAINED))
+    with pytest.raises(ValueError, match=r"at `\['b'\]`, which has no optimizer state"):
+        opt.step(MODEL, state, MODEL)
+    grads = eqx.filter(MODEL, IS_TRAINED)
+    leaves_the_bias(opt, state, grads)
+    leaves_the_bias(opt, opt.init(MODEL), grads)
+    opt.step(MODEL, opt.init(MODEL), MODEL)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [eqopt.Flatten(eqopt.Adam(0.1)), from_optax(optax.adam(0.1))],
+    ids=["Flatten", "from_optax"],
+)
+def test_advice_for_what_needs_all_gradients(opt):
+    grads = eqx.filter(MODEL, IS_TRAINED)
+    with pytest.raises(ValueError) as caught:
+        opt.step(grads, opt.init(MODEL), MODEL)
+    message = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    for advice in (
+        "`init(eqx.filter(model, is_trained))`",
+        "inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
+    ):
+        assert advice in message
+    leaves_the_bias(opt, opt.init(eqx.filter(MODEL, IS_TRAINED)), grads)
+    selective = eqopt.SelectiveTransform(opt, freeze_mask=FROZEN)
+    leaves_the_bias(selective, selective.init(MODEL))
+    leaves_the_bias(selective, selective.init(MODEL), grads)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.ParamEMA(eqopt.SGD(0.1)),
+        eqopt.SWA(eqopt.SGD(0.1), 1),
+        eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
+        eqopt.ScheduleFreeSGD(0.1),
+        eqopt.Flatten(eqopt.ParamEMA(eqopt.SGD(0.1))),
+    ],
+    ids=lambda opt: repr(opt).partition("(")[0],
+)
+@pytest.mark.parametrize(
+    "other", [{"w": jnp.ones(4), "b": jnp.ones(3)}, {"w": jnp.ones(2)}]
+)
+def test_no_updates_in_what_has_none(opt, other):
+    with pytest.raises(ValueError) as caught:
+        opt.eval_params(opt.init(MODEL), other)
+    assert "`params`" in str(caught.value)
+    assert "pdates" not in str(caught.value)

@@ -1,0 +1,244 @@
+"""Parameters that are kept in a set."""
+
+import functools
+import operator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import eqopt
+from eqopt import projections
+
+
+BALL = functools.partial(projections.l2_ball, scale=0.5)
+
+
+def params_of():
+    matrix, vector, scalar = (
+        jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 2), (3,), ()])
+    )
+    return {"matrix": matrix, "more": [vector, None, {"scalar": scalar}]}
+
+
+def grads_of(params, step):
+    arrays = eqx.filter(params, eqx.is_inexact_array)
+    return jax.tree.map(lambda p: jnp.cos(3.0 * p + step), arrays)
+
+
+def assert_close(left, right, rtol=3e-5, atol=3e-6):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(a, b, rtol, atol)
+
+
+def assert_equal(left, right):
+    assert bool(eqx.tree_equal(left, right)), f"{left} differs from {right}"
+
+
+def trained(opt, params, steps=3):
+    state = opt.init(params)
+    for i in range(steps):
+        params, state = opt.step(grads_of(params, i), state, params)
+    return params
+
+
+def test_it_is_projected_gradient_descent():
+    """Onto the ball, where the nearest point to a target outside of it is known."""
+    target = jnp.array([3.0, -4.0])
+    opt = eqopt.Project(eqopt.SGD(0.1), BALL)
+    params = jnp.zeros(2)
+    state = opt.init(params)
+    for _ in range(50):
+        params, state = opt.step(params - target, state, params)
+    np.testing.assert_allclose(params, [0.3, -0.4], 1e-5)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_it_is_what_optax_does_by_hand():
+    params, tx = params_of(), optax.adam(0.1)
+    ours = trained(eqopt.Project(eqopt.Adam(0.1), BALL), params)
+    theirs, state = params, tx.init(params)
+    for i in range(3):
+        updates, state = tx.update(grads_of(theirs, i), state)
+        theirs = optax.projections.projection_l2_ball(
+            optax.apply_updates(theirs, updates), 0.5
+        )
+    assert_close(ours, theirs)
+
+
+def test_it_agrees_with_keep_params_nonnegative():
+    params = jax.tree.map(jnp.abs, params_of())
+    chain = eqopt.Chain(eqopt.Adam(0.3), eqopt.KeepParamsNonnegative())
+    project = eqopt.Project(eqopt.Adam(0.3), projections.non_negative)
+    expected = trained(chain, params)
+    assert_close(trained(project, params), expected, 1e-6, 1e-7)
+    assert any((x == 0).any() for x in jax.tree.leaves(expected))
+
+
+@pytest.mark.parametrize("call", ["update", "step"])
+def test_a_group_is_projected(call):
+    """Nothing else is shown to the projection; update and step are one thing."""
+    seen = []
+
+    def projection(params):
+        seen.append(params)
+        return jax.tree.map(jnp.zeros_like, params)
+
+    params = params_of()
+    mask = {"matrix": False, "more": [True, None, {"scalar": False}]}
+    opt = eqopt.Project(eqopt.SGD(0.1), projection, mask)
+    grads, state = grads_of(params, 0), opt.init(params)
+    if call == "step":
+        new, _ = opt.step(grads, state, params)
+    else:
+        updates, _ = opt.update(grads, state, params)
+        new = eqopt.apply_updates(params, updates)
+    expected = trained(eqopt.SGD(0.1), params, 1)
+    expected["more"][0] = jnp.zeros(3)
+    assert_close(new, expected)
+    assert (new["more"][0] == 0).all()
+    (shown,) = seen
+    assert jax.tree.leaves(shown)[0].shape == (3,)
+    assert len(jax.tree.leaves(shown)) == 1
+
+
+def test_another_set_for_each_group():
+    params = params_of()
+    is_matrix = eqopt.groups.where(operator.itemgetter("matrix"))
+    opt = eqopt.Project(eqopt.SGD(0.1), projections.non_negative, mask=is_matrix)
+    ball = functools.partial(projections.l2_ball, scale=0.25)
+    others = lambda params: jax.tree.map(lambda p: p.ndim < 2, params)
+    new = trained(eqopt.Project(opt, ball, mask=others), params, 1)
+    assert (new["matrix"] >= 0).all()
+    np.testing.assert_allclose(eqopt.tree.norm(new["more"]), 0.25, 1e-6)
+
+
+def test_whole_models_and_what_has_no_gradient():
+    model = eqx.nn.MLP(3, 2, 4, 1, key=jr.key(0))
+    opt = eqopt.Project(eqopt.SGD(0.1), BALL)
+    bias = lambda m: m.layers[0].bias
+    grads = eqx.tree_at(bias, grads_of(model, 0), None)
+    new, _ = opt.step(grads, opt.init(model), model)
+    assert jax.tree.structure(new) == jax.tree.structure(model)
+    assert_equal(bias(new), bias(model))
+    rest = eqx.tree_at(bias, new, None)
+    np.testing.assert_allclose(eqopt.tree.norm(rest), 0.5, 1e-6)
+
+
+def test_nothing_to_project():
+    def never(params):
+        raise AssertionError
+
+    params = params_of()
+    opt = eqopt.Project(eqopt.SGD(0.1), never, mask=False)
+    assert_equal(trained(opt, params), trained(eqopt.SGD(0.1), params))
+
+
+def test_the_radius_is_data():
+    params = params_of()
+
+    @eqx.filter_jit
+    @eqx.debug.assert_max_traces(max_traces=1)
+    def norm_after(radius):
+        ball = functools.partial(projections.l2_ball, scale=radius)
+        return eqopt.tree.norm(trained(eqopt.Project(eqopt.SGD(0.1), ball), params, 1))
+
+    for radius in (0.5, 0.25):
+        np.testing.assert_allclose(norm_after(jnp.float32(radius)), radius, 1e-6)
+    slope = jax.grad(lambda radius: norm_after(radius))
+    np.testing.assert_allclose(slope(jnp.float32(0.5)), 1, 1e-5)
+
+    @eqx.filter_jit
+    @eqx.debug.assert_max_traces(max_traces=1)
+    def step(opt, grads, state, params):
+        return opt.step(grads, state, params)
+
+    for radius in (0.5, 0.25):
+        ball = functools.partial(projections.l2_ball, scale=jnp.float32(radius))
+        opt = eqopt.Project(eqopt.SGD(0.1), ball)
+        new, _ = step(opt, grads_of(params, 0), opt.init(params), params)
+        np.testing.assert_allclose(eqopt.tree.norm(new), radius, 1e-6)
+
+
+def test_an_average_inside_is_projected_when_it_is_evaluated():
+    params = params_of()
+    outside = eqopt.ParamEMA(eqopt.Project(eqopt.SGD(0.1), BALL), 0.5)
+    inside = eqopt.Project(eqopt.ParamEMA(eqopt.SGD(0.1), 0.5), BALL)
+    for opt in (outside, inside):
+        state, new = opt.init(params), params
+        for i in range(3):
+            new, state = opt.step(grads_of(params, i), state, new)
+        assert eqopt.tree.norm(opt.eval_params(state, new)) <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("projection", "most"), [(projections.non_negative, 0.001), (BALL, 0.251)]
+)
+def test_no_copy_of_the_parameters(projection, most):
+    """But of one leaf, where XLA computes the sum once more, for the norm of them all."""
+    params = {str(i): jnp.ones((256, 256)) for i in range(4)}
+    opt = eqopt.Project(eqopt.SGD(0.1), projection)
+    step = jax.jit(
+        lambda grads, params: opt.step(grads, opt.init(params), params)[0],
+        donate_argnums=1,
+    )
+    compiled = step.lower(params, params).compile()
+    size = sum(x.nbytes for x in params.values())
+    assert compiled.memory_analysis().temp_size_in_bytes <= most * size
+
+
+@pytest.mark.parametrize(
+    ("projection", "error", "messages"),
+    [
+        (
+            lambda params: {"w": params["w"]},
+            ValueError,
+            ["`projection(params)` has another tree", "`params` has a leaf at `['b']`"],
+        ),
+        (
+            lambda params: jax.tree.map(lambda p: p[:1], params),
+            TypeError,
+            ["`projection` returned float32[1] at `['b']`", "given float32[3]"],
+        ),
+        (
+            lambda params: jax.tree.map(lambda p: p.astype(jnp.bfloat16), params),
+            TypeError,
+            ["returned bfloat16[3] at `['b']`", "given float32[3]"],
+        ),
+        (
+            lambda params: {**params, "b": None},
+            TypeError,
+            ["returned None at `['b']`", "given an array"],
+        ),
+        (
+            lambda params: {**params, "b": 1.0},
+            TypeError,
+            ["returned 1.0 at `['b']`", "given an array"],
+        ),
+        (
+            lambda params: params["b"],
+            ValueError,
+            ["another tree structure", "lambda params: jax.tree.map(fn, params)"],
+        ),
+    ],
+)
+def test_errors_of_what_is_no_projection(projection, error, messages):
+    params = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    opt = eqopt.Project(eqopt.SGD(0.1), projection)
+    with pytest.raises(error) as caught:
+        opt.step(params, opt.init(params), params)
+    for message in ("Project: ", *messages):
+        assert message in str(caught.value)
+
+
+def test_other_errors():
+    with pytest.raises(TypeError, match="`projection` must be a function of a tree"):
+        eqopt.Project(eqopt.SGD(0.1), None)  # pyright: ignore
+    opt = eqopt.Project(eqopt.SGD(0.1), BALL)
+    with pytest.raises(ValueError, match="Project needs the parameters"):
+        opt.update(jnp.ones(2), opt.init(jnp.ones(2)))
