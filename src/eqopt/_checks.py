@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._annotations import Kind, kinds
-from ._owners import name_of
+from ._annotations import Kind, kinds, returned_type
+from ._owners import name_of, recipe
 
 
 def check_range(
@@ -213,6 +213,27 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
         return callable(value) and not isinstance(value, type)
     # By a mark, because the room of schedules is on a floor above this one.
     return kind == "unknown" and getattr(type(value), "is_schedule", False)
+
+
+def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
+    """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
+
+    Likewise if it could not say because a schedule has not been evaluated. `expected` is
+    for an `init` whose hyperparameters decide on the type.
+    """
+    check_no_schedule(transformation)
+    expected = expected or returned_type(type(transformation).init)
+    if not isinstance(state, expected):
+        own_name = type(transformation).__name__
+        found, own = type(state).__qualname__, expected.__qualname__
+        if found == own:
+            found = f"{type(state).__module__}.{found}"
+        message = (
+            f"{name_of(transformation)} was given a state of type {found}, but its own "
+            f"is of type {own}. Is it the state of another optimizer? Pass what `init` "
+            f"or `update` of this {recipe() or own_name} returned."
+        )
+        raise TypeError(message.replace("of type NoneType", "None"))
 
 
 def required_params(owner: str, params: Any) -> Any:

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ._annotations import kinds, returned_type
+from ._annotations import kinds
 from ._apply import apply_updates
-from ._checks import check_dtypes, check_no_schedule
+from ._checks import check_dtypes, check_no_schedule, check_state
 from ._construction import Module
 from ._leaves import check_parameters, resolve_mask
-from ._owners import name_error, name_of, parts_of, recipe
+from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline
 from ._types import Params, State, Updates
 
@@ -301,28 +301,3 @@ class AbstractOptimizer(AbstractFused):
         check_no_schedule(self)
         with parts_of(self):
             return self.chain._finish(pipeline, state)
-
-
-def check_state(
-    transformation: AbstractTransformation,
-    state: State,
-    expected: type | None = None,
-) -> None:
-    """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
-
-    Likewise if it could not say because a schedule has not been evaluated. `expected` is
-    for an `init` whose hyperparameters decide on the type.
-    """
-    check_no_schedule(transformation)
-    expected = expected or returned_type(type(transformation).init)
-    if not isinstance(state, expected):
-        own_name = type(transformation).__name__
-        found, own = type(state).__qualname__, expected.__qualname__
-        if found == own:
-            found = f"{type(state).__module__}.{found}"
-        message = (
-            f"{name_of(transformation)} was given a state of type {found}, but its own "
-            f"is of type {own}. Is it the state of another optimizer? Pass what `init` "
-            f"or `update` of this {recipe() or own_name} returned."
-        )
-        raise TypeError(message.replace("of type NoneType", "None"))

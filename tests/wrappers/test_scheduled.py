@@ -52,10 +52,11 @@ def test_agrees_with_optax():
     theirs = optax.inject_hyperparams(recipe)(cap[1], ramp[1], falling, ramp[1])
     p, q = PARAMS, PARAMS
     state, their_state = opt.init(p), theirs.init(q)
+    step, update = eqx.filter_jit(opt.step), jax.jit(theirs.update)
     for i in range(8):
-        p, state = opt.step(grads_at(p, i), state, p)
+        p, state = step(grads_at(p, i), state, p)
         with jax.numpy_dtype_promotion("standard"):
-            updates, their_state = theirs.update(grads_at(q, i), their_state, q)
+            updates, their_state = update(grads_at(q, i), their_state, q)
         q = optax.apply_updates(q, updates)
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), p, q)
         recorded = state.hyperparams[".transformations[1].b1"]

@@ -7,15 +7,11 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._apply import apply_updates
+from .._checks import check_state
 from .._fields import static_choice
 from .._leaves import mask_out, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import (
-    AbstractFused,
-    AbstractLeafwise,
-    AbstractTransformation,
-    check_state,
-)
+from .._transformation import AbstractFused, AbstractLeafwise, AbstractTransformation
 from .._types import Mask, Params, State
 
 

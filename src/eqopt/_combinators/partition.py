@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._checks import check_state
 from .._fields import static_choice
 from .._leaves import (
     is_label,
@@ -23,7 +24,7 @@ from .._leaves import (
     resolve,
     select,
 )
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Mask, Params, State, Updates
 from .chain import checked_parts
 from .masked import extra_of_part

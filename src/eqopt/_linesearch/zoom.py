@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_count, check_range
+from .._checks import check_count, check_range, check_state
 from .._control import filter_cond
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, check_state
+from .._transformation import AbstractFused
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from .interval import Criteria, Search, search

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, Int
 
-from .._checks import check_count, check_scalar
+from .._checks import check_count, check_scalar, check_state
 from .._combinators.chain import Chain
 from .._control import filter_cond
 from .._dimension_numbers import (
@@ -22,7 +22,7 @@ from .._dimension_numbers import (
 from .._explicit import on_automatic_axes, shardings_of
 from .._fields import static_choice
 from .._leaves import align, flatten_updates, is_none, keystr, parameters
-from .._transformation import AbstractOptimizer, AbstractTransformation, check_state
+from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import (

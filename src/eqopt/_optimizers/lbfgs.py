@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
-from .._checks import check_count, required_params
+from .._checks import check_count, check_state, required_params
 from .._combinators.chain import Chain
 from .._equations import compute_dtype, widen
 from .._fields import static_choice
 from .._leaves import align, flatten_updates, keystr, map_parameters, parameters
 from .._linesearch.zoom import ScaleByZoomLinesearch
 from .._reductions import inner
-from .._transformation import AbstractOptimizer, AbstractTransformation, check_state
+from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import Scale, ScaleByLearningRate
 from .._types import Params, ScalarOrSchedule, State, Updates
 from ..numerics import safe_increment

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import required_params
+from .._checks import check_state, required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, check_state
+from .._transformation import AbstractFused
 from .._transforms.scale import at
 from .._transforms.weight_decay import decay_weights, is_off
 from .._types import Params, State, Updates

@@ -6,14 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
+from .._checks import check_range, check_state
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
 from .._leaves import map_parameters
 from .._owners import parts_of
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractOptimizer, check_state
+from .._transformation import AbstractFused, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace, TraceState
 from .._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState

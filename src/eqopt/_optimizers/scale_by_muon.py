@@ -9,14 +9,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_count, check_range
+from .._checks import check_count, check_range, check_state
 from .._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
 from .._equations import equation
 from .._explicit import on_automatic_axes, shardings_of
 from .._fields import static_choice
 from .._leaves import flatten_updates, is_none
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import bias_correction, common_dtype, safe_increment
 from ..tree import zeros_like

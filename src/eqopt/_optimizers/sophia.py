@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 
-from .._checks import check_count, check_range
+from .._checks import check_count, check_range, check_state
 from .._combinators.chain import Chain
 from .._control import filter_cond
 from .._equations import after, equation
@@ -16,12 +16,7 @@ from .._fields import static_choice
 from .._leaves import is_none, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import sum_over_leaves
-from .._transformation import (
-    AbstractFused,
-    AbstractOptimizer,
-    AbstractTransformation,
-    check_state,
-)
+from .._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from .._transforms.clip import clip
 from .._transforms.hutchinson import HutchinsonDiagHessian
 from .._transforms.scale import ScaleByLearningRate

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
+from .._checks import check_state
 from .._construction import Module
 from .._leaves import parameters
 from .._owners import name_error
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype
 from .average import EMA, EMAState

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PRNGKeyArray, UInt32
 
-from .._checks import check_range
+from .._checks import check_range, check_state
 from .._leaves import align, flatten_updates, keystr
 from .._random import key_data, next_key, split_like
 from .._threefry import normal
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Key, Params, State, Updates
 from ..numerics import as_float, common_dtype
 from .per_example import batch_size, factors_of, weighted_sum

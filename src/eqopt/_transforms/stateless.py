@@ -6,10 +6,11 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Inexact, PyTree
 
+from .._checks import check_state
 from .._equations import equation
 from .._leaves import align, disagreement, flatten_updates, map_parameters
 from .._pipeline import Leafwise
-from .._transformation import AbstractStateless, AbstractTransformation, check_state
+from .._transformation import AbstractStateless, AbstractTransformation
 from .._types import Params, State, Updates
 
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_count
+from .._checks import check_count, check_state
 from .._control import filter_cond
 from .._leaves import flatten_updates
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._apply import apply_updates
+from .._checks import check_state
 from .._control import filter_cond
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like

@@ -8,6 +8,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
+from .._checks import check_state
 from .._combinators.chain import Chain, NamedChain
 from .._explicit import sharded_like, unsharded
 from .._leaves import (
@@ -19,11 +20,7 @@ from .._leaves import (
     parameters,
     restrict,
 )
-from .._transformation import (
-    AbstractOptimizer,
-    AbstractTransformation,
-    check_state,
-)
+from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
 

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from .._apply import apply_updates, incremental_update
-from .._checks import check_count, check_range, required_params
+from .._checks import check_count, check_range, check_state, required_params
 from .._construction import Module
 from .._control import filter_cond
 from .._equations import equation
 from .._leaves import parameters, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from ..tree._like import copy

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._checks import check_count, check_range
+from .._checks import check_count, check_range, check_state
 from .._control import filter_cond
 from .._equations import equation
 from .._leaves import map_parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..numerics import common_dtype, safe_increment
 from ..tree import zeros_like

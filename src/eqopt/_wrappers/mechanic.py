@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from .._checks import check_count, check_range, required_params
+from .._checks import check_count, check_range, check_state, required_params
 from .._equations import compute_dtype, equation
 from .._fields import static_choice
 from .._leaves import map_parameters, parameters
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import dot, sum_over_leaves
-from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import abs_sq, common_dtype, safe_sqrt
 from ..tree._like import zeros_like_leaf

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 
-from .._checks import check_count
+from .._checks import check_count, check_state
 from .._control import filter_cond
 from .._equations import equation
 from .._leaves import restrict
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._transforms.scale import at
 from .._types import IntegerLike, Params, Schedule, State, Updates
 from ..numerics import safe_increment

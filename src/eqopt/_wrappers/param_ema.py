@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._checks import check_range, required_params
+from .._checks import check_range, check_state, required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transformation import AbstractFused, AbstractTransformation
 from .._transforms.scale import at
 from .._types import Params, ScalarOrSchedule, State
 from ..numerics import safe_increment

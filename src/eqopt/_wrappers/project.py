@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Inexact, PyTree
 
 from .._apply import apply_updates
-from .._checks import required_params
+from .._checks import check_state, required_params
 from .._equations import equation
 from .._leaves import (
     align,
@@ -23,7 +23,7 @@ from .._leaves import (
     restrict,
 )
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Mask, Params, State, Updates
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Inexact, Int
 
-from .._checks import check_count, required, required_params
+from .._checks import check_count, check_state, required, required_params
 from .._combinators.chain import Chain
 from .._control import filter_cond
 from .._equations import equation
 from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._types import IntegerLike, Params, State, Updates

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_range, check_scalar, check_state
 from .._equations import compute_dtype, equation
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transformation import AbstractFused, AbstractTransformation
 from .._transforms.scale import at
 from .._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ..numerics import safe_increment

@@ -9,14 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_returned, hyperparameters, waiting
+from .._checks import check_returned, check_state, hyperparameters, waiting
 from .._pipeline import Pipeline
-from .._transformation import (
-    AbstractFused,
-    AbstractOptimizer,
-    AbstractTransformation,
-    check_state,
-)
+from .._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import recorded
 from .._types import Params, State
 from ..numerics import safe_increment

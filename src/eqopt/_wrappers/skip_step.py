@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_no_schedule, check_range, required_value
+from .._checks import check_no_schedule, check_range, check_state, required_value
 from .._construction import Module
 from .._control import filter_cond
 from .._leaves import parameters
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype, safe_increment
 from ..tree import norm, zeros_like

@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from .._checks import check_count, required_params
+from .._checks import check_count, check_state, required_params
 from .._control import filter_cond
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Pipeline
-from .._transformation import AbstractFused, AbstractTransformation, check_state
+from .._transformation import AbstractFused, AbstractTransformation
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import safe_increment
 from ..tree._like import copy

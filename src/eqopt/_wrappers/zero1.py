@@ -13,9 +13,10 @@ from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
+from .._checks import check_state
 from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import is_parameter
-from .._transformation import AbstractTransformation, check_state
+from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
 
 

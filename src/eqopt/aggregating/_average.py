@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._checks import check_count
+from .._checks import check_count, check_state
 from .._equations import equation
 from .._leaves import flatten_updates, map_parameters, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import check_state
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import common_dtype
 from ..tree._like import full_like_leaf

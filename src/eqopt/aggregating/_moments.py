@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._checks import check_count
+from .._checks import check_count, check_state
 from .._equations import equation
 from .._leaves import flatten_updates, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import check_state
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import abs_sq, common_dtype
 from ..tree._like import real_full_like

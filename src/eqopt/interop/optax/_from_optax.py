@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
+from ..._checks import check_state
 from ..._combinators.masked import extra_of_part
 from ..._leaves import flatten_updates, parameters, restrict
-from ..._transformation import AbstractTransformation, check_state
+from ..._transformation import AbstractTransformation
 from ..._types import Params, State, Updates
 
 
