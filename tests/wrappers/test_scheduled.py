@@ -58,7 +58,9 @@ def test_agrees_with_optax():
         with jax.numpy_dtype_promotion("standard"):
             updates, their_state = update(grads_at(q, i), their_state, q)
         q = optax.apply_updates(q, updates)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), p, q)
+        # Some parameters pass zero, and the gradients depend on them.
+        for x, y in zip(jax.tree.leaves(p), jax.tree.leaves(q), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=2e-6)
         recorded = state.hyperparams[".transformations[1].b1"]
         np.testing.assert_allclose(recorded, their_state.hyperparams["b1"], rtol=1e-6)
 
