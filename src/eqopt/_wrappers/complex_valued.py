@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
+from .._random import keys_of_part
 from .._transformation import AbstractTransformation, check_state
 from .._types import Params, State, Updates
 
@@ -45,7 +46,8 @@ class SplitRealAndImaginary(AbstractTransformation):
     inner: AbstractTransformation
 
     def init(self, params: Params) -> SplitRealAndImaginaryState:
-        return SplitRealAndImaginaryState(self.inner.init(_split(params)))
+        state = self.inner.init(_split(params))
+        return SplitRealAndImaginaryState(keys_of_part(state, params))
 
     def update(
         self,

@@ -11,6 +11,7 @@ from jaxtyping import Array, Inexact, PyTree
 from .._combinators.chain import Chain, NamedChain
 from .._explicit import sharded_like, unsharded
 from .._leaves import align, flatten_updates, is_parameter, keystr, parameters, restrict
+from .._random import keys_of_part
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
@@ -43,7 +44,8 @@ class Flatten(AbstractTransformation):
     inner: AbstractTransformation
 
     def init(self, params: Params) -> State:
-        return self.inner.init(_joined(jtu.tree_leaves(parameters(params))))
+        state = self.inner.init(_joined(jtu.tree_leaves(parameters(params))))
+        return keys_of_part(state, params)
 
     def update(
         self,

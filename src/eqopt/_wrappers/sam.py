@@ -14,6 +14,7 @@ from .._combinators.chain import Chain
 from .._equations import equation
 from .._leaves import align, filter_cond, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
+from .._random import keep_keys
 from .._transformation import AbstractTransformation, check_state
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
@@ -103,7 +104,8 @@ class SAM(AbstractTransformation):
         default is that of the paper, $\hat\epsilon$ with $\rho = 0.05$.
     - `sync_period`: how many gradients a step of `inner` takes, an integer of at least 1.
         In the paper, it is 2; with 1, there is no adversarial step.
-    - `reset_state`: whether the adversary starts afresh after each step of `inner`.
+    - `reset_state`: whether the adversary starts afresh after each step of `inner`, but
+        for its random keys, as in [`eqopt.Lookahead`][].
     - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
         Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
         out.
@@ -257,7 +259,9 @@ class SAM(AbstractTransformation):
         return pipeline, promise
 
     def _restarted(self, adv_state, params):
-        return self.adversary.init(params) if self.reset_state else adv_state
+        if not self.reset_state:
+            return adv_state
+        return keep_keys(self.adversary.init(params), adv_state)
 
 
 def _called(grad_fn: Callable, params: Params, i: int) -> Any:

@@ -105,7 +105,8 @@ def clipped_grad(
     **Returns:**
 
     A function with the arguments of `fun` that returns `(gradient, examples)`. The former
-    is as that of `eqx.filter_grad`; the latter is a named tuple with the fields `values`,
+    is as that of `eqx.filter_grad`, but float32 for parameters of lower precision: noise
+    has to come before a sum is rounded. The latter is a named tuple with the fields `values`,
     `norms` and `aux`. Clipping hides no NaN, and no infinite gradient: they make the sum
     NaN, unless their weight is zero. One that is finite, but has a norm that overflows,
     adds nothing.

@@ -176,6 +176,9 @@ class ClippedSum(eqx.Module):
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[PyTree, PerExampleNorms]:
         call = self.norms.call(args, kwargs, self.weights)
         limits = limits_of(self.l2_norm_clip, call.all_labels)
+        # Noise comes before any rounding to less: that of a large sum is more than what
+        # an example may add to it.
+        dtypes = [common_dtype(p.dtype, jnp.float32) for p in call.params]
 
         def clipped(*rows: Any) -> tuple[list[Array], PerExampleNorms]:
             examples = call.examples(*rows)
@@ -187,8 +190,10 @@ class ClippedSum(eqx.Module):
                 by_label = {k: weights.astype(f.dtype) * f for k, f in by_label.items()}
                 factors = jtu.tree_map(lambda x: _without_zeros(x, weights), factors)
             sums = [
-                weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape)
-                for f, label, p in zip(factors, call.labels, call.params, strict=True)
+                weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape, dtype)
+                for f, label, p, dtype in zip(
+                    factors, call.labels, call.params, dtypes, strict=True
+                )
             ]
             return sums, examples.visible
 
@@ -199,8 +204,8 @@ class ClippedSum(eqx.Module):
         )
         divisor = self._divisor(call.arguments)
         means = [
-            (x / jnp.asarray(divisor, x.dtype)).astype(p.dtype)
-            for x, p in zip(sums, call.params, strict=True)
+            (x / jnp.asarray(divisor, x.dtype)).astype(dtype)
+            for x, dtype in zip(sums, dtypes, strict=True)
         ]
         return call.treedef.unflatten(means), visible
 
