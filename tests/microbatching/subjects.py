@@ -488,7 +488,7 @@ SUBJECTS = {
         "ghost",
         5e-2,
     ),
-    "cast to complex": Subject(array(3, 4), phase, rows(3), "per_example"),
+    "cast to complex": Subject(array(3, 4), phase, rows(3), "ghost"),
     "complex": Subject(
         lambda: lax.complex(normal(3, 4), normal(3, 4, seed=5)),
         complex_parameter,

@@ -7,12 +7,15 @@ $$\|G\|^2 = \sum_{s,t} (x_s \cdot x_t) (y_s \cdot y_t).$$
 
 So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over the
 examples, which is one product of matrices with all rows of all of them.
+
+Where the rows of an example nearly cancel, both are small differences of large numbers, and
+rounding is not small beside them. So each norm comes with a bound on its rounding.
 """
 
 import abc
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -52,11 +55,27 @@ class Layout(eqx.Module):
         return jnp.reshape(x, self.shape)
 
 
+class Square(NamedTuple):
+    """The square of the norm of one example's gradient, and what rounding may do to it.
+
+    **Attributes:**
+
+    - `value`: the square.
+    - `error`: an upper bound on how much smaller than the square this is.
+    - `spread`: an upper bound on the norm of the rounding in the sum of the rows, in
+        `weighted_sum`, which the example may have besides its gradient.
+    """
+
+    value: Float[Array, ""]
+    error: Float[Array, ""]
+    spread: Float[Array, ""]
+
+
 class AbstractFactor(eqx.Module):
     """The gradient of one example, or, with one more axis in front, of each of some."""
 
     @abc.abstractmethod
-    def squared_norm(self) -> Float[Array, ""]:
+    def square(self) -> Square:
         """For one example."""
 
     @abc.abstractmethod
@@ -69,8 +88,12 @@ class Whole(AbstractFactor):
 
     gradient: Inexact[Array, "..."]
 
-    def squared_norm(self) -> Float[Array, ""]:
-        return jnp.sum(abs_sq(_wide(self.gradient)))
+    def square(self) -> Square:
+        value = jnp.sum(abs_sq(_wide(self.gradient)))
+        size = self.gradient.size
+        rounding = lax.stop_gradient(value) * _of_sum(size, value.dtype)
+        error = rounding + size * _tiny(value.dtype)
+        return Square(value, error, jnp.zeros_like(value))
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         return _sum("n,n...->...", weights, self.gradient)
@@ -87,6 +110,16 @@ class Rows(AbstractFactor):
     def swapped(self) -> "Rows":
         return Rows(self.right, self.left, self.layout.swapped)
 
+    @property
+    def real(self) -> "Rows":
+        r"""The real part, $\operatorname{Re} x y^T = a c^T - b d^T$, of twice the rows."""
+        left, right = self.left, self.right
+        if not jnp.iscomplexobj(left):
+            return Rows(left, jnp.real(right), self.layout)
+        left = jnp.concatenate([jnp.real(left), -jnp.imag(left)], -2)
+        right = jnp.concatenate([jnp.real(right), jnp.imag(right)], -2)
+        return Rows(left, right, self.layout)
+
     def whole_if_smaller(self) -> AbstractFactor:
         _, rows, left = self.left.shape
         right = self.right.shape[-1]
@@ -96,13 +129,17 @@ class Rows(AbstractFactor):
         matrices = _einsum("gtl,gtr->glr", self.left, self.right)
         return Whole(self.layout.parameter(matrices))
 
-    def squared_norm(self) -> Float[Array, ""]:
+    def square(self) -> Square:
         left, right = _wide(self.left), _wide(self.right)
-        if left.shape[1] == 1:
-            norms = jnp.sum(abs_sq(left), 2) * jnp.sum(abs_sq(right), 2)
-        else:
-            norms = jnp.real(_products(left, left) * _products(right, right))
-        return jnp.sum(norms)
+        x, dx = _products(left, left)
+        y, dy = _products(right, right)
+        value = jnp.sum(jnp.real(x * y))
+        x, y = lax.stop_gradient((jnp.abs(x), jnp.abs(y)))
+        rounding = x * y * _of_sum(4 * x.size, value.dtype)
+        error = jnp.sum(x * dy + dx * (y + dy) + rounding)
+        norms = jnp.sqrt(_diagonal(x) * _diagonal(y))
+        terms = _of_dot(left.shape[1] + 4, value.dtype)
+        return Square(value, error, terms * jnp.sum(norms))
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
@@ -119,11 +156,19 @@ class Picks(AbstractFactor):
     right: Inexact[Array, "*n rows right"]
     layout: Layout
 
-    def squared_norm(self) -> Float[Array, ""]:
+    def square(self) -> Square:
         # Rows with the same index add up first: in that one of them that comes first.
         first = jnp.argmax(self.index[:, None] == self.index[None], axis=1)
         sums = jnp.zeros_like(_wide(self.right)).at[first].add(self._right)
-        return jnp.sum(abs_sq(sums))
+        squares = jnp.sum(abs_sq(sums), 1)
+        value = jnp.sum(squares)
+        norms, all_norms = lax.stop_gradient((jnp.sqrt(squares), self._norms))
+        together = jnp.zeros_like(norms).at[first].add(all_norms)
+        far = _of_dot(len(norms) + 4, value.dtype) * together
+        rounding = lax.stop_gradient(value) * _of_sum(sums.size, value.dtype)
+        error = jnp.sum((2 * norms + far) * far) + rounding
+        error = error + sums.size * _tiny(value.dtype)
+        return Square(value, error, jnp.sum(far))
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
@@ -132,12 +177,18 @@ class Picks(AbstractFactor):
         table = table.at[index.ravel()].add(lax.collapse(right, 0, 2), mode="drop")
         return self.layout.parameter(table[None])
 
-    def times(self, other: Rows) -> Float[Array, ""]:
-        """The scalar product of two parts of one example's gradient."""
-        left = other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
-        return jnp.sum(
-            jnp.real(_wide(left) * _products(other.right, self._right[None])[0])
-        )
+    @property
+    def real(self) -> "Picks":
+        return Picks(self.index, jnp.real(self.right), self.layout)
+
+    def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The scalar product of two parts of one example's gradient, and its rounding."""
+        left = _wide(other.left[0][:, jnp.where(self._is_valid, self.index, 0)])
+        y, dy = (x[0] for x in _products(_wide(other.right), self._right[None]))
+        value = jnp.sum(jnp.real(left * y))
+        left, y = lax.stop_gradient((jnp.abs(left), jnp.abs(y)))
+        rounding = y * _of_sum(4 * y.size, value.dtype)
+        return value, jnp.sum(left * (dy + rounding)) + y.size * _tiny(value.dtype)
 
     @property
     def _length(self) -> int:
@@ -146,6 +197,10 @@ class Picks(AbstractFactor):
     @property
     def _is_valid(self) -> Bool[Array, "*n rows"]:
         return (self.index >= 0) & (self.index < self._length)
+
+    @property
+    def _norms(self) -> Float[Array, "*n rows"]:
+        return jnp.sqrt(jnp.sum(abs_sq(self._right), -1))
 
     @property
     def _right(self) -> Inexact[Array, "*n rows right"]:
@@ -172,14 +227,23 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
     return joined if picks else [joined[0].whole_if_smaller()]
 
 
-def squared_norm(factors: Sequence[AbstractFactor]) -> Float[Array, ""]:
-    """That of the sum of the factors, which `combine` returned."""
-    norms = [f.squared_norm() for f in factors]
-    if len(norms) < 2:
-        return norms[0] if norms else jnp.zeros((), jnp.float32)
-    rows, picks = factors
-    assert isinstance(rows, Rows) and isinstance(picks, Picks)
-    return norms[0] + norms[1] + 2 * picks.times(rows)
+def squared_norm(
+    factors: Sequence[AbstractFactor],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """That of the sum of the factors, which `combine` returned.
+
+    Also how much more the square may be of what the example adds to `weighted_sum`.
+    """
+    if not factors:
+        return jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)
+    value, error, spread = map(sum, zip(*(f.square() for f in factors), strict=True))
+    if len(factors) > 1:
+        rows, picks = factors
+        assert isinstance(rows, Rows) and isinstance(picks, Picks)
+        product, rounding = picks.times(rows)
+        value, error = value + 2 * product, error + 2 * rounding
+    norm = jnp.sqrt(jnp.maximum(lax.stop_gradient(value), 0) + error)
+    return value, error + spread * (2 * norm + spread)
 
 
 def weighted_sum(
@@ -190,8 +254,35 @@ def weighted_sum(
     return sum(rest, start=first)
 
 
-def _products(x: Array, y: Array) -> Inexact[Array, "groups rows other_rows"]:
-    return _einsum("gsi,gti->gst", x, jnp.conj(y))
+def _products(x: Array, y: Array) -> tuple[Array, Array]:
+    """The scalar products of the rows in each group, and bounds on their rounding."""
+    products = _einsum("gsi,gti->gst", x, jnp.conj(y))
+    dtype = products.real.dtype
+    size = x.shape[-1] * (1 + jnp.iscomplexobj(x))
+    least = size * _tiny(dtype)
+    norms = (jnp.sqrt(jnp.sum(abs_sq(lax.stop_gradient(z)), 2) + least) for z in (x, y))
+    s, t = norms
+    return products, _of_dot(size + 2, dtype) * s[:, :, None] * t[:, None] + least
+
+
+# Of `size` terms a sum in any order is off by less than so much of the sum of their
+# absolute values. XLA makes a product of matrices in one of many orders, but adds up
+# the elements of an array in blocks.
+def _of_dot(size: int, dtype: Any) -> Any:
+    return dtype.type(0.6 * float(jnp.finfo(dtype).eps) * size)
+
+
+def _of_sum(size: int, dtype: Any) -> Any:
+    return _of_dot(2 * math.isqrt(size) + 4, dtype)
+
+
+def _tiny(dtype: Any) -> Any:
+    """A product that is smaller may be zero."""
+    return jnp.finfo(dtype).tiny
+
+
+def _diagonal(x: Float[Array, "groups rows rows"]) -> Float[Array, "groups rows"]:
+    return jnp.diagonal(x, axis1=1, axis2=2)
 
 
 def _weighted(weights: Float[Array, "n"], x: Array) -> Array:

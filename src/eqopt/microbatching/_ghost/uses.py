@@ -20,11 +20,13 @@ class Use(NamedTuple):
     - `eqn`: the equation that does it, linear in the parameter.
     - `operand`: which of the equation's inputs the parameter is.
     - `layout`: how the gradient factors.
+    - `is_real`: whether the parameter is, whatever it meets.
     """
 
     eqn: JaxprEqn
     operand: int
     layout: Layout
+    is_real: bool
 
     @property
     def is_lookup(self) -> bool:
@@ -32,7 +34,8 @@ class Use(NamedTuple):
 
     def factor(self, inputs: Sequence[Any], cotangent: Array) -> Rows | Picks:
         kind = KINDS[self.eqn.primitive.name]
-        return kind.factor(self.eqn, self.operand, self.layout, inputs, cotangent)
+        factor = kind.factor(self.eqn, self.operand, self.layout, inputs, cotangent)
+        return factor.real if self.is_real else factor
 
 
 class Uses(NamedTuple):
@@ -89,7 +92,7 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
         use = None
         if len(operands) == 1 and inputs[operands[0]] in views:
             index, axes = views[inputs[operands[0]]]
-            use = _use(eqn, operands[0], axes, shape_of(jaxpr.invars[index]))
+            use = _use(eqn, operands[0], axes, jaxpr.invars[index])
             if use is not None:
                 found[index].linear.append(use)
         if use is None:
@@ -104,10 +107,13 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
     return found
 
 
-def _use(eqn: JaxprEqn, operand: int, axes: Axes, shape: tuple[int, ...]) -> Use | None:
+def _use(eqn: JaxprEqn, operand: int, axes: Axes, parameter: Any) -> Use | None:
     kind = KINDS.get(eqn.primitive.name)
-    layout = kind and kind.layout(eqn, operand, axes, shape)
-    return None if layout is None else Use(eqn, operand, layout)
+    layout = kind and kind.layout(eqn, operand, axes, shape_of(parameter))
+    if layout is None:
+        return None
+    is_real = not jnp.issubdtype(dtype_of(parameter), jnp.complexfloating)
+    return Use(eqn, operand, layout, is_real)
 
 
 def _views(eqn: JaxprEqn, view: tuple[int, Axes] | None) -> dict[Any, tuple[int, Axes]]:
@@ -124,11 +130,13 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "copy":
         return axes
     if name == "convert_element_type":
-        # The gradient of what becomes complex is a real part: that does not factor.
-        kinds = jnp.floating, jnp.complexfloating
-        dtypes = dtype_of(eqn.invars[0]), params["new_dtype"]
-        alike = any(all(jnp.issubdtype(d, kind) for d in dtypes) for kind in kinds)
-        return axes if alike else None
+        # What becomes real loses a part, to which there is no gradient.
+        kinds = [jnp.floating, jnp.complexfloating]
+        old, new = (
+            [jnp.issubdtype(dtype, kind) for kind in kinds]
+            for dtype in (dtype_of(eqn.invars[0]), params["new_dtype"])
+        )
+        return axes if old == new or (old[0] and new[1]) else None
     if name == "transpose":
         return tuple(axes[i] for i in params["permutation"])
     if name in ("reshape", "squeeze", "broadcast_in_dim"):
