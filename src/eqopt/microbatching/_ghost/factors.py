@@ -256,13 +256,29 @@ def weighted_sum(
 
 def _products(x: Array, y: Array) -> tuple[Array, Array]:
     """The scalar products of the rows in each group, and bounds on their rounding."""
-    products = _einsum("gsi,gti->gst", x, jnp.conj(y))
+    y = jnp.conj(y)
+    length = x.shape[2]
+    count = max(1, length // _PIECE) if x.shape[1] > 1 else 1
+    size = length // count if count > 1 else length
+
+    def piece(start: Any, size: int) -> Array:
+        cut = (lax.dynamic_slice_in_dim(z, start, size, 2) for z in (x, y))
+        return _einsum("gsi,gti->gst", *cut)
+
+    products = piece(0, size + length % count)
+    if count > 1:
+        starts = size * jnp.arange(1, count) + length % count
+        add = lambda total, start: (total + piece(start, size), None)
+        products = lax.scan(add, products, starts)[0]
     dtype = products.real.dtype
-    size = x.shape[-1] * (1 + jnp.iscomplexobj(x))
-    least = size * _tiny(dtype)
-    norms = (jnp.sqrt(jnp.sum(abs_sq(lax.stop_gradient(z)), 2) + least) for z in (x, y))
-    s, t = norms
-    return products, _of_dot(size + 2, dtype) * s[:, :, None] * t[:, None] + least
+    least = length * _tiny(dtype)
+    terms = (size + length % count) * (1 + jnp.iscomplexobj(x)) + count + 2
+    s, t = (jnp.sqrt(jnp.sum(abs_sq(lax.stop_gradient(z)), 2) + least) for z in (x, y))
+    return products, _of_dot(terms, dtype) * s[:, :, None] * t[:, None] + least
+
+
+# Products of longer rows are added up in pieces, which rounds less.
+_PIECE = 256
 
 
 # Of `size` terms a sum in any order is off by less than so much of the sum of their
