@@ -8,8 +8,8 @@ $$\|G\|^2 = \sum_{s,t} (x_s \cdot x_t) (y_s \cdot y_t).$$
 So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over the
 examples, which is one product of matrices with all rows of all of them.
 
-Where the rows of an example nearly cancel, both are small differences of large numbers, and
-rounding is not small beside them. So each norm comes with a bound on its rounding.
+Where the rows of an example nearly cancel, both are small differences of large numbers,
+and rounding is not small beside them. So each norm comes with a bound on its rounding.
 """
 
 import abc
@@ -112,7 +112,7 @@ class Rows(AbstractFactor):
 
     @property
     def real(self) -> "Rows":
-        r"""The real part, $\operatorname{Re} x y^T = a c^T - b d^T$, of twice the rows."""
+        r"""Of $(a + ib)(c + id)^T$ the real part, $ac^T - bd^T$: twice the rows."""
         left, right = self.left, self.right
         if not jnp.iscomplexobj(left):
             return Rows(left, jnp.real(right), self.layout)

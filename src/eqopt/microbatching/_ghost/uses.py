@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from .._interpret import dtype_of, shape_of
+from .._interpret import dtype_of, flattened, shape_of
 from .factors import Layout, Picks, Rows
 from .kinds import KINDS, Axes
 
@@ -79,8 +79,8 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
         shape = shape_of(var)
         made_of[var] = {i}
         views[var] = i, tuple(None if n == 1 else k for k, n in enumerate(shape))
-    for eqn in jaxpr.eqns:
-        inputs = [None if isinstance(var, Literal) else var for var in eqn.invars]
+    equations, outputs = flattened(closed)
+    for eqn, inputs in equations:
         operands = [k for k, var in enumerate(inputs) if var in made_of]
         indices = set().union(*(made_of[inputs[k]] for k in operands))
         if not any(var in mapped for var in inputs):
@@ -100,10 +100,8 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
             for i in indices:
                 found[i].others.append(size)
     # The first output is the loss. Without an example in it, it is no input of anything.
-    value = jaxpr.outvars[0]
-    if not isinstance(value, Literal):
-        for i in made_of.get(value, ()):
-            found[i].others.append(1)
+    for i in made_of.get(outputs[0], ()):
+        found[i].others.append(1)
     return found
 
 
