@@ -151,6 +151,12 @@ TELLING = (
     "custom_vjp",
     "parameters alone",
     "mixed precision",
+    "real parameter, few complex rows",
+    "complex parameter, real rows",
+    "integers",
+    "keys",
+    "nested checkpoints",
+    "one layer under checkpoint twice",
 )
 
 

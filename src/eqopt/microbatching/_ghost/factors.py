@@ -62,12 +62,14 @@ class Square(NamedTuple):
 
     - `value`: the square.
     - `error`: an upper bound on how much smaller than the square this is.
+    - `scale`: what the norm would be if no rows cancelled.
     - `spread`: an upper bound on the norm of the rounding in the sum of the rows, in
         `weighted_sum`, which the example may have besides its gradient.
     """
 
     value: Float[Array, ""]
     error: Float[Array, ""]
+    scale: Float[Array, ""]
     spread: Float[Array, ""]
 
 
@@ -93,7 +95,8 @@ class Whole(AbstractFactor):
         size = self.gradient.size
         rounding = lax.stop_gradient(value) * _of_sum(size, value.dtype)
         error = rounding + size * _tiny(value.dtype)
-        return Square(value, error, jnp.zeros_like(value))
+        none = jnp.zeros_like(value)
+        return Square(value, error, none, none)
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         return _sum("n,n...->...", weights, self.gradient)
@@ -137,9 +140,9 @@ class Rows(AbstractFactor):
         x, y = lax.stop_gradient((jnp.abs(x), jnp.abs(y)))
         rounding = x * y * _of_sum(4 * x.size, value.dtype)
         error = jnp.sum(x * dy + dx * (y + dy) + rounding)
-        norms = jnp.sqrt(_diagonal(x) * _diagonal(y))
-        terms = _of_dot(left.shape[1] + 4, value.dtype)
-        return Square(value, error, terms * jnp.sum(norms))
+        scale = jnp.sum(jnp.sqrt(_diagonal(x)) * jnp.sqrt(_diagonal(y)))
+        spread = _of_dot(left.shape[1] + 4, value.dtype) * scale
+        return Square(value, error, scale, spread)
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
@@ -168,7 +171,8 @@ class Picks(AbstractFactor):
         rounding = lax.stop_gradient(value) * _of_sum(sums.size, value.dtype)
         error = jnp.sum((2 * norms + far) * far) + rounding
         error = error + sums.size * _tiny(value.dtype)
-        return Square(value, error, jnp.sum(far))
+        scale = jnp.sqrt(jnp.sum(together**2))
+        return Square(value, error, scale, jnp.sqrt(jnp.sum(far**2)))
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
@@ -236,14 +240,21 @@ def squared_norm(
     """
     if not factors:
         return jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)
-    value, error, spread = map(sum, zip(*(f.square() for f in factors), strict=True))
+    squares = zip(*(f.square() for f in factors), strict=True)
+    value, error, scale, spread = map(sum, squares)
     if len(factors) > 1:
         rows, picks = factors
         assert isinstance(rows, Rows) and isinstance(picks, Picks)
         product, rounding = picks.times(rows)
         value, error = value + 2 * product, error + 2 * rounding
-    norm = jnp.sqrt(jnp.maximum(lax.stop_gradient(value), 0) + error)
-    return value, error + spread * (2 * norm + spread)
+    known = jnp.maximum(lax.stop_gradient(value), 0)
+    error = error + spread * (2 * jnp.sqrt(known + error) + spread)
+    return value, jnp.maximum(error, (scale * _LEAST) ** 2 - known)
+
+
+# Of what it would be if no rows cancelled, a norm counts as no less than this, so that
+# the rows are not large in the sum over all examples, whose rounding is that of its size.
+_LEAST = 2.0**-8
 
 
 def weighted_sum(
