@@ -15,7 +15,6 @@ and rounding is not small beside them. So each norm comes with a bound on its ro
 import abc
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,6 +24,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ...numerics import abs_sq, common_dtype
+from .rounding import (
+    LEAST,
+    Square,
+    diagonal,
+    einsum,
+    of_dot,
+    of_sum,
+    products,
+    tiny,
+    wide,
+)
 
 
 class Layout(eqx.Module):
@@ -55,24 +65,6 @@ class Layout(eqx.Module):
         return jnp.reshape(x, self.shape)
 
 
-class Square(NamedTuple):
-    """The square of the norm of one example's gradient, and what rounding may do to it.
-
-    **Attributes:**
-
-    - `value`: the square.
-    - `error`: an upper bound on how much smaller than the square this is.
-    - `scale`: what the norm would be if no rows cancelled.
-    - `spread`: an upper bound on the norm of the rounding in the sum of the rows, in
-        `weighted_sum`, which the example may have besides its gradient.
-    """
-
-    value: Float[Array, ""]
-    error: Float[Array, ""]
-    scale: Float[Array, ""]
-    spread: Float[Array, ""]
-
-
 class AbstractFactor(eqx.Module):
     """The gradient of one example, or, with one more axis in front, of each of some."""
 
@@ -91,10 +83,10 @@ class Whole(AbstractFactor):
     gradient: Inexact[Array, "..."]
 
     def square(self) -> Square:
-        value = jnp.sum(abs_sq(_wide(self.gradient)))
+        value = jnp.sum(abs_sq(wide(self.gradient)))
         size = self.gradient.size
-        rounding = lax.stop_gradient(value) * _of_sum(size, value.dtype)
-        error = rounding + size * _tiny(value.dtype)
+        rounding = lax.stop_gradient(value) * of_sum(size, value.dtype)
+        error = rounding + size * tiny(value.dtype)
         none = jnp.zeros_like(value)
         return Square(value, error, none, none)
 
@@ -129,19 +121,19 @@ class Rows(AbstractFactor):
         if left * right > rows * (left + right):
             return self
         # Then to compute it takes less time than the norm without it, too.
-        matrices = _einsum("gtl,gtr->glr", self.left, self.right)
+        matrices = einsum("gtl,gtr->glr", self.left, self.right)
         return Whole(self.layout.parameter(matrices))
 
     def square(self) -> Square:
-        left, right = _wide(self.left), _wide(self.right)
-        x, dx = _products(left, left)
-        y, dy = _products(right, right)
+        left, right = wide(self.left), wide(self.right)
+        x, dx = products(left, left)
+        y, dy = products(right, right)
         value = jnp.sum(jnp.real(x * y))
         x, y = lax.stop_gradient((jnp.abs(x), jnp.abs(y)))
-        rounding = x * y * _of_sum(4 * x.size, value.dtype)
+        rounding = x * y * of_sum(4 * x.size, value.dtype)
         error = jnp.sum(x * dy + dx * (y + dy) + rounding)
-        scale = jnp.sum(jnp.sqrt(_diagonal(x)) * jnp.sqrt(_diagonal(y)))
-        spread = _of_dot(left.shape[1] + 4, value.dtype) * scale
+        scale = jnp.sum(jnp.sqrt(diagonal(x)) * jnp.sqrt(diagonal(y)))
+        spread = of_dot(left.shape[1] + 4, value.dtype) * scale
         return Square(value, error, scale, spread)
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
@@ -162,15 +154,15 @@ class Picks(AbstractFactor):
     def square(self) -> Square:
         # Rows with the same index add up first: in that one of them that comes first.
         first = jnp.argmax(self.index[:, None] == self.index[None], axis=1)
-        sums = jnp.zeros_like(_wide(self.right)).at[first].add(self._right)
+        sums = jnp.zeros_like(wide(self.right)).at[first].add(self._right)
         squares = jnp.sum(abs_sq(sums), 1)
         value = jnp.sum(squares)
         norms, all_norms = lax.stop_gradient((jnp.sqrt(squares), self._norms))
         together = jnp.zeros_like(norms).at[first].add(all_norms)
-        far = _of_dot(len(norms) + 4, value.dtype) * together
-        rounding = lax.stop_gradient(value) * _of_sum(sums.size, value.dtype)
+        far = of_dot(len(norms) + 4, value.dtype) * together
+        rounding = lax.stop_gradient(value) * of_sum(sums.size, value.dtype)
         error = jnp.sum((2 * norms + far) * far) + rounding
-        error = error + sums.size * _tiny(value.dtype)
+        error = error + sums.size * tiny(value.dtype)
         scale = jnp.sqrt(jnp.sum(together**2))
         return Square(value, error, scale, jnp.sqrt(jnp.sum(far**2)))
 
@@ -187,12 +179,12 @@ class Picks(AbstractFactor):
 
     def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The scalar product of two parts of one example's gradient, and its rounding."""
-        left = _wide(other.left[0][:, jnp.where(self._is_valid, self.index, 0)])
-        y, dy = (x[0] for x in _products(_wide(other.right), self._right[None]))
+        left = wide(other.left[0][:, jnp.where(self._is_valid, self.index, 0)])
+        y, dy = (x[0] for x in products(wide(other.right), self._right[None]))
         value = jnp.sum(jnp.real(left * y))
         left, y = lax.stop_gradient((jnp.abs(left), jnp.abs(y)))
-        rounding = y * _of_sum(4 * y.size, value.dtype)
-        return value, jnp.sum(left * (dy + rounding)) + y.size * _tiny(value.dtype)
+        rounding = y * of_sum(4 * y.size, value.dtype)
+        return value, jnp.sum(left * (dy + rounding)) + y.size * tiny(value.dtype)
 
     @property
     def _length(self) -> int:
@@ -208,7 +200,7 @@ class Picks(AbstractFactor):
 
     @property
     def _right(self) -> Inexact[Array, "*n rows right"]:
-        return jnp.where(self._is_valid[..., None], _wide(self.right), 0)
+        return jnp.where(self._is_valid[..., None], wide(self.right), 0)
 
 
 def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
@@ -241,7 +233,7 @@ def squared_norm(
     if not factors:
         return jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)
     squares = zip(*(f.square() for f in factors), strict=True)
-    value, error, scale, spread = map(sum, squares)
+    value, error, scale, spread = (jnp.sum(jnp.stack(x)) for x in squares)
     if len(factors) > 1:
         rows, picks = factors
         assert isinstance(rows, Rows) and isinstance(picks, Picks)
@@ -249,12 +241,7 @@ def squared_norm(
         value, error = value + 2 * product, error + 2 * rounding
     known = jnp.maximum(lax.stop_gradient(value), 0)
     error = error + spread * (2 * jnp.sqrt(known + error) + spread)
-    return value, jnp.maximum(error, (scale * _LEAST) ** 2 - known)
-
-
-# Of what it would be if no rows cancelled, a norm counts as no less than this, so that
-# the rows are not large in the sum over all examples, whose rounding is that of its size.
-_LEAST = 2.0**-8
+    return value, jnp.maximum(error, (scale * LEAST) ** 2 - known)
 
 
 def weighted_sum(
@@ -265,55 +252,8 @@ def weighted_sum(
     return sum(rest, start=first)
 
 
-def _products(x: Array, y: Array) -> tuple[Array, Array]:
-    """The scalar products of the rows in each group, and bounds on their rounding."""
-    y = jnp.conj(y)
-    length = x.shape[2]
-    count = max(1, length // _PIECE) if x.shape[1] > 1 else 1
-    size = length // count if count > 1 else length
-
-    def piece(start: Any, size: int) -> Array:
-        cut = (lax.dynamic_slice_in_dim(z, start, size, 2) for z in (x, y))
-        return _einsum("gsi,gti->gst", *cut)
-
-    products = piece(0, size + length % count)
-    if count > 1:
-        starts = size * jnp.arange(1, count) + length % count
-        add = lambda total, start: (total + piece(start, size), None)
-        products = lax.scan(add, products, starts)[0]
-    dtype = products.real.dtype
-    least = length * _tiny(dtype)
-    terms = (size + length % count) * (1 + jnp.iscomplexobj(x)) + count + 2
-    s, t = (jnp.sqrt(jnp.sum(abs_sq(lax.stop_gradient(z)), 2) + least) for z in (x, y))
-    return products, _of_dot(terms, dtype) * s[:, :, None] * t[:, None] + least
-
-
-# Products of longer rows are added up in pieces, which rounds less.
-_PIECE = 256
-
-
-# Of `size` terms a sum in any order is off by less than so much of the sum of their
-# absolute values. XLA makes a product of matrices in one of many orders, but adds up
-# the elements of an array in blocks.
-def _of_dot(size: int, dtype: Any) -> Any:
-    return dtype.type(0.6 * float(jnp.finfo(dtype).eps) * size)
-
-
-def _of_sum(size: int, dtype: Any) -> Any:
-    return _of_dot(2 * math.isqrt(size) + 4, dtype)
-
-
-def _tiny(dtype: Any) -> Any:
-    """A product that is smaller may be zero."""
-    return jnp.finfo(dtype).tiny
-
-
-def _diagonal(x: Float[Array, "groups rows rows"]) -> Float[Array, "groups rows"]:
-    return jnp.diagonal(x, axis1=1, axis2=2)
-
-
 def _weighted(weights: Float[Array, "n"], x: Array) -> Array:
-    x = _wide(x)
+    x = wide(x)
     return x * jnp.expand_dims(weights, range(1, x.ndim)).astype(x.dtype)
 
 
@@ -321,18 +261,7 @@ def _sum(subscripts: str, x: Array, y: Array) -> Array:
     """Over examples: the result is the same on all devices."""
     sharding = jax.typeof(y).sharding
     if sharding.spec[:1] in ((), (None,)):
-        return _einsum(subscripts, x, y)
+        return einsum(subscripts, x, y)
     # Explicitly sharded examples: JAX asks where the result is to be.
     everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    return _einsum(subscripts, x, y, out_sharding=everywhere)
-
-
-def _einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
-    # Accelerators must not round its factors: the bound on a norm is a promise.
-    dtype = common_dtype(*(x.dtype for x in arrays), jnp.float32)
-    arrays = tuple(x.astype(dtype) for x in arrays)
-    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(common_dtype(x.dtype, jnp.float32))
+    return einsum(subscripts, x, y, out_sharding=everywhere)

@@ -1,5 +1,6 @@
 """Where a traced function multiplies something by its parameters."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
             if use is not None:
                 found[index].linear.append(use)
         if use is None:
-            size = max([var.aval.size for var in eqn.outvars], default=0)
+            size = max([math.prod(shape_of(v)) for v in eqn.outvars], default=0)
             for i in indices:
                 found[i].others.append(size)
     # The first output is the loss. Without an example in it, it is no input of anything.
