@@ -2,13 +2,20 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
-from ._leaves import map_parameters, parameters
-from ._types import Key
+from ._leaves import is_none, parameters
+from ._types import Key, State
+
+
+# What makes keys of so many bits; any of these can make others of them.
+_KINDS = {(2,): "threefry2x32", (4,): "rbg"}
 
 
 def as_key(key: Key) -> Any:
@@ -43,6 +50,47 @@ def next_key(
 
 
 def split_like(key: Any, tree: PyTree) -> PyTree:
-    """A key in the place of each inexact array in `tree`."""
-    keys = iter(jr.split(key, max(1, len(jax.tree.leaves(parameters(tree))))))
-    return map_parameters(lambda _: next(keys), tree)
+    """A key in the place of each inexact array in `tree`.
+
+    Places of `None` count, so that two parts of one tree get different keys.
+    """
+    leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
+    keys = jr.split(key, max(1, len(leaves)))
+    pairs = zip(keys, leaves, strict=False)
+    return treedef.unflatten(None if x is None else key for key, x in pairs)
+
+
+def keep_keys(state: State, old: State) -> State:
+    """`state` with the random keys of `old`, which a restart must not use again.
+
+    They are the typed keys and the arrays of dtype uint32, as which JAX has the bits of
+    keys.
+    """
+    return jtu.tree_map(lambda new, x: x if _is_key(x) else new, state, old)
+
+
+def keys_of_part(state: State, tree: PyTree) -> State:
+    """`state` with other random keys for each part of one tree.
+
+    For an inner transformation that does not see which part it has: with one seed, it
+    would make the same noise for all parts.
+    """
+    leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_none)
+    place = next((i for i, x in enumerate(leaves) if x is not None), 0)
+    # Counted from the end: for small numbers, `fold_in` gives the keys that `split` does.
+    fold = lambda x: _folded(x, 2**32 - place) if _is_key(x) else x
+    return jtu.tree_map(fold, state) if place else state
+
+
+def _folded(key: Any, data: int) -> Any:
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return jr.fold_in(key, np.uint32(data))
+    if key.shape not in _KINDS:
+        return key
+    typed = jr.wrap_key_data(key, impl=_KINDS[key.shape])
+    return jr.key_data(jr.fold_in(typed, np.uint32(data)))
+
+
+def _is_key(x: Any) -> bool:
+    kinds = jax.dtypes.prng_key, jnp.uint32
+    return eqx.is_array(x) and any(jnp.issubdtype(x.dtype, kind) for kind in kinds)

@@ -34,6 +34,8 @@ class Subject(NamedTuple):
 
 def score(y):
     """A number in which every element counts, and each differently."""
+    if jnp.iscomplexobj(y):
+        return score(y.real) + 2 * score(y.imag)
     y = y.astype(jnp.float64 if y.dtype == jnp.float64 else jnp.float32)
     return jnp.sum(jnp.sin(y + jnp.arange(y.size, dtype=y.dtype).reshape(y.shape)))
 
@@ -70,6 +72,10 @@ def mlp(width=4, depth=2):
 
 def array(*shape):
     return lambda: normal(*shape)
+
+
+def complex_array(*shape):
+    return lambda: lax.complex(normal(*shape), normal(*shape, seed=5))
 
 
 def pair(*shapes):
@@ -232,11 +238,39 @@ def complex_parameter(w, x):
     return score(y.real) + score(y.imag)
 
 
+def spectrum(w, x):
+    """Complex rows times real parameters, without a cast."""
+    rows = jnp.fft.rfft(x)
+    numbers = (((rows.ndim - 1,), (0,)), ((), ()))
+    return score(lax.dot_general(rows, w, numbers, preferred_element_type=rows.dtype))
+
+
+def mixed(w, x):
+    """A product of two dtypes, as `jnp.matmul` makes it where promotion is implicit."""
+    with jax.numpy_dtype_promotion("standard"):
+        return score(x @ w)
+
+
+def complex_conv(w, x):
+    x = lax.complex(x, 0.3 * x**2)[None]
+    return score(lax.conv_general_dilated(x, w.astype(x.dtype), (1,), "VALID"))
+
+
+def parts(w, x):
+    return score(x @ w.real) + score(x @ jnp.conj(w).imag)
+
+
+def noisy(w, batch):
+    x, key = batch
+    return score((x + jr.normal(key, x.shape)) @ w)
+
+
 def remat(model, x):
     layer = jax.checkpoint(lambda m, x: jnp.tanh(m(x)))
     return score(layer(model.layers[1], layer(model.layers[0], x)))
 
 
+checkpointed_layer = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))
 jitted_mlp = eqx.filter_jit(lambda m, x: m(x))
 
 
@@ -488,11 +522,111 @@ SUBJECTS = {
         "ghost",
         5e-2,
     ),
-    "cast to complex": Subject(array(3, 4), phase, rows(3), "per_example"),
+    "cast to complex": Subject(array(3, 4), phase, rows(3), "ghost"),
     "complex": Subject(
         lambda: lax.complex(normal(3, 4), normal(3, 4, seed=5)),
         complex_parameter,
         rows(3),
+        "ghost",
+    ),
+    "real parameter, complex rows": Subject(array(4, 3), spectrum, rows(6), "ghost"),
+    "real parameter, many complex rows": Subject(
+        array(4, 3), spectrum, rows(9, 6), "ghost"
+    ),
+    "real parameter, few complex rows": Subject(
+        array(16, 17), spectrum, rows(2, 30), "ghost"
+    ),
+    "complex parameter, real rows": Subject(
+        complex_array(3, 4), mixed, rows(3), "ghost"
+    ),
+    "complex parameter, few real rows": Subject(
+        complex_array(12, 14), mixed, rows(2, 12), "ghost"
+    ),
+    "real and complex uses": Subject(
+        array(8, 8),
+        lambda w, x: score(x @ w) + phase(w, x) + score(x @ w.T),
+        rows(2, 8),
+        "ghost",
+    ),
+    "complex parameter, its parts": Subject(
+        complex_array(3, 4), parts, rows(3), "per_example"
+    ),
+    "complex look-ups of a real table": Subject(
+        array(7, 4),
+        lambda w, i: score(w.astype(jnp.complex64)[i] * jnp.complex64(1 + 2j)),
+        indices(5),
+        "ghost",
+    ),
+    "complex table": Subject(complex_array(7, 4), take(), indices(5), "ghost"),
+    "tied, look-ups complex": Subject(
+        array(7, 4),
+        lambda w, i: tied(w, i) + score(w.astype(jnp.complex64)[i] * 2j),
+        indices(5),
+        "ghost",
+    ),
+    "complex convolution": Subject(
+        complex_array(3, 2, 2), complex_conv, rows(2, 6), "ghost"
+    ),
+    "complex convolution, real parameter": Subject(
+        array(3, 2, 2), complex_conv, rows(2, 6), "ghost"
+    ),
+    "integers": Subject(array(3, 4), mixed, indices(2, 3, low=-7), "ghost"),
+    "one row of integers": Subject(array(3, 4), mixed, indices(3, low=-7), "ghost"),
+    "small integers": Subject(
+        array(3, 4), mixed, indices(2, 3).astype(jnp.uint8), "ghost"
+    ),
+    "bools": Subject(array(9, 4), mixed, indices(2, 9) > 3, "ghost"),
+    "integers, from the left": Subject(
+        array(4, 3), lambda w, x: mixed(x, w), indices(3), "ghost"
+    ),
+    "integers, complex parameter": Subject(
+        complex_array(3, 4), mixed, indices(2, 3), "ghost"
+    ),
+    "integers, bfloat16": Subject(
+        cast(jnp.bfloat16, array(3, 4)), mixed, indices(2, 3), "ghost", 5e-2
+    ),
+    "integers, elementwise": Subject(
+        array(6), lambda w, x: score(x.astype(w.dtype) * w), indices(6), "direct"
+    ),
+    "bfloat16 parameter, float32 rows": Subject(
+        cast(jnp.bfloat16, array(3, 4)), mixed, rows(3), "ghost", 5e-2
+    ),
+    "float32 parameter, float16 rows": Subject(
+        array(3, 4), mixed, rows(3).astype(jnp.float16), "ghost", 1e-2
+    ),
+    "float16 convolution": Subject(
+        cast(jnp.float16, array(3, 2, 2)),
+        lambda w, x: conv_of(NCH, window_strides=(1,), padding="VALID")(
+            w, x.astype(w.dtype)
+        ),
+        rows(2, 6),
+        "ghost",
+        1e-2,
+    ),
+    "labels": Subject(
+        array(3, 4),
+        lambda w, batch: -jax.nn.log_softmax(batch[0] @ w)[batch[1]],
+        (rows(3), indices(high=4)),
+        "ghost",
+    ),
+    "keys": Subject(array(3, 4), noisy, (rows(3), jr.split(jr.key(7), ROWS)), "ghost"),
+    "bits of keys": Subject(
+        array(3, 4), noisy, (rows(3), jr.key_data(jr.split(jr.key(7), ROWS))), "ghost"
+    ),
+    "nested checkpoints": Subject(
+        pair((3, 4), (4, 2)),
+        jax.checkpoint(
+            lambda w, x: score(
+                jax.checkpoint(lambda w, x: jnp.tanh(x @ w))(w[0], x) @ w[1]
+            )
+        ),
+        rows(3),
+        "ghost",
+    ),
+    "one layer under checkpoint twice": Subject(
+        array(4, 4),
+        lambda w, x: score(checkpointed_layer(w, checkpointed_layer(w, x))),
+        rows(4),
         "ghost",
     ),
     "tree": Subject(

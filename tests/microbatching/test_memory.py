@@ -1,5 +1,8 @@
 """Temporary memory does not grow with the batch (exact, from the compiler)."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import equinox as eqx
@@ -121,3 +124,56 @@ def test_gradients_of_examples_that_do_not_exist():
     # 64 examples times 330 kB of gradients are 22 MB.
     assert whole > 64 * sum(p.nbytes for p in jax.tree.leaves(parameters(model)))
     assert ghost < whole / 30
+
+
+CHECKPOINTS = """
+import jax, jax.numpy as jnp, jax.random as jr
+from eqopt.microbatching import clipped_grad
+
+MIX = jr.normal(jr.key(5), (64, 64)) / 8
+
+
+def layer(w, x):
+    # What it keeps for its derivative is much more than its input and its output.
+    step = lambda x, _: (jnp.sin(x @ MIX), None)
+    return jax.lax.scan(step, x @ w, None, length=16)[0]
+
+
+def saved(clipped, method):
+    def memory(layer):
+        def loss(weights, x):
+            for w in weights:
+                x = layer(w, x)
+            return jnp.sum(x**2)
+
+        total = lambda w, x: jnp.sum(jax.vmap(loss, (None, 0))(w, x))
+        grad_fn = clipped_grad(loss, 1.0, keep_batch_dim=False, method=method)
+        run = jax.jit(grad_fn if clipped else jax.grad(total))
+        weights = [jnp.zeros((64, 64))] * 4
+        compiled = run.lower(weights, jnp.zeros((16, 64, 64))).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    return memory(layer) - memory(jax.checkpoint(layer))
+
+
+for method in ("ghost", "per_example"):
+    assert saved(True, method) > 0.9 * saved(False, method) > 5e6
+"""
+
+
+@pytest.mark.slow
+def test_checkpoint_saves_what_it_saves_in_a_gradient():
+    """With a scheduler that saves memory, which only a new process can choose."""
+    flag = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+    environment = {**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", CHECKPOINTS], check=True, env=environment)
+
+
+def test_checkpoint_stays():
+    """Each layer is computed again, with what it keeps, and nothing is kept outside."""
+    layer = jax.checkpoint(lambda w, x: jnp.sin(jnp.cos(jnp.sin(x @ w))))
+    loss = lambda w, x: jnp.sum(layer(w, layer(w, x)))
+    for method in ("ghost", "per_example"):
+        grad_fn = clipped_grad(loss, 1.0, keep_batch_dim=False, method=method)
+        jaxpr = jax.make_jaxpr(grad_fn)(jnp.ones((3, 3)), jnp.ones((2, 3)))
+        assert str(jaxpr).count("differentiated=True") == 2

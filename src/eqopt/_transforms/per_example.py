@@ -29,8 +29,8 @@ def per_example_global_norm_clip(
 
     **Returns:**
 
-    The sum, a tree of arrays without that axis, and the number of examples that were
-    clipped, a 0-d int32 array.
+    The sum, a tree of arrays without that axis, at least float32, so that noise comes
+    before any rounding, and the number of examples that were clipped, a 0-d int32 array.
 
     **Raises:**
 
@@ -53,7 +53,7 @@ def per_example_global_norm_clip(
     batch = batch_size("per_example_global_norm_clip", grads)
     factors = factors_of(leaves, l2_norm_clip, batch)
     total = treedef.unflatten(
-        None if g is None else weighted_sum(factors, g).astype(g.dtype) for g in leaves
+        None if g is None else weighted_sum(factors, g) for g in leaves
     )
     return total, _number_clipped(factors)
 
@@ -77,8 +77,8 @@ def per_example_layer_norm_clip(
 
     **Returns:**
 
-    The sum, a tree of arrays without the first axis, and a tree like it of the numbers of
-    examples that were clipped, 0-d int32 arrays.
+    The sum, a tree of arrays without the first axis, at least float32, and a tree like it
+    of the numbers of examples that were clipped, 0-d int32 arrays.
 
     **Raises:**
 
@@ -109,7 +109,7 @@ def per_example_layer_norm_clip(
             continue
         share = math.sqrt(size / max(1, sum(sizes)))
         factors = factors_of([g], global_l2_norm_clip, batch, share)
-        sums.append(weighted_sum(factors, g).astype(g.dtype))
+        sums.append(weighted_sum(factors, g))
         numbers.append(_number_clipped(factors))
     return treedef.unflatten(sums), treedef.unflatten(numbers)
 

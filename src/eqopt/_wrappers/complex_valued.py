@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._checks import check_state
 from .._construction import Module
+from .._random import keys_of_part
 from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
 
@@ -48,7 +49,8 @@ class SplitRealAndImaginary(AbstractTransformation):
     inner: AbstractTransformation
 
     def init(self, params: Params) -> SplitRealAndImaginaryState:
-        return SplitRealAndImaginaryState(self.inner.init(_split(params)))
+        state = self.inner.init(_split(params))
+        return SplitRealAndImaginaryState(keys_of_part(state, params))
 
     def update(
         self,

@@ -20,6 +20,7 @@ from .._leaves import (
     parameters,
     restrict,
 )
+from .._random import keys_of_part
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
@@ -67,7 +68,8 @@ class Flatten(AbstractTransformation):
     def init(self, params: Params) -> FlattenState:
         leaves = jtu.tree_leaves(parameters(params), is_leaf=is_none)
         joined = tuple(leaf is not None for leaf in leaves)
-        return FlattenState(self.inner.init(_joined(_given(leaves))), joined)
+        state = keys_of_part(self.inner.init(_joined(_given(leaves))), params)
+        return FlattenState(state, joined)
 
     def update(
         self,

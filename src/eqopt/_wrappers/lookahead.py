@@ -13,6 +13,7 @@ from .._control import filter_cond
 from .._equations import equation
 from .._leaves import parameters, restrict
 from .._pipeline import Leafwise, Pipeline
+from .._random import keep_keys
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
@@ -76,7 +77,9 @@ class Lookahead(AbstractTransformation):
     - `inner`: the fast optimizer.
     - `sync_period`: $k \ge 1$, an integer.
     - `slow_step_size`: $\alpha \in [0, 1]$.
-    - `reset_state`: whether the inner optimizer starts afresh after each slow step.
+    - `reset_state`: whether the inner optimizer starts afresh after each slow step. Its
+        random keys go on, so that no noise comes twice: these are the typed keys in its
+        state, and all arrays of dtype uint32.
 
     **Raises:**
 
@@ -202,7 +205,9 @@ class Lookahead(AbstractTransformation):
 
     def _restarted(self, slow, fast_state):
         # Not the fast ones: they may be a whole model where `init` was given a part.
-        return self.inner.init(slow) if self.reset_state else fast_state
+        if not self.reset_state:
+            return fast_state
+        return keep_keys(self.inner.init(slow), fast_state)
 
 
 class _Slow(eqx.Module):

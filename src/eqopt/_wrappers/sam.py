@@ -16,6 +16,7 @@ from .._control import filter_cond
 from .._equations import equation
 from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
+from .._random import keep_keys
 from .._transformation import AbstractTransformation
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
@@ -106,7 +107,8 @@ class SAM(AbstractTransformation):
         default is that of the paper, $\hat\epsilon$ with $\rho = 0.05$.
     - `sync_period`: how many gradients a step of `inner` takes, an integer of at least 1.
         In the paper, it is 2; with 1, there is no adversarial step.
-    - `reset_state`: whether the adversary starts afresh after each step of `inner`.
+    - `reset_state`: whether the adversary starts afresh after each step of `inner`, but
+        for its random keys, as in [`eqopt.Lookahead`][].
     - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
         Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
         out.
@@ -261,7 +263,9 @@ class SAM(AbstractTransformation):
         return pipeline, promise
 
     def _restarted(self, adv_state, params):
-        return self.adversary.init(params) if self.reset_state else adv_state
+        if not self.reset_state:
+            return adv_state
+        return keep_keys(self.adversary.init(params), adv_state)
 
 
 def _called(grad_fn: Callable, params: Params, i: int) -> Any:

@@ -14,11 +14,13 @@ def clip_factors(
 ) -> Float[Array, " examples"]:
     """By how much to multiply what has these norms, for norms of at most `limit`.
 
-    A zero gradient and one that is NaN count as not clipped.
+    A zero gradient is not clipped. Of a norm that is NaN nothing is known, so the factor
+    is zero: what is NaN itself still is, and what is finite adds nothing.
     """
     limit = jnp.asarray(limit, norms.dtype)
     exceeds = norms > limit
-    return jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
+    factors = jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
+    return jnp.where(jnp.isnan(norms) & (limit < jnp.inf), 0, factors)
 
 
 def check_clip(l2_norm_clip: Any, groups: Any) -> None:

@@ -99,17 +99,19 @@ def clipped_grad(
         example contributes nothing, whatever it holds. Defaults to 1.
     - `method`: `"auto"`, or `"ghost"`, which raises an error where `"auto"` has to
         compute large gradients of examples; or `"per_example"`, which computes all of
-        them. They agree to rounding, that is to that of the rows: where those of one
-        example nearly cancel, `"per_example"` has more digits of its norm.
+        them. They agree to rounding. Where the rows of one example nearly cancel, that
+        is large: then `norms` are estimates, and the example is clipped by an upper
+        bound on its norm. With `"per_example"`, it keeps more of its gradient.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
 
     A function with the arguments of `fun` that returns `(gradient, examples)`. The former
-    is as that of `eqx.filter_grad`; the latter is a named tuple with the fields `values`,
-    `norms` and `aux`. Clipping hides no NaN, and no infinite gradient: they make the sum
-    NaN, unless their weight is zero. One that is finite, but has a norm that overflows,
-    adds nothing.
+    is as that of `eqx.filter_grad`, but float32 for parameters of lower precision: noise
+    has to come before a sum is rounded. The latter is a named tuple with the fields
+    `values`, `norms` and `aux`. Clipping hides no NaN, and no infinite gradient: these
+    make the sum NaN, unless their weight is zero. One that is finite, but has a norm that
+    overflows, adds nothing.
 
     **Raises:**
 

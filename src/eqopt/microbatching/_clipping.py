@@ -8,6 +8,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax import lax
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._leaves import is_label, label_dict, listed, resolve
@@ -51,6 +52,7 @@ class _Examples(eqx.Module):
 
     factors: list[list[AbstractFactor]]
     norms: dict[Any, Float[Array, "*examples"]]
+    bounds: dict[Any, Float[Array, "*examples"]]  # which the norms do not exceed
     values: Float[Array, "*examples"]
     aux: PyTree
     weights: Shaped[Array, "*examples"] | None
@@ -176,19 +178,24 @@ class ClippedSum(eqx.Module):
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[PyTree, PerExampleNorms]:
         call = self.norms.call(args, kwargs, self.weights)
         limits = limits_of(self.l2_norm_clip, call.all_labels)
+        # Noise comes before any rounding to less: that of a large sum is more than what
+        # an example may add to it.
+        dtypes = [common_dtype(p.dtype, jnp.float32) for p in call.params]
 
         def clipped(*rows: Any) -> tuple[list[Array], PerExampleNorms]:
             examples = call.examples(*rows)
-            norms = examples.norms
-            by_label = {k: clip_factors(norms[k], limits[k]) for k in norms}
+            bounds = examples.bounds
+            by_label = {k: clip_factors(bounds[k], limits[k]) for k in bounds}
             factors = examples.factors
             if examples.weights is not None:
                 weights = examples.weights.astype(jnp.float32)
                 by_label = {k: weights.astype(f.dtype) * f for k, f in by_label.items()}
                 factors = jtu.tree_map(lambda x: _without_zeros(x, weights), factors)
             sums = [
-                weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape)
-                for f, label, p in zip(factors, call.labels, call.params, strict=True)
+                weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape, dtype)
+                for f, label, p, dtype in zip(
+                    factors, call.labels, call.params, dtypes, strict=True
+                )
             ]
             return sums, examples.visible
 
@@ -199,8 +206,8 @@ class ClippedSum(eqx.Module):
         )
         divisor = self._divisor(call.arguments)
         means = [
-            (x / jnp.asarray(divisor, x.dtype)).astype(p.dtype)
-            for x, p in zip(sums, call.params, strict=True)
+            (x / jnp.asarray(divisor, x.dtype)).astype(dtype)
+            for x, dtype in zip(sums, dtypes, strict=True)
         ]
         return call.treedef.unflatten(means), visible
 
@@ -234,13 +241,15 @@ class _Call(NamedTuple):
             traced, weight = self.trace(leaves, state, index, mapped)
             value, aux, factors = gradient(traced, self.params, [*mapped])
             dynamic, static = eqx.partition(aux, eqx.is_array)
-            squares: dict[Any, list[Array]] = {k: [] for k in self.all_labels}
+            squares: dict[Any, list[Any]] = {k: [] for k in self.all_labels}
             for label, x in zip(self.labels, factors, strict=True):
                 squares[label].append(squared_norm(x))
-            norms = label_dict({label: _norm(x) for label, x in squares.items()})
-            return _Examples(factors, norms, value, dynamic, weight), eqxi.Static(
-                static
+            found = {label: _norm_and_bound(x) for label, x in squares.items()}
+            norms, bounds = (
+                label_dict({k: x[i] for k, x in found.items()}) for i in range(2)
             )
+            examples = _Examples(factors, norms, bounds, value, dynamic, weight)
+            return examples, eqxi.Static(static)
 
         axes = self.arguments.batch.axes
         mapped = [x for x, axis in zip(leaves, axes, strict=True) if axis is not None]
@@ -280,11 +289,22 @@ class _Call(NamedTuple):
         return traced, rebuild(mapped)[2]
 
 
-def _norm(squares: Sequence[Array]) -> Float[Array, ""]:
-    """That of what has these squared norms, one for each of its parts."""
-    dtype = common_dtype(*(x.dtype for x in squares), jnp.float32)
-    total = sum((x.astype(dtype) for x in squares), start=jnp.zeros((), dtype))
-    return safe_sqrt(jnp.maximum(total, 0))  # rounding can make it negative
+def _norm_and_bound(
+    squares: Sequence[tuple[Array, Array]],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The norm of what has these squared norms and errors, one for each of its parts."""
+    dtype = common_dtype(*(x.dtype for pair in squares for x in pair), jnp.float32)
+    value, error = (
+        sum((pair[i].astype(dtype) for pair in squares), start=jnp.zeros((), dtype))
+        for i in range(2)
+    )
+    value = jnp.maximum(value, 0)  # rounding can make it negative
+    # An error that is less than can ever matter changes nothing.
+    bound = jnp.maximum(value, (1 - _NO_MATTER) * value + error)
+    return safe_sqrt(value), jnp.sqrt(lax.stop_gradient(bound))
+
+
+_NO_MATTER = 1e-3  # of the square of a norm
 
 
 def _without_zeros(x: Array, weights: Float[Array, " examples"]) -> Array:

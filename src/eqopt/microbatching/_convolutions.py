@@ -12,11 +12,10 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from ._interpret import bind, evaluate, has_equation
+from ._interpret import bind, evaluate, has_equation, rematerialised
 
 
 _CONVOLUTION = "conv_general_dilated"
-_REMATERIALISED = {"remat", "remat2", "checkpoint"}
 
 
 def evaluate_in_loop(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
@@ -29,8 +28,8 @@ def has_convolution(closed: ClosedJaxpr) -> bool:
 
 
 def _channels_last(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any] | None:
-    if eqn.primitive.name in _REMATERIALISED:
-        return bind(eqn, inputs)  # inlined, it would be computed once and kept
+    if rematerialised(eqn) is not None:
+        return bind(eqn, inputs)  # it says already that it is part of a derivative
     if eqn.primitive.name != _CONVOLUTION:
         return None
     as_it_is = lambda *inputs: bind(eqn, inputs)[0]

@@ -97,7 +97,8 @@ def micro_grad(
     - `accumulator`: how to combine what `transform_fn` returns, as in
         [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
         to the sum.
-    - `transform_fn`: a function of one example's gradient. Defaults to the identity.
+    - `transform_fn`: a function of one example's gradient. Defaults to the identity. If
+        noise is to be added to the sum, let it return float32: sums of less are rounded.
     - `metrics_fn`: a function of one example's gradient, as it is before
         `transform_fn`, that returns something small. Defaults to returning `None`.
     - `weights`: how much each example counts in the sum or mean of what `transform_fn`

@@ -1,7 +1,8 @@
 """Look into a traced function, and evaluate it with other rules for some equations."""
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -13,19 +14,69 @@ from jaxtyping import Array
 # Takes an equation and its inputs. Returns its outputs, or `None` for the usual ones.
 Rule: TypeAlias = Callable[[JaxprEqn, list[Any]], Sequence[Any] | None]
 
+# These call another function, and compute its values again for the derivative.
+_REMATERIALISED = {"remat", "remat2", "checkpoint"}
+
 # These only call another function. Calls with derivatives of their own are not among
 # them: what is inside is not what is to be differentiated.
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+_CALLS = {"jit", "pjit", "closed_call", "core_call"} | _REMATERIALISED
 
 
-def evaluate(closed: ClosedJaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
-    """The outputs of a traced function; calls inside of it are inlined."""
-    return _evaluate(closed.jaxpr, closed.consts, args, rule)
+def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
+    """The outputs of a traced function; calls inside of it are inlined.
+
+    But for those of `jax.checkpoint`, which stay what they are.
+    """
+    jaxpr, consts = _opened(closed)
+    return _evaluate(jaxpr, consts, args, rule)
 
 
 def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
-    """The same function without calls."""
+    """The same function without calls, but for those of `jax.checkpoint`.
+
+    No two of these share their equations.
+    """
     return jax.make_jaxpr(lambda *xs: evaluate(closed, xs, lambda *_: None))(*args)
+
+
+def rematerialised(eqn: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
+    """The function in a call of what `jax.checkpoint` returned; `None` for all else."""
+    is_one = eqn.primitive.name in _REMATERIALISED
+    return _inner_of(eqn)[0] if is_one else None
+
+
+def checkpointed(eqn: JaxprEqn, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.checkpoint` of another function than that of the equation."""
+    keywords = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
+    return jax.checkpoint(fun, **keywords)
+
+
+def flattened(
+    closed: ClosedJaxpr | Jaxpr,
+) -> tuple[list[tuple[JaxprEqn, list[Any]]], list[Any]]:
+    """All equations, as if no call were among them, with their inputs, and the outputs.
+
+    An input or output is a variable, `None` if it is a number.
+    """
+    outer, _ = _opened(closed)
+    names: dict[Any, Any] = {}
+
+    def resolved(variables: Sequence[Any]) -> list[Any]:
+        return [None if isinstance(v, Literal) else names.get(v, v) for v in variables]
+
+    def walk(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, list[Any]]]:
+        for eqn in jaxpr.eqns:
+            called = rematerialised(eqn)
+            if called is None:
+                yield eqn, resolved(eqn.invars)
+                continue
+            inner, _ = _opened(called)
+            names.update(zip(inner.invars, resolved(eqn.invars), strict=True))
+            yield from walk(inner)
+            names.update(zip(eqn.outvars, resolved(inner.outvars), strict=True))
+
+    equations = list(walk(outer))
+    return equations, resolved(outer.outvars)
 
 
 def has_equation(jaxpr: ClosedJaxpr | Jaxpr, name: str) -> bool:
@@ -80,16 +131,23 @@ def _evaluate(
         with eqn.ctx.manager:
             outputs = rule(eqn, inputs)
             if outputs is None and eqn.primitive.name in _CALLS:
-                (inner,) = _inner_of(eqn)
-                is_closed = isinstance(inner, ClosedJaxpr)
-                jaxpr_of, consts_of = (
-                    (inner.jaxpr, inner.consts) if is_closed else (inner, ())
-                )
-                outputs = _evaluate(jaxpr_of, consts_of, inputs, rule)
+                inner, inner_consts = _opened(_inner_of(eqn)[0])
+                call = functools.partial(_call, inner, inner_consts, rule)
+                is_kept = rematerialised(eqn) is not None
+                outputs = (checkpointed(eqn, call) if is_kept else call)(*inputs)
             elif outputs is None:
                 outputs = bind(eqn, inputs)
         values |= zip(eqn.outvars, outputs, strict=True)
     return [read(var) for var in jaxpr.outvars]
+
+
+def _call(jaxpr: Jaxpr, consts: Sequence[Any], rule: Rule, *args: Any) -> list[Any]:
+    return _evaluate(jaxpr, consts, args, rule)
+
+
+def _opened(closed: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+    is_closed = isinstance(closed, ClosedJaxpr)
+    return (closed.jaxpr, closed.consts) if is_closed else (closed, ())
 
 
 def last_products(closed: ClosedJaxpr) -> list[bool]:

@@ -31,8 +31,8 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
     **Returns:**
 
     A tree of the same structure. Its keys are those of `jax.random.split` in the order of
-    the arrays, of the kind of `rng_key` (typed ones for a seed), and do not depend on
-    shapes and dtypes.
+    the leaves, `None` and all others counted, of the kind of `rng_key` (typed ones for a
+    seed), and do not depend on shapes and dtypes.
     """
     check_numbers("split_key_like", "target_tree", target_tree)
     return split_like(as_key(rng_key), target_tree)

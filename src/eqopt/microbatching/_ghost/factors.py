@@ -7,12 +7,14 @@ $$\|G\|^2 = \sum_{s,t} (x_s \cdot x_t) (y_s \cdot y_t).$$
 
 So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over the
 examples, which is one product of matrices with all rows of all of them.
+
+Where the rows of an example nearly cancel, both are small differences of large numbers,
+and rounding is not small beside them. So each norm comes with a bound on its rounding.
 """
 
 import abc
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,6 +24,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ...numerics import abs_sq, common_dtype
+from .rounding import (
+    LEAST,
+    Square,
+    diagonal,
+    einsum,
+    of_dot,
+    of_sum,
+    products,
+    tiny,
+    wide,
+)
 
 
 class Layout(eqx.Module):
@@ -56,7 +69,7 @@ class AbstractFactor(eqx.Module):
     """The gradient of one example, or, with one more axis in front, of each of some."""
 
     @abc.abstractmethod
-    def squared_norm(self) -> Float[Array, ""]:
+    def square(self) -> Square:
         """For one example."""
 
     @abc.abstractmethod
@@ -69,8 +82,13 @@ class Whole(AbstractFactor):
 
     gradient: Inexact[Array, "..."]
 
-    def squared_norm(self) -> Float[Array, ""]:
-        return jnp.sum(abs_sq(_wide(self.gradient)))
+    def square(self) -> Square:
+        value = jnp.sum(abs_sq(wide(self.gradient)))
+        size = self.gradient.size
+        rounding = lax.stop_gradient(value) * of_sum(size, value.dtype)
+        error = rounding + size * tiny(value.dtype)
+        none = jnp.zeros_like(value)
+        return Square(value, error, none, none)
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         return _sum("n,n...->...", weights, self.gradient)
@@ -87,22 +105,36 @@ class Rows(AbstractFactor):
     def swapped(self) -> "Rows":
         return Rows(self.right, self.left, self.layout.swapped)
 
+    @property
+    def real(self) -> "Rows":
+        r"""Of $(a + ib)(c + id)^T$ the real part, $ac^T - bd^T$: twice the rows."""
+        left, right = self.left, self.right
+        if not jnp.iscomplexobj(left):
+            return Rows(left, jnp.real(right), self.layout)
+        left = jnp.concatenate([jnp.real(left), -jnp.imag(left)], -2)
+        right = jnp.concatenate([jnp.real(right), jnp.imag(right)], -2)
+        return Rows(left, right, self.layout)
+
     def whole_if_smaller(self) -> AbstractFactor:
         _, rows, left = self.left.shape
         right = self.right.shape[-1]
         if left * right > rows * (left + right):
             return self
         # Then to compute it takes less time than the norm without it, too.
-        matrices = _einsum("gtl,gtr->glr", self.left, self.right)
+        matrices = einsum("gtl,gtr->glr", self.left, self.right)
         return Whole(self.layout.parameter(matrices))
 
-    def squared_norm(self) -> Float[Array, ""]:
-        left, right = _wide(self.left), _wide(self.right)
-        if left.shape[1] == 1:
-            norms = jnp.sum(abs_sq(left), 2) * jnp.sum(abs_sq(right), 2)
-        else:
-            norms = jnp.real(_products(left, left) * _products(right, right))
-        return jnp.sum(norms)
+    def square(self) -> Square:
+        left, right = wide(self.left), wide(self.right)
+        x, dx = products(left, left)
+        y, dy = products(right, right)
+        value = jnp.sum(jnp.real(x * y))
+        x, y = lax.stop_gradient((jnp.abs(x), jnp.abs(y)))
+        rounding = x * y * of_sum(4 * x.size, value.dtype)
+        error = jnp.sum(x * dy + dx * (y + dy) + rounding)
+        scale = jnp.sum(jnp.sqrt(diagonal(x)) * jnp.sqrt(diagonal(y)))
+        spread = of_dot(left.shape[1] + 4, value.dtype) * scale
+        return Square(value, error, scale, spread)
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
@@ -119,11 +151,20 @@ class Picks(AbstractFactor):
     right: Inexact[Array, "*n rows right"]
     layout: Layout
 
-    def squared_norm(self) -> Float[Array, ""]:
+    def square(self) -> Square:
         # Rows with the same index add up first: in that one of them that comes first.
         first = jnp.argmax(self.index[:, None] == self.index[None], axis=1)
-        sums = jnp.zeros_like(_wide(self.right)).at[first].add(self._right)
-        return jnp.sum(abs_sq(sums))
+        sums = jnp.zeros_like(wide(self.right)).at[first].add(self._right)
+        squares = jnp.sum(abs_sq(sums), 1)
+        value = jnp.sum(squares)
+        norms, all_norms = lax.stop_gradient((jnp.sqrt(squares), self._norms))
+        together = jnp.zeros_like(norms).at[first].add(all_norms)
+        far = of_dot(len(norms) + 4, value.dtype) * together
+        rounding = lax.stop_gradient(value) * of_sum(sums.size, value.dtype)
+        error = jnp.sum((2 * norms + far) * far) + rounding
+        error = error + sums.size * tiny(value.dtype)
+        scale = jnp.sqrt(jnp.sum(together**2))
+        return Square(value, error, scale, jnp.sqrt(jnp.sum(far**2)))
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
         right = _weighted(weights, self.right)
@@ -132,12 +173,18 @@ class Picks(AbstractFactor):
         table = table.at[index.ravel()].add(lax.collapse(right, 0, 2), mode="drop")
         return self.layout.parameter(table[None])
 
-    def times(self, other: Rows) -> Float[Array, ""]:
-        """The scalar product of two parts of one example's gradient."""
-        left = other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
-        return jnp.sum(
-            jnp.real(_wide(left) * _products(other.right, self._right[None])[0])
-        )
+    @property
+    def real(self) -> "Picks":
+        return Picks(self.index, jnp.real(self.right), self.layout)
+
+    def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The scalar product of two parts of one example's gradient, and its rounding."""
+        left = wide(other.left[0][:, jnp.where(self._is_valid, self.index, 0)])
+        y, dy = (x[0] for x in products(wide(other.right), self._right[None]))
+        value = jnp.sum(jnp.real(left * y))
+        left, y = lax.stop_gradient((jnp.abs(left), jnp.abs(y)))
+        rounding = y * of_sum(4 * y.size, value.dtype)
+        return value, jnp.sum(left * (dy + rounding)) + y.size * tiny(value.dtype)
 
     @property
     def _length(self) -> int:
@@ -148,8 +195,12 @@ class Picks(AbstractFactor):
         return (self.index >= 0) & (self.index < self._length)
 
     @property
+    def _norms(self) -> Float[Array, "*n rows"]:
+        return jnp.sqrt(jnp.sum(abs_sq(self._right), -1))
+
+    @property
     def _right(self) -> Inexact[Array, "*n rows right"]:
-        return jnp.where(self._is_valid[..., None], _wide(self.right), 0)
+        return jnp.where(self._is_valid[..., None], wide(self.right), 0)
 
 
 def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
@@ -172,14 +223,25 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
     return joined if picks else [joined[0].whole_if_smaller()]
 
 
-def squared_norm(factors: Sequence[AbstractFactor]) -> Float[Array, ""]:
-    """That of the sum of the factors, which `combine` returned."""
-    norms = [f.squared_norm() for f in factors]
-    if len(norms) < 2:
-        return norms[0] if norms else jnp.zeros((), jnp.float32)
-    rows, picks = factors
-    assert isinstance(rows, Rows) and isinstance(picks, Picks)
-    return norms[0] + norms[1] + 2 * picks.times(rows)
+def squared_norm(
+    factors: Sequence[AbstractFactor],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """That of the sum of the factors, which `combine` returned.
+
+    Also how much more the square may be of what the example adds to `weighted_sum`.
+    """
+    if not factors:
+        return jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)
+    squares = zip(*(f.square() for f in factors), strict=True)
+    value, error, scale, spread = (jnp.sum(jnp.stack(x)) for x in squares)
+    if len(factors) > 1:
+        rows, picks = factors
+        assert isinstance(rows, Rows) and isinstance(picks, Picks)
+        product, rounding = picks.times(rows)
+        value, error = value + 2 * product, error + 2 * rounding
+    known = jnp.maximum(lax.stop_gradient(value), 0)
+    error = error + spread * (2 * jnp.sqrt(known + error) + spread)
+    return value, jnp.maximum(error, (scale * LEAST) ** 2 - known)
 
 
 def weighted_sum(
@@ -190,12 +252,8 @@ def weighted_sum(
     return sum(rest, start=first)
 
 
-def _products(x: Array, y: Array) -> Inexact[Array, "groups rows other_rows"]:
-    return _einsum("gsi,gti->gst", x, jnp.conj(y))
-
-
 def _weighted(weights: Float[Array, "n"], x: Array) -> Array:
-    x = _wide(x)
+    x = wide(x)
     return x * jnp.expand_dims(weights, range(1, x.ndim)).astype(x.dtype)
 
 
@@ -203,18 +261,7 @@ def _sum(subscripts: str, x: Array, y: Array) -> Array:
     """Over examples: the result is the same on all devices."""
     sharding = jax.typeof(y).sharding
     if sharding.spec[:1] in ((), (None,)):
-        return _einsum(subscripts, x, y)
+        return einsum(subscripts, x, y)
     # Explicitly sharded examples: JAX asks where the result is to be.
     everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    return _einsum(subscripts, x, y, out_sharding=everywhere)
-
-
-def _einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
-    # Accelerators must not round its factors: the bound on a norm is a promise.
-    dtype = common_dtype(*(x.dtype for x in arrays), jnp.float32)
-    arrays = tuple(x.astype(dtype) for x in arrays)
-    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(common_dtype(x.dtype, jnp.float32))
+    return einsum(subscripts, x, y, out_sharding=everywhere)

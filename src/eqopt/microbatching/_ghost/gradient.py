@@ -1,5 +1,6 @@
 """The gradient of one example, in factors."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -7,10 +8,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jaxtyping import Array
 
-from .._interpret import as_array, bind, evaluate, inlined
+from .._interpret import (
+    as_array,
+    bind,
+    checkpointed,
+    evaluate,
+    flattened,
+    inlined,
+    rematerialised,
+)
 from .._state import is_state
 from .factors import AbstractFactor, Whole, combine
 from .uses import Uses, find_uses
@@ -36,7 +45,7 @@ def path_of(uses: Uses, size: int, ghost: bool) -> Path:
 
 
 class Traced(NamedTuple):
-    """A function `(params, mapped) -> (value, aux)` of lists of arrays, without calls.
+    """A function `(params, mapped) -> (value, aux)` of lists of arrays, inlined.
 
     **Attributes:**
 
@@ -93,18 +102,34 @@ def gradient(
     tapped = [use for uses, path in pairs if path == "ghost" for use in uses.linear]
     number = {id(use.eqn): i for i, use in enumerate(tapped)}
     outputs: list[Any] = [use.eqn.outvars[0].aval for use in tapped]
-    taps = [jnp.zeros(x.shape, x.dtype) for x in outputs]
+    taps = {i: jnp.zeros(x.shape, x.dtype) for i, x in enumerate(outputs)}
     is_direct = [path in ("direct", "per_example") for path in paths]
     direct = [p for p, flag in zip(params, is_direct, strict=True) if flag]
 
-    def forward(taps: list[Array], direct: list[Array]) -> tuple[Array, Any]:
-        inputs: list[Any] = [None] * len(tapped)
+    def forward(taps: dict[int, Array], direct: list[Array]) -> tuple[Array, Any]:
         rest = iter(direct)
         filled = [
             next(rest) if flag else p for p, flag in zip(params, is_direct, strict=True)
         ]
+        outputs, inputs = run(traced.closed, taps, [*filled, *mapped])
+        value, *aux = map(as_array, outputs, traced.closed.out_avals)
+        return value, (aux, inputs)
+
+    def run(
+        closed: ClosedJaxpr | Jaxpr, taps: dict[int, Array], args: list[Any]
+    ) -> tuple[list[Any], dict[int, list[Any]]]:
+        """The outputs, and what the tapped parameters are multiplied by."""
+        inputs = {}
 
         def tap(eqn: JaxprEqn, values: list[Any]) -> list[Array] | None:
+            inner = rematerialised(eqn)
+            if inner is not None:
+                inside = [number.get(id(eqn)) for eqn, _ in flattened(inner)[0]]
+                mine = {i: taps[i] for i in inside if i is not None}
+                again = checkpointed(eqn, functools.partial(run, inner))
+                outputs, found = again(mine, values)
+                inputs.update(found)
+                return outputs
             if id(eqn) not in number:
                 return None
             i = number[id(eqn)]
@@ -113,9 +138,7 @@ def gradient(
             (out,) = bind(eqn, values)
             return [out + taps[i]]
 
-        outputs = evaluate(traced.closed, [*filled, *mapped], tap)
-        value, *aux = map(as_array, outputs, traced.closed.out_avals)
-        return value, (aux, inputs)
+        return evaluate(closed, args, tap), inputs
 
     value, pullback, (aux, inputs) = jax.vjp(forward, taps, direct, has_aux=True)
     cotangents, gradients = pullback(jnp.ones_like(value))

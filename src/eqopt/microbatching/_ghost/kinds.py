@@ -50,6 +50,8 @@ def _dot_factor(
     batch, _, free = _dot_axes(eqn, operand)
     other_batch, other_summed, other_free = _dot_axes(eqn, 1 - operand)
     other = inputs[1 - operand]
+    if not jnp.issubdtype(other.dtype, jnp.inexact):
+        other = other.astype(cotangent.dtype)  # features may be integers or bools
     left = _cut(
         jnp.transpose(other, (*other_batch, *other_free, *other_summed)),
         (len(other_batch), len(other_free)),

@@ -1,13 +1,14 @@
 """Where a traced function multiplies something by its parameters."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from .._interpret import dtype_of, shape_of
+from .._interpret import dtype_of, flattened, shape_of
 from .factors import Layout, Picks, Rows
 from .kinds import KINDS, Axes
 
@@ -20,11 +21,13 @@ class Use(NamedTuple):
     - `eqn`: the equation that does it, linear in the parameter.
     - `operand`: which of the equation's inputs the parameter is.
     - `layout`: how the gradient factors.
+    - `is_real`: whether the parameter is, whatever it meets.
     """
 
     eqn: JaxprEqn
     operand: int
     layout: Layout
+    is_real: bool
 
     @property
     def is_lookup(self) -> bool:
@@ -32,7 +35,8 @@ class Use(NamedTuple):
 
     def factor(self, inputs: Sequence[Any], cotangent: Array) -> Rows | Picks:
         kind = KINDS[self.eqn.primitive.name]
-        return kind.factor(self.eqn, self.operand, self.layout, inputs, cotangent)
+        factor = kind.factor(self.eqn, self.operand, self.layout, inputs, cotangent)
+        return factor.real if self.is_real else factor
 
 
 class Uses(NamedTuple):
@@ -76,8 +80,8 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
         shape = shape_of(var)
         made_of[var] = {i}
         views[var] = i, tuple(None if n == 1 else k for k, n in enumerate(shape))
-    for eqn in jaxpr.eqns:
-        inputs = [None if isinstance(var, Literal) else var for var in eqn.invars]
+    equations, outputs = flattened(closed)
+    for eqn, inputs in equations:
         operands = [k for k, var in enumerate(inputs) if var in made_of]
         indices = set().union(*(made_of[inputs[k]] for k in operands))
         if not any(var in mapped for var in inputs):
@@ -89,25 +93,26 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
         use = None
         if len(operands) == 1 and inputs[operands[0]] in views:
             index, axes = views[inputs[operands[0]]]
-            use = _use(eqn, operands[0], axes, shape_of(jaxpr.invars[index]))
+            use = _use(eqn, operands[0], axes, jaxpr.invars[index])
             if use is not None:
                 found[index].linear.append(use)
         if use is None:
-            size = max([var.aval.size for var in eqn.outvars], default=0)
+            size = max([math.prod(shape_of(v)) for v in eqn.outvars], default=0)
             for i in indices:
                 found[i].others.append(size)
     # The first output is the loss. Without an example in it, it is no input of anything.
-    value = jaxpr.outvars[0]
-    if not isinstance(value, Literal):
-        for i in made_of.get(value, ()):
-            found[i].others.append(1)
+    for i in made_of.get(outputs[0], ()):
+        found[i].others.append(1)
     return found
 
 
-def _use(eqn: JaxprEqn, operand: int, axes: Axes, shape: tuple[int, ...]) -> Use | None:
+def _use(eqn: JaxprEqn, operand: int, axes: Axes, parameter: Any) -> Use | None:
     kind = KINDS.get(eqn.primitive.name)
-    layout = kind and kind.layout(eqn, operand, axes, shape)
-    return None if layout is None else Use(eqn, operand, layout)
+    layout = kind and kind.layout(eqn, operand, axes, shape_of(parameter))
+    if layout is None:
+        return None
+    is_real = not jnp.issubdtype(dtype_of(parameter), jnp.complexfloating)
+    return Use(eqn, operand, layout, is_real)
 
 
 def _views(eqn: JaxprEqn, view: tuple[int, Axes] | None) -> dict[Any, tuple[int, Axes]]:
@@ -124,11 +129,13 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "copy":
         return axes
     if name == "convert_element_type":
-        # The gradient of what becomes complex is a real part: that does not factor.
-        kinds = jnp.floating, jnp.complexfloating
-        dtypes = dtype_of(eqn.invars[0]), params["new_dtype"]
-        alike = any(all(jnp.issubdtype(d, kind) for d in dtypes) for kind in kinds)
-        return axes if alike else None
+        # What becomes real loses a part, to which there is no gradient.
+        kinds = [jnp.floating, jnp.complexfloating]
+        old, new = (
+            [jnp.issubdtype(dtype, kind) for kind in kinds]
+            for dtype in (dtype_of(eqn.invars[0]), params["new_dtype"])
+        )
+        return axes if old == new or (old[0] and new[1]) else None
     if name == "transpose":
         return tuple(axes[i] for i in params["permutation"])
     if name in ("reshape", "squeeze", "broadcast_in_dim"):

@@ -1,0 +1,101 @@
+"""Products of matrices, and bounds on what rounding does to them."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from ...numerics import abs_sq, common_dtype
+
+
+class Square(NamedTuple):
+    """The square of the norm of one example's gradient, and what rounding may do to it.
+
+    **Attributes:**
+
+    - `value`: the square.
+    - `error`: an upper bound on how much smaller than the square this is.
+    - `scale`: what the norm would be if no rows cancelled.
+    - `spread`: an upper bound on the norm of the rounding in the sum of the rows, in
+        `weighted_sum`, which the example may have besides its gradient.
+    """
+
+    value: Float[Array, ""]
+    error: Float[Array, ""]
+    scale: Float[Array, ""]
+    spread: Float[Array, ""]
+
+
+# Of what it would be if no rows cancelled, a norm counts as no less than this, so that
+# the rows are not large in the sum over all examples, whose rounding is that of its size.
+LEAST = 2.0**-8
+
+
+def products(x: Array, y: Array) -> tuple[Array, Array]:
+    """The scalar products of the rows in each group, and bounds on their rounding."""
+    result, terms = _products(x, jnp.conj(y))
+    dtype = result.real.dtype
+    least = x.shape[2] * tiny(dtype)
+    s, t = (jnp.sqrt(jnp.sum(abs_sq(lax.stop_gradient(z)), 2) + least) for z in (x, y))
+    return result, of_dot(terms, dtype) * s[:, :, None] * t[:, None] + least
+
+
+def _products(x: Array, y: Array) -> tuple[Array, int]:
+    """The products, and of how many terms their rounding is."""
+    parts, length = 1 + jnp.iscomplexobj(x), x.shape[2]
+    if x.shape[1] == y.shape[1] == 1:
+        return jnp.sum(x * y, 2, keepdims=True), parts * _blocks(length)
+    count = max(1, length // _PIECE)
+    size, rest = divmod(length, count)
+
+    def piece(start: Any, size: int) -> Array:
+        cut = (lax.dynamic_slice_in_dim(z, start, size, 2) for z in (x, y))
+        return einsum("gsi,gti->gst", *cut)
+
+    result = piece(0, size + rest)
+    if count > 1:
+        starts = size * jnp.arange(1, count) + rest
+        add = lambda total, start: (total + piece(start, size), None)
+        result = lax.scan(add, result, starts)[0]
+    return result, parts * (size + rest) + count + 2
+
+
+# Products of longer rows are added up in pieces, which rounds less.
+_PIECE = 256
+
+
+# Of `size` terms a sum in any order is off by less than so much of the sum of their
+# absolute values. XLA makes a product of matrices in one of many orders, but adds up
+# the elements of an array in blocks.
+def of_dot(size: int, dtype: Any) -> Any:
+    return dtype.type(0.6 * float(jnp.finfo(dtype).eps) * size)
+
+
+def of_sum(size: int, dtype: Any) -> Any:
+    return of_dot(_blocks(size), dtype)
+
+
+def _blocks(size: int) -> int:
+    return 2 * math.isqrt(size) + 4
+
+
+def tiny(dtype: Any) -> Any:
+    """A product that is smaller may be zero."""
+    return jnp.finfo(dtype).tiny
+
+
+def diagonal(x: Float[Array, "groups rows rows"]) -> Float[Array, "groups rows"]:
+    return jnp.diagonal(x, axis1=1, axis2=2)
+
+
+def einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
+    # Accelerators must not round its factors: the bound on a norm is a promise.
+    dtype = common_dtype(*(x.dtype for x in arrays), jnp.float32)
+    arrays = tuple(x.astype(dtype) for x in arrays)
+    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)
+
+
+def wide(x: Array) -> Array:
+    return x.astype(common_dtype(x.dtype, jnp.float32))

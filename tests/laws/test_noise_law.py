@@ -1,0 +1,161 @@
+"""No noise comes twice: not in another step, leaf, group or wrapper."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt import AbstractTransformation
+from eqopt._random import keep_keys
+
+from .registry import REGISTRY
+from .subjects import params_of
+from .test_pairs import BY_LEAF, LABELS, WRAPPERS
+
+
+class Watched(AbstractTransformation):
+    """Hands on the updates of `inner`, and shows them to `see`."""
+
+    inner: AbstractTransformation
+    see: Any
+
+    def init(self, params):
+        return self.inner.init(params)
+
+    def update(self, updates, state, params=None, **extra):
+        updates, state = self.inner.update(updates, state, params, **extra)
+        jax.debug.callback(self.see, jax.tree.leaves(updates))
+        return updates, state
+
+
+NOISE = {
+    "AddNoise": lambda: eqopt.AddNoise(1.0, 0.0, key=0),
+    "DifferentiallyPrivateAggregate": lambda: eqopt.DifferentiallyPrivateAggregate(
+        1.0, 1.0, key=0, batch_size=1, clipped=True
+    ),
+}
+OTHERS = {
+    "alone": lambda opt: opt,
+    "Lookahead(reset)": lambda opt: eqopt.Lookahead(opt, 2, 0.5, reset_state=True),
+    "SAM(adversary)": lambda opt: eqopt.SAM(eqopt.SGD(0.1), opt, 3, True),
+    "SAM(opaque)": lambda opt: eqopt.SAM(eqopt.SGD(0.1), opt, 3, True, True),
+}
+ALL = WRAPPERS | OTHERS
+# One shape compiles faster, and leaves of one shape are the ones that could be confused.
+LIKE = {"matrix": jnp.zeros(3), "more": [jnp.zeros(3), None, {"scalar": jnp.zeros(3)}]}
+
+
+def check_no_noise_comes_twice(opt, seen, params=LIKE, calls=5):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    call = eqx.filter_jit(
+        lambda state, params: opt.step(
+            zeros, state, params, value=jnp.ones(()), grad_fn=lambda _: zeros
+        )
+    )
+    state = opt.init(params)
+    for _ in range(calls):
+        params, state = call(state, params)
+    jax.effects_barrier()
+    numbers = np.concatenate([np.ravel(x) for leaves in seen for x in leaves])
+    assert len(seen) > 1
+    assert len(np.unique(numbers)) == len(numbers)
+
+
+# The quick set has what could confuse groups or steps.
+TELLING = "alone", "Lookahead(reset)", "Flatten"
+
+
+def cases():
+    found = []
+    for name in ALL:
+        marks = [] if name in TELLING else [pytest.mark.slow]
+        kinds = NOISE if name in TELLING else ["AddNoise"]
+        found += [pytest.param(name, kind, marks=marks) for kind in kinds]
+    return found
+
+
+@pytest.mark.parametrize(("name", "noise"), cases())
+def test_each_step_leaf_and_group_has_noise_of_its_own(name, noise):
+    """Also groups whose transformations have the same seed."""
+    seen = []
+    part = lambda: ALL[name](Watched(NOISE[noise](), seen.append))
+    if name in BY_LEAF:
+        return check_no_noise_comes_twice(part(), seen)
+    opt = eqopt.Partition({"a": part(), "b": part()}, LABELS)
+    return check_no_noise_comes_twice(opt, seen)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda opt: opt, eqopt.Chain, eqopt.Flatten, eqopt.SplitRealAndImaginary]
+)
+def test_masked_parts_with_one_seed(wrap):
+    """Of complex parameters and real ones, so that pairs and single arrays mix."""
+    seen, like = [], {"a": jnp.zeros(2, jnp.complex64), "b": jnp.zeros(3), "c": None}
+    like = {**like, "c": jnp.ones(2, jnp.complex64), "d": jnp.ones(4)}
+    part = lambda: wrap(Watched(NOISE["AddNoise"](), seen.append))
+    masks = [{"a": i == 0, "b": i == 1, "c": i == 1, "d": i == 0} for i in range(2)]
+    opt = eqopt.Chain(*(eqopt.Masked(part(), mask) for mask in masks))
+    zeros = jax.tree.map(jnp.zeros_like, like)
+    opt.update(zeros, opt.init(like), like)
+    jax.effects_barrier()
+    numbers = np.concatenate([np.ravel(x) for leaves in seen for x in leaves])
+    # Flatten joins real and complex leaves, and drops imaginary parts again.
+    numbers = np.concatenate([numbers.real, numbers.imag])
+    numbers = numbers[numbers != 0]
+    assert len(np.unique(numbers)) == len(numbers) >= 11
+
+
+def has_key(opt):
+    nodes = []
+    jax.tree.leaves(opt, is_leaf=lambda x: nodes.append(x) or False)
+    return any(hasattr(node, "key") for node in nodes)
+
+
+def keys_in(state):
+    leaves = jax.tree.leaves(state)
+    return [np.ravel(x) for x in leaves if eqx.is_array(x) and x.dtype == jnp.uint32]
+
+
+def test_restarts_find_the_keys_of_every_state():
+    params, found = params_of(), 0
+    for row in REGISTRY:
+        opt = row()
+        if has_key(opt):
+            found += 1
+            state = opt.init(params)
+            later = jax.tree.map(lambda x: x + 1 if eqx.is_array(x) else x, state)
+            kept = keep_keys(state, later)
+            assert keys_in(kept)
+            assert all(map(np.array_equal, keys_in(kept), keys_in(later)))
+            assert keys_in(kept)[0][0] != keys_in(state)[0][0]
+    assert found > 4
+
+
+@pytest.mark.slow
+def test_no_other_array_has_the_dtype_of_keys():
+    params = params_of()
+    for row in REGISTRY:
+        opt = row()
+        state = eqx.filter_eval_shape(opt.init, params)
+        dtypes = {x.dtype for x in jax.tree.leaves(state) if hasattr(x, "dtype")}
+        assert has_key(opt) or jnp.dtype(jnp.uint32) not in dtypes, row.name
+
+
+def test_typed_keys_of_users_survive_a_restart():
+    class Own(AbstractTransformation):
+        def init(self, params):
+            return {"key": jax.random.key(3), "count": jnp.zeros(())}
+
+        def update(self, updates, state, params=None, **extra):
+            key, _ = jax.random.split(state["key"])
+            return updates, {"key": key, "count": state["count"] + 1}
+
+    opt, params = eqopt.Lookahead(Own(), 1, 0.5, reset_state=True), jnp.zeros(2)
+    first = opt.init(params)
+    _, state = opt.step(params, first, params)
+    assert state.fast_state["count"] == 0
+    assert state.fast_state["key"] != first.fast_state["key"]
