@@ -93,7 +93,7 @@ def incremental_update(
     pipeline = Pipeline(treedef.unflatten(moved), new_tensors, {})
     shared = {"step_size": step_size}
     pipeline.push("incremental_update", Leafwise(interpolate, shared=shared))
-    return eqx.combine(pipeline.flush(), old_tensors)
+    return eqx.combine(pipeline.finish(), old_tensors)
 
 
 def periodic_update(

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, Literal, NamedTuple, TypeAlias, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,10 @@ def equation(fn: Callable) -> Equation:
     return Equation(fn)
 
 
+# What a kernel makes of the last update.
+Result: TypeAlias = Literal["updates", "rounded updates", "params"]
+
+
 class Operation(NamedTuple):
     """An equation with what is static of its arguments; hashable."""
 
@@ -94,29 +98,31 @@ class ShapeMismatch(Exception):
 
 
 @functools.lru_cache(KERNELS)
-def kernel(program: tuple[Operation, ...], takes_params: bool, apply: bool) -> Callable:
+def kernel(
+    program: tuple[Operation, ...], takes_params: bool, result: Result
+) -> Callable:
     """The equations of `program` one after the other, as one jitted function of a leaf.
 
     It takes the vector of all packed values, the update, the parameter if `takes_params`,
     then each operation's further leaves, then each operation's loose values. It gives
-    back the update (the new parameter if `apply`) and the new slots, in one flat tuple.
+    back the `result` and the new slots, in one flat tuple.
     (Tracing and calling a function costs time by the argument; hence the vector.)
 
-    Between the equations the update stays in the precision they compute in; it is
-    rounded once, at the end.
+    Between the equations the update stays in the precision they compute in, and so do
+    `"updates"` that others go on with; parameters and `"rounded updates"` are rounded.
     """
-    fn = functools.partial(_evaluate, program, takes_params, apply)
+    fn = functools.partial(_evaluate, program, takes_params, result)
     name = "_".join(operation.equation.name for operation in program)
     # A partial takes any attribute, which its type does not say. The profiler shows it.
-    fn.__name__ = fn.__qualname__ = f"{name}_apply" if apply else name  # type: ignore
+    fn.__name__ = fn.__qualname__ = f"{name}_apply" if result == "params" else name  # type: ignore
     return jax.jit(fn)
 
 
 @no_type_check
-def _evaluate(program, takes_params, apply, packed, g, *arguments):
+def _evaluate(program, takes_params, kind, packed, g, *arguments):
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
-        run = functools.partial(_run, program, takes_params, apply, packed, g)
+        run = functools.partial(_run, program, takes_params, kind, packed, g)
         result, slots = run(*arguments)
         previous = result
         for i in _late(program):
@@ -143,7 +149,7 @@ def _late(program: tuple[Operation, ...]) -> list[int]:
 
 
 @no_type_check
-def _run(program, takes_params, apply, packed, g, *arguments):
+def _run(program, takes_params, kind, packed, g, *arguments):
     """The result, and the new slots of all operations in one list."""
     rest = iter(arguments)
     p = next(rest) if takes_params else None
@@ -166,10 +172,11 @@ def _run(program, takes_params, apply, packed, g, *arguments):
         _check_outputs(operation, g, u, slots, new)
         pairs = zip(new, slots, strict=True)
         stored += [jax.tree.map(_narrow, x, slot) for x, slot in pairs]
-    if apply and u.shape != p.shape:
-        raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
-    result = _narrow(widen(p, real) + u, p) if apply else _narrow(u, g)
-    return result, stored
+    if kind == "params":
+        if u.shape != p.shape:
+            raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
+        return _narrow(widen(p, real) + u, p), stored
+    return _narrow(u, g if kind == "rounded updates" else widen(g, real)), stored
 
 
 def after(first: Array, x: Any) -> Any:

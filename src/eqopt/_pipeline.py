@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, no_type_check
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
-from ._equations import Equation, Operation, ShapeMismatch, kernel, pack
+from ._equations import Equation, Operation, Result, ShapeMismatch, kernel, pack
 from ._leaves import (
     align,
     check_wide,
@@ -23,12 +24,14 @@ from ._leaves import (
     is_function,
     is_none,
     keystr,
+    map_parameters,
     mask_out,
     resolve_mask,
 )
 from ._misfits import misfit, no_parameter, stateless
 from ._owners import name_of
 from ._types import Mask, Params, State, Updates
+from .numerics import common_dtype
 
 
 class Leafwise(NamedTuple):
@@ -72,6 +75,7 @@ class Pipeline:
         check_wide("updates", updates, jax.tree.leaves(updates, is_leaf=is_none))
         self.params = params
         self.extra = extra
+        self._given = updates
         self._updates = updates
         self._pending: list[tuple[str, Leafwise]] = []
         self._states: list[State] = []
@@ -118,20 +122,32 @@ class Pipeline:
         self._updates = updates
 
     def flush(self) -> Updates:
-        """Runs the pending equations and gives the updates."""
+        """Runs the pending equations and gives the updates, as yet not rounded."""
         if self._pending:
-            self._updates = self._run(apply=False)
+            self._updates = self._run("updates")
         return self._updates
 
+    def wide(self) -> Updates:
+        """`flush`, in float32 at least: for a part that rounds what it returns."""
+        return map_parameters(_wide, self.flush())
+
     def finish(self) -> Updates:
-        """`flush` at the end of a call: what was pushed last runs, too."""
+        """Runs all equations, also those pushed last, and gives the updates, rounded.
+
+        They have the dtypes of those with which the pipeline began.
+        """
         self._push_the_last()
-        return self.flush()
+        is_as_given = self._updates is self._given
+        if self._pending:
+            self._updates = self._run("rounded updates")
+        if not is_as_given:
+            self._updates = _as_given(self._updates, self._given)
+        return self._updates
 
     def apply(self) -> Params:
         """Runs the pending equations and gives the updated parameters."""
         self._push_the_last()
-        return self.end(self._run(apply=True))
+        return self.end(self._run("params"))
 
     def end(self, params: Params) -> Params:
         """Takes note of the new parameters, in the making of which all this ended."""
@@ -143,11 +159,30 @@ class Pipeline:
             ran.append(self.push(owner, leafwise))
         self._last = []
 
-    def _run(self, apply: bool) -> PyTree:
-        result, states = _walk(self._updates, self.params, self._pending, apply)
+    def _run(self, result_kind: Result) -> PyTree:
+        result, states = _walk(self._updates, self.params, self._pending, result_kind)
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result
+
+
+@no_type_check  # called once per leaf, like the next one
+def _wide(u):
+    return u.astype(common_dtype(u.dtype, jnp.float32)) if u.dtype.itemsize < 4 else u
+
+
+@no_type_check
+def _rounded(u, like):
+    return u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
+
+
+def _as_given(updates: Updates, given: Updates) -> Updates:
+    """In the dtypes of those given, if that is what they are: see `LookaheadParams`."""
+    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
+    likes, structure = jtu.tree_flatten(given, is_leaf=is_none)
+    if treedef != structure:
+        return updates
+    return treedef.unflatten(map(_rounded, leaves, likes))
 
 
 class _Stage(NamedTuple):
@@ -163,10 +198,11 @@ class _Stage(NamedTuple):
 
 
 @no_type_check  # what is inside its loop would cost as much as the kernels it calls
-def _walk(updates, params, pending, apply):
+def _walk(updates, params, pending, kind):
     """Runs `pending` on every leaf: the new updates or parameters, and the states."""
     leaves, treedef = flatten_updates(updates)
     trees = updates, params, leaves, treedef
+    apply = kind == "params"
     stages = [_lay_out(*item, *trees) for item in pending]
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
@@ -177,7 +213,7 @@ def _walk(updates, params, pending, apply):
         if g is None or not (apply or any(active)):
             continue
         if active not in prepared:
-            prepared[active] = _prepare(stages, active, apply)
+            prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose = prepared[active]
         # Once per leaf: the letter of the dtype tells what is no number with a fraction.
         if takes_p and getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO":
@@ -289,11 +325,13 @@ def _column_of_params(updates, treedef, params, stages, apply):
 
 
 @no_type_check
-def _prepare(stages, active, apply):
+def _prepare(stages, active, kind):
     """The kernel for the stages that are on, and what to call it with."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-    takes_p = apply or any("p" in s.operation.equation.leaves for s in chosen)
-    run = kernel(tuple(stage.operation for stage in chosen), takes_p, apply)
+    takes_p = kind == "params" or any(
+        "p" in s.operation.equation.leaves for s in chosen
+    )
+    run = kernel(tuple(stage.operation for stage in chosen), takes_p, kind)
     columns = [column for stage in chosen for column in stage.columns.values()]
     slots = [s.columns[name] for s in chosen for name in s.operation.slots]
     packed = pack(tuple(value for stage in chosen for value in stage.packed))

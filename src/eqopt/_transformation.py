@@ -135,7 +135,7 @@ class AbstractTransformation(Module):
     # How a chain calls its parts. A promise gives the new state once the pipeline ran.
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        updates, params = pipeline.flush(), pipeline.params
+        updates, params = pipeline.wide(), pipeline.params
         updates, state = self.update(updates, state, params, **pipeline.extra)
         pipeline.replace(updates)
         return lambda: state

@@ -70,7 +70,7 @@ class Masked(AbstractFused):
         if leafwise is not None:
             promise = pipeline.push(type(self.inner).__name__, leafwise)
             return lambda: MaskedState(promise())
-        updates, params = pipeline.flush(), pipeline.params
+        updates, params = pipeline.wide(), pipeline.params
         chosen = self._chosen(params, params)
         new, inner_state = self.inner.update(
             self._chosen(updates, params),

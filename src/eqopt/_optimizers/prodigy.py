@@ -206,7 +206,7 @@ class Prodigy(AbstractMeasured):
         pipeline = Pipeline(updates, None, {})
         shared = {"b3": b3, "weight": weight}
         accumulated = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
-        pipeline.flush()
+        pipeline.finish()
         grad_sum = accumulated().grad_sum
         (norm,) = sum_over_leaves(size, grad_sum)
         reads = {"params0": state.params0, "p": params}

@@ -62,7 +62,7 @@ def followed(
         pipeline = Pipeline(updates, params, {})
         leafwise = Leafwise(follow_updated, state, shared)
     promise = pipeline.push(owner, leafwise)
-    pipeline.flush()
+    pipeline.finish()
     return promise()
 
 
@@ -78,7 +78,7 @@ def put_beside(state: Any, params: Params, leafwise: Leafwise) -> Params:
     ((slot, tree),) = leafwise.reads.items()
     pipeline = Pipeline(beside(owner, slot, tree, params), None, {})
     pipeline.push(owner, leafwise)
-    return eqx.combine(pipeline.flush(), params)
+    return eqx.combine(pipeline.finish(), params)
 
 
 def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:

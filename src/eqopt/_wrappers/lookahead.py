@@ -190,7 +190,7 @@ class Lookahead(AbstractTransformation):
         pipeline = Pipeline(updates, fast, {})
         shared = {"slow_step_size": self.slow_step_size}
         promise = pipeline.push("Lookahead", Leafwise(synchronize, _Slow(slow), shared))
-        updates, move = pipeline.flush(), promise().slow
+        updates, move = pipeline.finish(), promise().slow
         fast_state = self._restarted(apply_updates(slow, move), fast_state)
         return updates, move, fast_state
 

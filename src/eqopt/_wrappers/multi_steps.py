@@ -185,7 +185,7 @@ class MultiSteps(AbstractTransformation):
             "mean": self.use_grad_mean,
         }
         promise = pipeline.push("MultiSteps", Leafwise(gather, state, shared))
-        pipeline.flush()
+        pipeline.finish()
         acc_grads = promise().acc_grads
         k = jnp.asarray(at(self, "every_k_schedule", state.gradient_step), jnp.int32)
         is_last = state.mini_step + 1 >= k

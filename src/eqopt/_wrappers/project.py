@@ -137,7 +137,7 @@ class Project(AbstractTransformation):
         projected = self._projected(restrict(moved, updates), params)
         pipeline = Pipeline(restrict(updates, projected), params, {})
         pipeline.push("Project", Leafwise(towards, reads={"projected": projected}))
-        new = eqx.combine(pipeline.flush(), updates)
+        new = eqx.combine(pipeline.finish(), updates)
         return new, ProjectState(inner_state)
 
     def step(

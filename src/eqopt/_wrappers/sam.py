@@ -190,7 +190,7 @@ class SAM(AbstractTransformation):
                 return moves, opt_state
             back = Pipeline(moves, params, {})
             back.push("SAM", Leafwise(go_back, reads={"cache": start}))
-            return back.flush(), opt_state
+            return back.finish(), opt_state
 
         return self._advance(updates, state, params, extra, descend, Pipeline.finish)
 

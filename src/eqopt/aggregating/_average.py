@@ -251,6 +251,6 @@ def _accumulated(
     shared = {"part": part, "is_first": is_first}
     pipeline = Pipeline(means, None, {})
     promise = pipeline.push(type(owner).__name__, Leafwise(accumulate, state, shared))
-    pipeline.flush()
+    pipeline.finish()
     state = promise()
     return restrict(state.avg_grad, means, "state.avg_grad"), {}, state

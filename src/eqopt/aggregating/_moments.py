@@ -146,7 +146,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         reads = {"sum_sq_diff": sum_sq_diff}
         pipeline = Pipeline(mean, None, {})
         promise = pipeline.push(name, Leafwise(merge, state, shared, reads))
-        pipeline.flush()
+        pipeline.finish()
         state = promise()
         mean, sum_sq_diff = (
             restrict(getattr(state, name), mean, f"state.{name}")

@@ -27,5 +27,9 @@ ROWS = [
             eqopt.ParamEMA(eqopt.Adam(0.01), 0.9), 1, accumulator_dtype=jnp.float32
         ),
         name="SWA(ParamEMA, float32)",
+        exempt={
+            "test_nothing_is_rounded_between_parts": "a float32 average of the parameters "
+            "that the updates make sees how these were rounded at last"
+        },
     ),
 ]

@@ -37,7 +37,11 @@ ROWS = [
     row(
         lambda: from_optax(INJECTED),
         name="from_optax(inject_hyperparams)",
-        exempt=NOT_ADAM,
+        exempt=NOT_ADAM
+        | {
+            "test_nothing_is_rounded_between_parts": "Optax rounds hyperparameters to "
+            "bfloat16: `b2` is 1, and what comes out NaN"
+        },
     ),
     row(
         lambda: eqopt.Chain(from_optax(STATELESS), eqopt.Adam(0.01)),
