@@ -5,31 +5,23 @@ runs all of them: neighbours in a chain are fused, and a model of a thousand lea
 a thousand calls, not a thousand for each transformation.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
-from jaxtyping import PyTree, TypeCheckError
+from jaxtyping import PyTree
 
-from ._checks import required_params
-from ._equations import Equation, Operation, Result, ShapeMismatch, kernel, pack
+from ._equations import Equation, Result
 from ._leaves import (
-    align,
     check_wide,
-    flatten_updates,
-    is_function,
     is_none,
-    keystr,
     map_parameters,
     mask_out,
-    resolve_mask,
 )
-from ._misfits import misfit, no_parameter, stateless
 from ._owners import name_of
+from ._stages import walk
 from ._types import Mask, Params, State, Updates
 from .numerics import common_dtype
 
@@ -160,7 +152,7 @@ class Pipeline:
         self._last = []
 
     def _run(self, result_kind: Result) -> PyTree:
-        result, states = _walk(self._updates, self.params, self._pending, result_kind)
+        result, states = walk(self._updates, self.params, self._pending, result_kind)
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result
@@ -183,164 +175,3 @@ def _as_given(updates: Updates, given: Updates) -> Updates:
     if treedef != structure:
         return updates
     return treedef.unflatten(map(_rounded, leaves, likes))
-
-
-class _Stage(NamedTuple):
-    """A `Leafwise`, with its trees laid out as columns beside the leaves of updates."""
-
-    owner: str
-    operation: Operation
-    state: State
-    columns: dict[str, list]
-    packed: list
-    loose: list
-    flags: list[bool]
-
-
-@no_type_check  # what is inside its loop would cost as much as the kernels it calls
-def _walk(updates, params, pending, kind):
-    """Runs `pending` on every leaf: the new updates or parameters, and the states."""
-    leaves, treedef = flatten_updates(updates)
-    trees = updates, params, leaves, treedef
-    apply = kind == "params"
-    stages = [_lay_out(*item, *trees) for item in pending]
-    p = _column_of_params(updates, treedef, params, stages, apply)
-    result = list(p if apply else leaves)
-    # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
-    prepared = {}
-    for i, g in enumerate(leaves):
-        active = tuple([stage.flags[i] for stage in stages])
-        if g is None or not (apply or any(active)):
-            continue
-        if active not in prepared:
-            prepared[active] = _prepare(stages, active, kind)
-        run, packed, takes_p, columns, slots, loose = prepared[active]
-        # Once per leaf: the letter of the dtype tells what is no number with a fraction.
-        if takes_p and getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO":
-            raise no_parameter(keystr(updates, i), p[i])
-        arguments = [p[i]] if takes_p else []
-        arguments += [column[i] for column in columns]
-        try:
-            out = run(packed, g, *arguments, *loose)
-        except (ShapeMismatch, TypeCheckError) as error:
-            chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-            named = {"updates": g} | ({"params": p[i]} if takes_p else {})
-            for stage in chosen:
-                named |= {f"state.{k}": c[i] for k, c in stage.columns.items()}
-            owners = [stage.owner for stage in chosen]
-            operations = [stage.operation for stage in chosen]
-            path = keystr(updates, i)
-            raise misfit(owners, operations, loose, path, named) from error
-        result[i] = out[0]
-        for column, new in zip(slots, out[1:], strict=True):
-            column[i] = new
-    states = [_store(stage, treedef) for stage in stages]
-    return treedef.unflatten(result), states
-
-
-@no_type_check
-def _lay_out(owner, leafwise, updates, params, leaves, treedef):
-    equation = leafwise.equation
-    columns = {}
-    for name in equation.leaves:
-        if name == "p":
-            continue
-        if name in leafwise.reads:
-            tree = _tree_to_read(leafwise.reads[name], updates)
-            columns[name] = align(treedef, tree, name, updates)
-        elif hasattr(leafwise.state, name):
-            tree = getattr(leafwise.state, name)
-            columns[name] = align(treedef, tree, f"state.{name}", updates)
-        else:
-            raise TypeError(
-                f"{owner}: the equation `{equation.name}` takes `{name}`, which is no "
-                f"field of its state, {type(leafwise.state).__name__}."
-            )
-    static, packed, loose = {}, {}, {}
-    for name in equation.shared:
-        if name not in leafwise.shared:
-            raise TypeError(f"{owner}: the equation `{equation.name}` needs `{name}`.")
-        value = leafwise.shared[name]
-        if value is None or isinstance(value, bool | str) or callable(value):
-            static[name] = value
-            continue
-        value = _as_scalar(owner, name, value)
-        is_float = jnp.issubdtype(value.dtype, jnp.floating)
-        (packed if is_float else loose)[name] = value
-    operation = Operation(
-        equation,
-        tuple(name for name in columns if name not in leafwise.reads),
-        tuple(packed),
-        tuple(loose),
-        tuple(static.items()),
-        leafwise.last,
-    )
-    if leafwise.mask is None:
-        flags = [True] * len(leaves)
-    else:
-        flags = resolve_mask(leafwise.mask, updates, params)
-    for name in operation.slots:
-        # Where there is no update, parameter and state stay as they are.
-        for i, (flag, g, x) in enumerate(
-            zip(flags, leaves, columns[name], strict=True)
-        ):
-            if flag and g is not None and x is None:
-                raise stateless(owner, name, keystr(updates, i))
-    values = [*packed.values()], [*loose.values()]
-    return _Stage(owner, operation, leafwise.state, columns, *values, flags)
-
-
-def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
-    if not is_function(tree):
-        return tree
-    # Shapes alone: the values are not yet what the pending equations make of them.
-    return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
-
-
-def _as_scalar(owner: str, name: str, value: Any) -> Any:
-    if np.ndim(value) != 0:
-        raise ValueError(
-            f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter is a "
-            "number or a 0-d array. For a population, build and use the optimizer under "
-            "`eqx.filter_vmap`."
-        )
-    # A float keeps all of its digits, for float64 parameters. An equation is of real
-    # numbers: that a hyperparameter was given as an integer is not its business.
-    if isinstance(value, int | float):
-        return np.asarray(value, float)
-    is_integer = jnp.issubdtype(value.dtype, jnp.integer)
-    return jnp.asarray(value, float) if is_integer else value
-
-
-@no_type_check
-def _column_of_params(updates, treedef, params, stages, apply):
-    readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
-    if not (apply or readers):
-        return [None] * treedef.num_leaves
-    owner, *_ = [*readers, *(s.owner for s in stages), "`step`"]
-    required_params(owner, params)
-    column = align(treedef, params, "params", updates)
-    check_wide("params", params, column)
-    return column
-
-
-@no_type_check
-def _prepare(stages, active, kind):
-    """The kernel for the stages that are on, and what to call it with."""
-    chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-    takes_p = kind == "params" or any(
-        "p" in s.operation.equation.leaves for s in chosen
-    )
-    run = kernel(tuple(stage.operation for stage in chosen), takes_p, kind)
-    columns = [column for stage in chosen for column in stage.columns.values()]
-    slots = [s.columns[name] for s in chosen for name in s.operation.slots]
-    packed = pack(tuple(value for stage in chosen for value in stage.packed))
-    loose = [value for stage in chosen for value in stage.loose]
-    return run, packed, takes_p, columns, slots, loose
-
-
-def _store(stage: _Stage, treedef: Any) -> State:
-    if not stage.operation.slots:
-        return stage.state
-    new = {s: treedef.unflatten(stage.columns[s]) for s in stage.operation.slots}
-    return dataclasses.replace(stage.state, **new)

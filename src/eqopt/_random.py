@@ -23,7 +23,7 @@ def as_key(key: Key) -> Any:
     return jr.key(key) if _is_seed(key) else key
 
 
-def _is_seed(key: Key) -> bool:
+def _is_seed(key: Any) -> bool:
     return isinstance(key, int) or (
         jnp.ndim(key) == 0 and jnp.issubdtype(key.dtype, jnp.integer)
     )
@@ -43,7 +43,8 @@ def next_key(
     data: UInt32[Array, "*key"], key: Key
 ) -> tuple[Any, UInt32[Array, "*key"]]:
     """A key to use now, and the bits for the state; `key` says of which kind."""
-    is_typed = not _is_seed(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    key = as_key(key)
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     wrapped = jr.wrap_key_data(data, impl=jr.key_impl(key) if is_typed else None)
     now, later = jr.split(wrapped)
     return now, jr.key_data(later)

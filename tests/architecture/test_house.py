@@ -35,7 +35,8 @@ FLOORS = [
         "_dimension_numbers",
     },
     {"_random", "_threefry"},
-    {"_misfits", "_pipeline", "_reductions", "_apply", "_transformation", "tree"},
+    {"_misfits", "_stages", "_pipeline", "_reductions"},
+    {"_apply", "_transformation", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {
         "projections",

@@ -28,8 +28,8 @@ ROWS = [
         ),
         name="SWA(ParamEMA, float32)",
         exempt={
-            "test_nothing_is_rounded_between_parts": "a float32 average of the parameters "
-            "that the updates make sees how these were rounded at last"
+            "test_nothing_is_rounded_between_parts": "a float32 average sees what the "
+            "updates that leave have been rounded to"
         },
     ),
 ]
