@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import os
+from pathlib import Path
 
 
 # Before JAX starts: the laws on sharding need several devices. And most of the time goes
@@ -25,22 +26,31 @@ import jax
 import pytest
 
 
+# The tests are about what is computed, not how fast: compiling is most of the cost. The
+# memory that a program takes is the same.
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-_finished = 0
+def pytest_collection_modifyitems(items):
+    """All laws of a row are asked one after the other: they share compiled programs."""
+
+    def row_of(item):
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return getattr(parameters.get("row"), "name", "")
+
+    items.sort(key=row_of)
 
 
 def pytest_runtest_teardown():
-    """Every now and then, forgets all compiled programs.
+    """Forgets all compiled programs before there are too many.
 
     Each of them maps some memory, and a process may have 65,530 maps on Linux. One that
-    has run two thousand tests would be aborted in the middle of a compilation.
+    has more is aborted in the middle of a compilation.
     """
-    global _finished
-    _finished += 1
-    if _finished % 250 == 0:
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
 
 
