@@ -114,7 +114,7 @@ def train(opt, params, steps, *, call=step, grads=grads_of):
 
 
 class Moment(NamedTuple):
-    """A moment in training: what there is, and what `update` returned on the way to it."""
+    """A moment in training, and what `update` returned on the way to it."""
 
     params: PyTree
     state: PyTree

@@ -1,8 +1,8 @@
 """One test per law, over every transformation in the registry.
 
-Nearly all of the time goes into tracing and compiling. So types are asked of traces, which
-nobody compiles; what is computed is compared with one `trail` of moments in training; and
-a law has a program of its own only where that is what it is about.
+Nearly all of the time goes into tracing and compiling. So a law about types traces and
+does not compile, what is computed is compared with one `trail` of moments in training,
+and a law compiles a program of its own only where that program is what it is about.
 """
 
 import dataclasses
