@@ -25,11 +25,24 @@ import jax
 import pytest
 
 
+# The tests are about what is computed, not how fast: compiling is most of the cost. The
+# memory that a program takes is the same.
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 _finished = 0
+
+
+def pytest_collection_modifyitems(items):
+    """All laws of a row are asked one after the other: they share compiled programs."""
+
+    def row_of(item):
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return getattr(parameters.get("row"), "name", "")
+
+    items.sort(key=row_of)
 
 
 def pytest_runtest_teardown():

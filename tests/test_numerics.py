@@ -26,15 +26,6 @@ NORMS = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """What is computed is asked, not how fast; compiling is most of the cost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()
-
-
 def with_slopes(fns, x, floor):
     """The values of functions of both, and their derivatives by the first."""
     total = lambda x, fn: jnp.sum(jnp.sin(fn(x, floor)))

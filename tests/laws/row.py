@@ -11,7 +11,7 @@ import eqopt
 from eqopt import AbstractTransformation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """A subject.
 

@@ -1,7 +1,9 @@
 """Parameters and gradients for the laws, and compiled calls that they share."""
 
+import collections
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,6 +11,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Int, PyTree
+
+from .row import Row
 
 
 class Awkward(eqx.Module):
@@ -47,6 +51,7 @@ class Awkward(eqx.Module):
         return x + self.bias * jnp.asarray(self.numpy)
 
 
+@functools.cache
 def awkward(dtype=jnp.float32) -> Awkward:
     return Awkward(jr.key(0), dtype)
 
@@ -54,13 +59,9 @@ def awkward(dtype=jnp.float32) -> Awkward:
 def params_of(dtype=jnp.float32, seed=0) -> PyTree:
     """A small tree with a matrix, a vector, a scalar and a `None`.
 
-    Each shape is another kernel to compile, which is all that the laws spend time on.
+    Each shape is another kernel to compile, which is most of what the laws spend time on.
     """
-    keys = jr.split(jr.key(seed), 3)
-    matrix, vector, scalar = (
-        _normal(key, shape, dtype)
-        for key, shape in zip(keys, [(3, 2), (3,), ()], strict=True)
-    )
+    matrix, vector, scalar = normal(seed, [(3, 2), (3,), ()], 3 * [dtype])
     return {"matrix": matrix, "more": [vector, None, {"scalar": scalar}]}
 
 
@@ -68,40 +69,68 @@ def grads_of(params: PyTree, step: int, dtype=None) -> PyTree:
     """Gradients that differ from step to step, like `params` or of a given dtype."""
     arrays = eqx.filter(params, eqx.is_inexact_array)
     leaves, treedef = jax.tree.flatten(arrays)
-    keys = jr.split(jr.fold_in(jr.key(1), step), len(leaves))
-    return treedef.unflatten(
-        _normal(key, p.shape, dtype or p.dtype)
-        for key, p in zip(keys, leaves, strict=True)
-    )
+    shapes, dtypes = [p.shape for p in leaves], [dtype or p.dtype for p in leaves]
+    return treedef.unflatten(normal([1, step], shapes, dtypes))
 
 
-def _normal(key, shape, dtype):
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return jr.normal(key, shape, dtype)
-    return jr.normal(key, shape, jnp.float32).astype(dtype)
+def normal(seed, shapes, dtypes) -> list[Array]:
+    """Normally distributed numbers, the same in each dtype but for rounding.
+
+    NumPy's: JAX compiles a program for each shape and dtype.
+    """
+    rng = np.random.default_rng(seed)
+
+    def one(shape, dtype):
+        is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+        real, imag = rng.normal(size=(2, *shape)).astype(np.float32)
+        return jnp.asarray(np.asarray(real + 1j * imag if is_complex else real, dtype))
+
+    return [one(*leaf) for leaf in zip(shapes, dtypes, strict=True)]
 
 
-@eqx.filter_jit
-def update(opt, grads, state, params):
-    return opt.update(grads, state, params)
+# How often JAX has traced one of the functions below.
+traces = collections.Counter()
 
 
 @eqx.filter_jit
 def step(opt, grads, state, params):
+    traces["step"] += 1
     return opt.step(grads, state, params)
 
 
 @eqx.filter_jit
-def init(opt, params):
-    return opt.init(params)
+def both(opt, grads, state, params):
+    """What `update` and `step` return: one program for all that is asked of either."""
+    traces["both"] += 1
+    return opt.update(grads, state, params), opt.step(grads, state, params)
 
 
 def train(opt, params, steps, *, call=step, grads=grads_of):
     """Some steps on made-up gradients: the parameters and the state."""
-    state = init(opt, params)
+    state = opt.init(params)
     for i in range(steps):
         params, state = call(opt, grads(params, i), state, params)
     return params, state
+
+
+class Moment(NamedTuple):
+    """A moment in training, and what `update` returned on the way to it."""
+
+    params: PyTree
+    state: PyTree
+    updated: tuple[PyTree, PyTree] | None = None
+
+
+@functools.lru_cache(maxsize=2)
+def trail(row: Row) -> list[Moment]:
+    """The first moments in training, for all laws that have something to compare."""
+    opt, params = row(), params_of()
+    moments = [Moment(params, opt.init(params))]
+    for i in range(5):
+        now = moments[-1]
+        updated, stepped = both(opt, grads_of(params, i), now.state, now.params)
+        moments.append(Moment(*stepped, updated))
+    return moments
 
 
 def arrays(tree: PyTree) -> list:
@@ -110,7 +139,14 @@ def arrays(tree: PyTree) -> list:
 
 def avals(tree: PyTree) -> PyTree:
     """Shapes, dtypes and weak types of the arrays, with the tree structure."""
-    return jax.tree.map(lambda x: jax.typeof(x) if eqx.is_array(x) else x, tree)
+
+    def aval(x):
+        x = jax.typeof(x) if eqx.is_array(x) else x
+        if not hasattr(x, "weak_type"):
+            return x
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
+
+    return jax.tree.map(aval, tree)
 
 
 def assert_close(left: PyTree, right: PyTree, rtol=3e-5, atol=3e-6) -> None:

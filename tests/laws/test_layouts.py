@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import eqopt
 
 from .registry import REGISTRY, TELLING
-from .subjects import arrays, assert_close
+from .subjects import arrays, assert_close, normal
 
 
 pytestmark = pytest.mark.slow
@@ -67,11 +67,9 @@ def shardings(mesh):
 
 
 def values(seed=0):
-    keys = jax.random.split(jax.random.key(seed), len(LAYOUT))
-    return {
-        k: jax.random.normal(key, shape)
-        for key, (k, (shape, _)) in zip(keys, LAYOUT.items(), strict=True)
-    }
+    shapes = [shape for shape, _ in LAYOUT.values()]
+    leaves = normal(seed, shapes, len(shapes) * [jnp.float32])
+    return dict(zip(LAYOUT, leaves, strict=True))
 
 
 def two_steps(opt, params, grads):

@@ -15,7 +15,7 @@ import pytest
 import eqopt
 
 from .registry import REGISTRY, TELLING
-from .subjects import arrays, grads_of, init, params_of, step
+from .subjects import arrays, grads_of, params_of, step
 
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ QUICK = {"ScaleByAdam", "MultiSteps(SGD)", "SWA(SGD)", "ScaleByProdigy"}
 def test_counters_stay_at_their_end(row):
     """None turns negative: they stay, begin anew or count down. The steps are steps."""
     opt, params = row(), params_of()
-    params, state = step(opt, grads_of(params, 0), init(opt, params), params)
+    params, state = step(opt, grads_of(params, 0), opt.init(params), params)
     state = jax.tree.map(late, state)
     for i in range(1, 4):
         params, state = step(opt, grads_of(params, i), state, params)

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax import lax
 
 
@@ -40,18 +41,25 @@ def score(y):
     return jnp.sum(jnp.sin(y + jnp.arange(y.size, dtype=y.dtype).reshape(y.shape)))
 
 
+def numbers(shape, seed):
+    """By NumPy: for each shape, JAX would compile a program."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
 def normal(*shape, seed=2):
-    return jr.normal(jr.key(seed), shape)
+    return jnp.asarray(numbers(shape, seed))
 
 
 def rows(*shape):
     # Of very different sizes, so that some gradients are clipped and others are not.
-    sizes = jnp.array([0.2, 2.0, 0.6, 1.0, 0.1])
-    return normal(ROWS, *shape, seed=3) * sizes.reshape(-1, *[1] * len(shape))
+    sizes = np.array([0.2, 2.0, 0.6, 1.0, 0.1], np.float32)
+    return jnp.asarray(
+        numbers((ROWS, *shape), 3) * sizes.reshape(-1, *[1] * len(shape))
+    )
 
 
 def indices(*shape, low=0, high=7):
-    return jr.randint(jr.key(4), (ROWS, *shape), low, high)
+    return jnp.asarray(np.random.default_rng(4).integers(low, high, (ROWS, *shape)))
 
 
 def call(model, x):

@@ -7,7 +7,6 @@ import pkgutil
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import optax
 import pytest
@@ -39,35 +38,40 @@ TOLERANCES = {
 }
 
 
-def random_tree(key, shapes, dtype):
-    keys = jr.split(key, len(shapes))
-    leaves = [jr.normal(k, s, jnp.float32) for k, s in zip(keys, shapes, strict=True)]
-    leaves = [leaf.astype(dtype) for leaf in leaves]
+def random_tree(seed, shapes, dtype):
+    """By NumPy: JAX compiles a program for each shape and dtype."""
+    rng = np.random.default_rng(seed)
+    leaves = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    leaves = [jnp.asarray(np.asarray(leaf, dtype)) for leaf in leaves]
     return {"first": leaves[0], "rest": [tuple(leaves[1:]), None]}
 
 
 def compare(case, params, grads_of, steps, tolerance):
     """Both from the same parameters on the same gradients; updates agree in each step."""
     ours, theirs = case.ours, optax.with_extra_args_support(case.theirs)
-    update = eqx.filter_jit(
-        lambda grads, state, p: ours.update(grads, state, p, **case.extra(p))
-    )
-    their_update = jax.jit(
-        lambda grads, state, p: theirs.update(grads, state, p, **case.extra(p))
-    )
-    state, their_state = ours.init(params), theirs.init(params)
-    p = their_p = params
+
+    def advance(opt, apply, grads, state, p):
+        updates, state = opt.update(grads, state, p, **case.extra(p))
+        return updates, state, apply(p, updates)
+
+    # One program is compiled sooner than two.
+    @eqx.filter_jit
+    def both(grads, mine, reference):
+        return (
+            advance(ours, eqopt.apply_updates, grads, *mine),
+            advance(theirs, optax.apply_updates, grads, *reference),
+        )
+
+    mine, reference = (ours.init(params), params), (theirs.init(params), params)
     for i in range(steps):
-        grads = grads_of(i)
-        updates, state = update(grads, state, p)
-        their_updates, their_state = their_update(grads, their_state, their_p)
+        (updates, *mine), (their_updates, *reference) = both(
+            grads_of(i), mine, reference
+        )
         for a, b in zip(
             jax.tree.leaves(updates), jax.tree.leaves(their_updates), strict=True
         ):
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
             np.testing.assert_allclose(a, b, **tolerance)
-        p = eqopt.apply_updates(p, updates)
-        their_p = optax.apply_updates(their_p, their_updates)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +89,8 @@ def compare(case, params, grads_of, steps, tolerance):
 )
 def test_trajectory(name, dtype):
     case = CASES[name]
-    params = random_tree(jr.key(0), case.shapes, dtype)
-    grads_of = lambda i: random_tree(jr.key(i + 1), case.shapes, dtype)
+    params = random_tree(0, case.shapes, dtype)
+    grads_of = lambda i: random_tree(i + 1, case.shapes, dtype)
     tolerance = TOLERANCES[dtype]
     if dtype == jnp.float32:
         tolerance = {"rtol": case.rtol, "atol": case.rtol / 10}
@@ -111,10 +115,10 @@ def test_random_trees(shapes, seed, scale):
         optax.clip_by_global_norm(1.0),
         optax.adamw(LINEAR[1], weight_decay=0.1, mask=is_matrix),
     )
-    params = random_tree(jr.key(seed), shapes, jnp.float32)
+    params = random_tree(seed, shapes, jnp.float32)
 
     def grads_of(i):
-        grads = random_tree(jr.fold_in(jr.key(seed), i), shapes, jnp.float32)
+        grads = random_tree([seed, i], shapes, jnp.float32)
         return jax.tree.map(lambda g: g * scale, grads)
 
     compare(Case(ours, theirs), params, grads_of, 3, TOLERANCES[jnp.float32])
@@ -124,8 +128,8 @@ def test_random_trees(shapes, seed, scale):
 def test_lookahead(reset_state):
     """With the pair of parameters that Optax wants, and with plain ones."""
     shapes = [(3, 4), (4,)]
-    params = random_tree(jr.key(0), shapes, jnp.float32)
-    grads_of = lambda i: random_tree(jr.key(i + 1), shapes, jnp.float32)
+    params = random_tree(0, shapes, jnp.float32)
+    grads_of = lambda i: random_tree(i + 1, shapes, jnp.float32)
     ours = eqopt.Lookahead(eqopt.Adam(0.1), 3, 0.4, reset_state)
     theirs = optax.lookahead(optax.adam(0.1), 3, 0.4, reset_state)
     pair = eqopt.LookaheadParams.init_synced(params)
@@ -157,13 +161,13 @@ def test_lookahead(reset_state):
 
 def test_apply_if_finite_rejects_and_gives_up_like_optax():
     shapes = [(3, 4), (4,)]
-    params = random_tree(jr.key(0), shapes, jnp.float32)
+    params = random_tree(0, shapes, jnp.float32)
     ours = eqopt.ApplyIfFinite(eqopt.SGD(0.1, 0.9), 2)
     theirs = optax.apply_if_finite(optax.sgd(0.1, 0.9), 2)
     bad = {1, 4, 5, 6, 7}
     state, their_state = ours.init(params), theirs.init(params)
     for i in range(9):
-        grads = random_tree(jr.key(i), shapes, jnp.float32)
+        grads = random_tree(i, shapes, jnp.float32)
         if i in bad:
             grads["first"] = grads["first"].at[0, 0].set(jnp.inf if i % 2 else jnp.nan)
         updates, state = ours.update(grads, state, params)
@@ -180,7 +184,7 @@ def test_apply_if_finite_rejects_and_gives_up_like_optax():
 @pytest.mark.parametrize("bad", [None, jnp.nan, jnp.inf])
 def test_what_to_skip(bad):
     """What is said of gradients, finite or not, is what Optax says."""
-    grads = random_tree(jr.key(0), [(3, 4), (4,)], jnp.float32)
+    grads = random_tree(0, [(3, 4), (4,)], jnp.float32)
     if bad is not None:
         grads["first"] = grads["first"].at[0, :2].set(bad)
     large = functools.partial(optax.skip_large_updates, max_squared_norm=4.0)
@@ -199,7 +203,7 @@ def test_what_to_skip(bad):
 
 def test_updates_of_parameters():
     shapes = [(3, 4), (4,)]
-    new, old = (random_tree(jr.key(i), shapes, jnp.float32) for i in range(2))
+    new, old = (random_tree(i, shapes, jnp.float32) for i in range(2))
     same = lambda a, b: jax.tree.map(np.testing.assert_allclose, a, b)
     same(eqopt.apply_updates(old, new), optax.apply_updates(old, new))
     same(

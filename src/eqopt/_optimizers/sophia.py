@@ -130,7 +130,7 @@ class ScaleBySophia(AbstractFused):
             mu=zeros_like(params, self.mu_dtype),
             nu=real_full_like(params, 0, self.nu_dtype),
             hessian_state=self.hessian_diagonal_fn.init(params),
-            win_rate=jnp.zeros(()) if self.track_win_rate else None,
+            win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
         )
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
