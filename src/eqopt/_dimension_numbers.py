@@ -129,7 +129,7 @@ def resolve_dimension_numbers(
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_none)
-    if is_function(given):
+    if callable(given) and is_function(given):
         given = given(parameters(tree if params is None else params))
     if given is None:
         numbers = default(tree)

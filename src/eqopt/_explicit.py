@@ -43,7 +43,7 @@ def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
 
 def _mesh_of(tree: PyTree) -> Any:
     """The mesh in use; if there is none, the one that the types of the arrays name."""
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh: Any = jax.sharding.get_abstract_mesh()
     found = (jax.typeof(x).sharding.mesh for x in jtu.tree_leaves(tree) if _is_array(x))
     return next((m for m in found if m.explicit_axes), mesh) if mesh.empty else mesh
 
@@ -58,11 +58,9 @@ def _in_use(mesh: Any, arrays: PyTree) -> Any:
     named = (s.mesh for s in shardings if isinstance(s, NamedSharding))
     # Outside of `jit` JAX has to know the devices.
     devices = next((m for m in named if m.abstract_mesh == mesh), None)
-    return (
-        jax.sharding.use_abstract_mesh(mesh)
-        if devices is None
-        else jax.set_mesh(devices)
-    )
+    if devices is None:
+        return jax.sharding.use_abstract_mesh(mesh)
+    return jax.set_mesh(devices)
 
 
 def shardings_of(tree: PyTree) -> PyTree:

@@ -11,6 +11,7 @@ import optax
 
 from ..._combinators.chain import Chain, NamedChain
 from ..._combinators.partition import Partition
+from ..._leaves import label_dict
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate, at, recorded
 from ..._types import IntegerLike, Params, State
@@ -238,7 +239,8 @@ def _learning_rates(opt: Any) -> Iterator[Any]:
         for part in opt.transformations:
             yield from _learning_rates(part)
     elif isinstance(opt, NamedChain | Partition):
-        for name in sorted(opt.names):  # as JAX sorts a dictionary
+        # In the order that JAX has the keys of a dictionary in.
+        for name in jtu.tree_leaves(label_dict({x: x for x in opt.names})):
             yield from _learning_rates(opt[name])
     elif isinstance(inner := getattr(opt, "inner", None), AbstractTransformation):
         yield from _learning_rates(inner)
