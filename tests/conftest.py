@@ -73,6 +73,16 @@ def standard_promotion():
 
 
 @pytest.fixture
+def all_optimizations():
+    """For tests of what rounding decides, which is another one if XLA takes its time."""
+    jax.clear_caches()  # JAX does not look at the option before it takes a program
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.clear_caches()
+
+
+@pytest.fixture
 def x64():
     """Turns on 64 bits for a `with` block."""
 

@@ -170,4 +170,5 @@ def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
     """
     # Not `decay**count`: outside of `jit`, where the exponent is known, JAX compiles a
     # power of its own for each exponent, that is for each step.
-    return 1 - lax.pow(jnp.asarray(as_float(decay)), count)
+    with jax.numpy_dtype_promotion("standard"):  # a float to the power of an integer
+        return 1 - lax.pow(jnp.asarray(as_float(decay)), count)

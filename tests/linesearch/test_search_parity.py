@@ -79,7 +79,7 @@ QUICK = {"lbfgs", "zoom"}
         for k in PAIRS
     ],
 )
-def test_the_same_path_in_float64(pair, name, x64):
+def test_the_same_path_in_float64(pair, name, x64, all_optimizations):
     ours, theirs = PAIRS[pair]
     with x64():
         loss, start = problem(name)

@@ -48,7 +48,7 @@ def test_a_peak_of_zero_is_followed_by_the_end_value():
     assert ours(10) == 0.25
 
 
-def test_the_end_is_exact_also_where_division_is_not():
+def test_the_end_is_exact_also_where_division_is_not(all_optimizations):
     # Where XLA multiplies with 1 / T, T / T may be more than 1, and a fractional power
     # of what is left NaN. So it is with Optax, in a compiled training loop on the CPU.
     counts = jnp.arange(995, 1010)
