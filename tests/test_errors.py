@@ -1,6 +1,7 @@
 """Bad input: each message names the place, what was found and expected, and the fix."""
 
 import re
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import optax
 import pytest
+from jaxtyping import Array, Float, Inexact
 
 import eqopt
 
@@ -39,6 +41,24 @@ without_static = lambda: eqx.tree_at(
 as_mask = lambda value: lambda params: jax.tree.map(lambda _: value, params)
 
 
+@eqopt.equation
+def multiply(
+    g: Inexact[Array, "*leaf"], *, factor: Float[Array, ""], twice: bool
+) -> Inexact[Array, "*leaf"]:
+    return factor * factor * g if twice else factor * g
+
+
+class Doubling(eqopt.AbstractLeafwise):
+    factor: Any
+    twice: Any = False
+
+    def init(self, params):
+        return None
+
+    def leafwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(multiply, shared=vars(self))
+
+
 def update(opt, grads=GRADS, state=None, params=MODEL, *, init=MODEL):
     opt.update(grads, opt.init(init) if state is None else state, params)
 
@@ -55,6 +75,42 @@ CASES = {
         lambda: update(eqopt.AdamW(1e-3), params=mlp(depth=2)),
         "`params` has another tree structure than `updates`",
         "Only `params` has a leaf at `.layers[2].weight`",
+    ),
+    "a schedule within a mask": (
+        lambda: update(
+            eqopt.Masked(
+                eqopt.Trace(eqopt.schedules.Linear(0.1, 0.9, 5)), as_mask(True)
+            ),
+            state=eqopt.Masked(eqopt.Trace(0.9), as_mask(True)).init(MODEL),
+        ),
+        "`decay` is a schedule",
+        "`eqopt.Scheduled(optimizer)`",
+    ),
+    "a function in the place of a number": (
+        lambda: update(Doubling(jnp.sin)),
+        "Doubling: `factor` is a function, where the equation `multiply` takes a number",
+        "`eqopt.Scheduled(optimizer)`",
+    ),
+    "None in the place of a number": (
+        lambda: update(Doubling(None)),
+        "Doubling: `factor` is None, where the equation `multiply` takes a number",
+    ),
+    "an array that decides what is compiled": (
+        lambda: update(Doubling(2.0, jnp.asarray(True))),
+        "Doubling: `twice` is an array of dtype bool",
+        "pass a Python bool",
+    ),
+    "complex updates of real parameters": (
+        lambda: update(ADAM, jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)),
+        "Adam (ScaleByAdam)",
+        "dtypes do not fit at `.layers[0].weight`: `updates` is complex64[8, 3]",
+        "`jax.tree.map(jnp.real, updates)`",
+    ),
+    "complex updates alone": (
+        lambda: eqopt.apply_updates(
+            MODEL, jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)
+        ),
+        "apply_updates: dtypes do not fit at `.layers[0].weight`",
     ),
     "updates of a wider model": (
         lambda: update(ADAM, grads_of(mlp(width=9))),

@@ -65,7 +65,7 @@ def _in_use(mesh: Any, arrays: PyTree) -> Any:
 
 def shardings_of(tree: PyTree) -> PyTree:
     """Those of the arrays in `tree`, as their types say: `None` in place of all else."""
-    mesh = _mesh_of(tree)
+    mesh: Any = _mesh_of(tree)
 
     def of(x):
         # What has not met the mesh yet, such as a new count, has an empty one.

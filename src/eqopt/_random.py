@@ -29,23 +29,27 @@ def _is_seed(key: Any) -> bool:
     )
 
 
+def _is_typed(key: Any) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+
+
 def key_data(key: Key) -> UInt32[Array, "*key"]:
     """What a state holds of `key`: its bits, in a buffer of its own.
 
     Typed keys do not go into `eqx.tree_serialise_leaves`.
     """
-    key = as_key(key)
-    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    return jnp.array(jr.key_data(key) if is_typed else key, copy=True)
+    made = as_key(key)
+    return jnp.array(jr.key_data(made) if _is_typed(made) else made, copy=True)
 
 
 def next_key(
     data: UInt32[Array, "*key"], key: Key
 ) -> tuple[Any, UInt32[Array, "*key"]]:
     """A key to use now, and the bits for the state; `key` says of which kind."""
-    key = as_key(key)
-    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    wrapped = jr.wrap_key_data(data, impl=jr.key_impl(key) if is_typed else None)
+    made = as_key(key)
+    wrapped = jr.wrap_key_data(
+        data, impl=jr.key_impl(made) if _is_typed(made) else None
+    )
     now, later = jr.split(wrapped)
     return now, jr.key_data(later)
 
@@ -84,7 +88,7 @@ def keys_of_part(state: State, tree: PyTree) -> State:
 
 
 def _folded(key: Any, data: int) -> Any:
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if _is_typed(key):
         return jr.fold_in(key, np.uint32(data))
     if key.shape not in _KINDS:
         return key

@@ -96,9 +96,8 @@ with_explicit_axes = pytest.mark.skipif(
 
 
 @with_explicit_axes
-@pytest.mark.parametrize("in_use", [True, False], ids=["set_mesh", "arrays alone"])
 @law()
-def test_explicit_axes(row, in_use):
+def test_explicit_axes(row):
     """State and parameters have the explicit shards of the parameters, for ever."""
     mesh = mesh_of(AxisType.Explicit)
     like = shardings(mesh)
@@ -106,7 +105,7 @@ def test_explicit_axes(row, in_use):
         k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
         for k, (shape, _) in LAYOUT.items()
     }
-    with jax.set_mesh(mesh) if in_use else contextlib.nullcontext():
+    with jax.set_mesh(mesh):
         # What explicit axes change is decided by the types, without a compilation.
         result = eqx.filter_eval_shape(
             functools.partial(two_steps, row()), given, given

@@ -14,7 +14,7 @@ from .._transforms.block import ScaleByParamBlockRMS
 from .._transforms.factored_rms import ScaleByFactoredRMS
 from .._transforms.scale import Scale, ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
-from .._types import Hyperparameter, Mask, ScalarOrSchedule
+from .._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 
 
 class Adafactor(AbstractOptimizer):
@@ -59,7 +59,7 @@ class Adafactor(AbstractOptimizer):
     learning_rate: ScalarOrSchedule | None = None
     min_dim_size_to_factor: int = static_choice(static=True, default=128)
     decay_rate: Hyperparameter = 0.8
-    decay_offset: Hyperparameter = 0
+    decay_offset: IntegerLike = 0
     multiply_by_parameter_scale: bool = True
     clipping_threshold: Hyperparameter | None = 1.0
     momentum: Hyperparameter | None = None

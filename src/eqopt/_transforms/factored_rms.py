@@ -23,7 +23,7 @@ from .._fields import static_choice
 from .._leaves import is_none, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Hyperparameter, Params
+from .._types import Hyperparameter, IntegerLike, Params
 from ..numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
 from ..tree._like import full_like_leaf
 
@@ -195,7 +195,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
 
     factored: bool = True
     decay_rate: Hyperparameter = 0.8
-    step_offset: Hyperparameter = 0
+    step_offset: IntegerLike = 0
     min_dim_size_to_factor: int = static_choice(static=True, default=128)
     eps: Hyperparameter = 1e-30
     decay_rate_fn: Callable[[Any, Any], Any] = power_decay

@@ -7,6 +7,7 @@ import equinox as eqx
 from jaxtyping import ArrayLike, PyTree
 
 from .._leaves import label_dict
+from .._types import StaticInteger
 from ._accumulator import AccumulationType
 from ._clip_factors import check_clip
 from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms
@@ -23,7 +24,7 @@ def clipped_grad(
     *,
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
-    microbatch_size: int | None = None,
+    microbatch_size: StaticInteger | None = None,
     accumulator: AccumulationType = AccumulationType.SUM,
     groups: Groups | None = None,
     weights: ArrayLike | None = None,
@@ -127,10 +128,10 @@ def clipped_grad(
             "concatenate. Use SUM or MEAN, or `micro_grad`."
         )
     check_clip(l2_norm_clip, groups)
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
     out = ClippedSum(
-        Norms(loss, microbatch_size, groups, method),
+        Norms(loss, size, groups, method),
         label_dict(l2_norm_clip) if isinstance(l2_norm_clip, dict) else l2_norm_clip,
         accumulator,
         weights,
@@ -146,7 +147,7 @@ def per_example_grad_norms(
     *,
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
-    microbatch_size: int | None = None,
+    microbatch_size: StaticInteger | None = None,
     groups: Groups | None = None,
     method: Method = "auto",
 ) -> Callable[..., PerExampleNorms]:
@@ -176,9 +177,9 @@ def per_example_grad_norms(
 
     `ValueError` as [`eqopt.microbatching.clipped_grad`][] does.
     """
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
-    return eqx.module_update_wrapper(Norms(loss, microbatch_size, groups, method))
+    return eqx.module_update_wrapper(Norms(loss, size, groups, method))
 
 
 def gradient_paths(

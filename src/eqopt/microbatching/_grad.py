@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import ArrayLike, PyTree
 
+from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._loss import Loss, make_loss
 from ._rows import check_size
@@ -27,7 +28,7 @@ def micro_grad(
     *,
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
-    microbatch_size: int | None = None,
+    microbatch_size: StaticInteger | None = None,
     accumulator: PyTree = AccumulationType.SUM,
     transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
     metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
@@ -116,11 +117,11 @@ def micro_grad(
 
     `ValueError` as [`eqopt.microbatching.micro_vmap`][] does.
     """
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     check_accumulator(accumulator)
     out = _MicroGrad(
         make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim),
-        microbatch_size,
+        size,
         accumulator,
         transform_fn,
         metrics_fn,

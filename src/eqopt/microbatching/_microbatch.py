@@ -12,6 +12,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree
 
+from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
 from ._convolutions import evaluate_in_loop, has_convolution
@@ -36,7 +37,7 @@ from ._weights import Part, make_weights
 def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
-    microbatch_size: int | None,
+    microbatch_size: StaticInteger | None,
     accumulator: PyTree = AccumulationType.SUM,
     *,
     argnames: str | Sequence[str] = (),
@@ -136,7 +137,7 @@ def microbatch(
     that are known when it is called); more than one `eqx.nn.State`, or one that comes
     out with another structure, shape or dtype.
     """
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     check_accumulator(accumulator)
     argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames)
@@ -158,7 +159,7 @@ def microbatch(
         argnums,
         argnames,
         in_axes,
-        microbatch_size,
+        size,
         accumulator,
         weights,
         num_real_microbatches,

@@ -1,5 +1,6 @@
 """The rows of a batch: which arrays have them, and which go into which microbatch."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,12 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, PyTree
 
+from .._types import StaticInteger
 
-def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyTree:
+
+def reshape_batch_axis(
+    tree: PyTree, microbatch_size: StaticInteger, axis: int = 0
+) -> PyTree:
     """Splits the batch axis of every array into `(num_microbatches, microbatch_size)`.
 
     Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`. An array that is
@@ -41,9 +46,9 @@ def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyT
     `ValueError` if `axis` is out of range for an array, or if `microbatch_size` is not
     positive or does not divide a batch axis.
     """
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     return jtu.tree_map_with_path(
-        lambda path, x: _reshape(f"tree{jtu.keystr(path)}", x, microbatch_size, axis),
+        lambda path, x: _reshape(f"tree{jtu.keystr(path)}", x, size, axis),
         tree,
     )
 
@@ -257,8 +262,10 @@ def _common_length(
     return rows
 
 
-def check_size(microbatch_size: int | None) -> None:
+def check_size(microbatch_size: StaticInteger | None) -> Any:
+    """The size as an integer of Python's, or `None`; raises unless it is positive."""
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(
             f"`microbatch_size` must be a positive int, got {microbatch_size}."
         )
+    return None if microbatch_size is None else operator.index(microbatch_size)

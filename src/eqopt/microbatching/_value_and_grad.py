@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import ArrayLike, PyTree
 
+from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import check_argnames, resolve_argnums
 from ._microbatch import microbatch
@@ -18,7 +19,7 @@ def micro_value_and_grad(
     *,
     batch_argnums: int | Sequence[int] = 1,
     batch_argnames: str | Sequence[str] = (),
-    microbatch_size: int | None,
+    microbatch_size: StaticInteger | None,
     aux_accumulator: PyTree = AccumulationType.MEAN,
     weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
@@ -76,7 +77,7 @@ def micro_value_and_grad(
     `ValueError` as [`eqopt.microbatching.microbatch`][] does, and if the first argument
     is a batch.
     """
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     check_accumulator(aux_accumulator, "aux_accumulator")
     argnums = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
     argnames = (batch_argnames,) if isinstance(batch_argnames, str) else batch_argnames
@@ -90,7 +91,7 @@ def micro_value_and_grad(
         has_aux,
         tuple(argnums),
         tuple(argnames),
-        microbatch_size,
+        size,
         aux_accumulator,
         weights,
         num_real_microbatches,

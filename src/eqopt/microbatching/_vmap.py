@@ -9,6 +9,7 @@ import equinox.internal as eqxi
 import jax
 from jaxtyping import Array, ArrayLike, PyTree
 
+from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, find_arguments
 from ._microbatch import accumulate
@@ -21,7 +22,7 @@ def micro_vmap(
     in_axes: int | Sequence[int | None] = 0,
     out_axes: int = 0,
     *,
-    microbatch_size: int | None = None,
+    microbatch_size: StaticInteger | None = None,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
     accumulator: PyTree = AccumulationType.CONCAT,
     weights: ArrayLike | None = None,
@@ -80,7 +81,7 @@ def micro_vmap(
     mean here, as in `jnp.mean`), if `out_axes` is not 0, and if examples return an
     `eqx.nn.State` that is not the same for all of them.
     """
-    check_size(microbatch_size)
+    size = check_size(microbatch_size)
     check_accumulator(accumulator)
     if out_axes != 0:
         raise ValueError(
@@ -89,7 +90,7 @@ def micro_vmap(
     out = _MicroVmap(
         fun,
         in_axes if isinstance(in_axes, int) else tuple(in_axes),
-        microbatch_size,
+        size,
         vmap_fn,
         accumulator,
         weights,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._leaves import parameters
-from .._types import Params, Updates
+from .._types import Params, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
 from ..numerics import abs_sq, common_dtype
 from ._loss import loss_of_arrays
@@ -22,7 +22,7 @@ def fisher_diag(
     params: Params,
     *args: Any,
     per_example: bool = False,
-    microbatch_size: int | None = None,
+    microbatch_size: StaticInteger | None = None,
 ) -> Updates:
     r"""The diagonal of the observed, or empirical, Fisher information.
 
