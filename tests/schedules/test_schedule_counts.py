@@ -45,6 +45,24 @@ def test_many_counts_in_all_integers():
         assert schedules.Constant(np.array(1.0))(np.arange(3)).dtype == jnp.float64
 
 
+COUNTS = np.array([0, 10, 10**6, 2**31 - 101, 2**31 - 1])
+
+
+def test_any_number_of_steps_may_be_beyond_all_counts(case, x64):
+    for field in dataclasses.fields(case.ours):
+        is_count = type(getattr(case.ours, field.name)) is int and field.name != "power"
+        for steps in (HUGE, 10**12) if is_count else ():
+            try:
+                schedule = dataclasses.replace(case.ours, **{field.name: steps})
+            except ValueError as error:  # longer than what it is a part of
+                assert "must be" in str(error)
+                assert field.name in ("warmup_steps", "cooldown_steps")
+                continue
+            with x64():
+                expected = schedule(jnp.asarray(COUNTS))
+            np.testing.assert_allclose(schedule(COUNTS), expected, rtol=1e-5)
+
+
 # Of each schedule one with numbers of steps that int32 does not hold, or whose sum or
 # multiple it does not hold.
 LONG = {
@@ -103,7 +121,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_steps_beyond_all_counts(name, x64):
-    schedule, counts = LONG[name], np.array([0, 10, 10**6, 2**31 - 101, 2**31 - 1])
+    schedule, counts = LONG[name], COUNTS
     with x64():
         expected = np.asarray(schedule(jnp.asarray(counts)))
     close = functools.partial(np.testing.assert_allclose, desired=expected, rtol=1e-5)
@@ -128,7 +146,7 @@ def test_all_schedules_with_steps_are_among_the_long_ones():
 
 
 @pytest.mark.parametrize("steps", [BEYOND, HUGE, 10**12])
-def test_steps_beyond_all_counts_are_those_of_optax(steps):
+def test_steps_beyond_all_counts_are_those_of_optax(steps, x64):
     for ours, theirs in (
         (schedules.Linear(1.0, 0.1, steps), optax.linear_schedule(1.0, 0.1, steps)),
         (
@@ -142,7 +160,8 @@ def test_steps_beyond_all_counts_are_those_of_optax(steps):
         ),
     ):
         for count in (0, 10, 10**6, 10**9):
-            with jax.numpy_dtype_promotion("standard"):
+            # Without x64 two of Optax's raise an `OverflowError`.
+            with jax.numpy_dtype_promotion("standard"), x64():
                 expected = theirs(count)
             np.testing.assert_allclose(ours(count), expected, rtol=1e-5)
 

@@ -2,6 +2,7 @@
 
 Counts and numbers of steps stay integers until they are divided: float32 tells no two
 neighbours above 2**24 apart. Values are float32, unless somebody has float64 arrays.
+A number of steps may be beyond int32 while counts are not: see `compiled`.
 
 This runs whenever a schedule is called, perhaps outside `jit`, and what it gives is
 checked where it goes: checking it here too would double the time.
@@ -44,9 +45,9 @@ def of_counts(call):
 
 @no_type_check
 def compiled(function, static_argnames=()):
-    """`jax.jit`, in which arguments that need int64 make all integers int64.
+    """`jax.jit`, in which all integers are int64 if one of the arguments needs that.
 
-    Steps beyond int32 are more than any count without x64, but ratios to them matter.
+    No count reaches so many steps without x64, but the ratio of the two matters.
     """
     jitted = jax.jit(function, static_argnames=static_argnames)
 
