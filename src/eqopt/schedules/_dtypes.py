@@ -26,6 +26,7 @@ IntScalarLike: TypeAlias = RealScalarLike
 # Before, JAX does not compile int64 into a program without x64.
 HAS_INT64 = jax.__version_info__ >= (0, 8, 0)
 _LARGEST_INT32 = 2**31 - 1
+_BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 
 @no_type_check
@@ -182,7 +183,7 @@ def _int_dtype():
 @no_type_check
 def _is_wide(x):
     # What int32 may not hold, where that is the dtype of counts.
-    is_beyond_int32 = getattr(x, "dtype", None) in (np.int64, np.uint32)
+    is_beyond_int32 = getattr(x, "dtype", None) in _BEYOND_INT32
     return is_beyond_int32 and HAS_INT64 and _int_dtype() == np.int32
 
 
