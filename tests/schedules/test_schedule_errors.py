@@ -71,7 +71,7 @@ WRONG = [
     (lambda: Linear(1.0, 0.0, -1), ValueError, ["`transition_steps`", "-1"]),
     (lambda: Linear(1.0, 0.0, 3, -2), ValueError, ["`transition_begin`", "-2"]),
     (lambda: Linear(1.0, 0.0, 1e4), TypeError, ["integer", "10000.0", "int(...)"]),
-    (lambda: Linear(1.0, 0.0, 2**31), ValueError, ["2147483647", "Constant"]),
+    (lambda: Linear(1.0, 0.0, 2**63), ValueError, ["9223372036854775807", "Constant"]),
     (lambda: Linear(1.0, 0.0, jnp.ones(3, jnp.int32)), ValueError, ["filter_vmap"]),
     (lambda: Linear(1.0, 0.0, jnp.array(-1)), ValueError, ["`transition_steps`"]),
     (lambda: Polynomial(1.0, 0.0, 1, -1), ValueError, ["`transition_steps`", "-1"]),
@@ -95,7 +95,7 @@ WRONG = [
     (lambda: Join([ONE, TWO, ONE], [5, 2]), ValueError, ["ascend", "(5, 2)", "add"]),
     (lambda: Join([ONE, TWO, ONE], [5, 5]), ValueError, ["ascend", "(5, 5)"]),
     (lambda: Join([ONE, TWO], [-1]), ValueError, ["at least 0", "(-1,)"]),
-    (lambda: Join([ONE, TWO], [2**31]), ValueError, ["at most 2147483647"]),
+    (lambda: Join([ONE, TWO], [2**63]), ValueError, ["at most 9223372036854775807"]),
     (
         lambda: Join([ONE, TWO], [2.5]),
         TypeError,
@@ -194,14 +194,8 @@ WRONG = [
     (lambda: CosineRestarts(1.0, 5, 1.5), TypeError, ["`t_mult`", "integer", "1.5"]),
     (lambda: SGDR([]), ValueError, ["SGDR", "`cosine_kwargs`", "empty"]),
     (lambda: SGDR([ONE]), TypeError, ["`cosine_kwargs[0]`", "Constant", "Join"]),
-    (
-        lambda: SGDR([WarmupCosineDecay(0.0, 1.0, 0, 2**30)] * 2),
-        ValueError,
-        ["SGDR", "2147483647", "1073741824"],
-    ),
     (lambda: Cyclic(0.0, 1.0, 0), ValueError, ["Cyclic", "`step_size_up`", "0"]),
     (lambda: Cyclic(0.0, 1.0, 1, -1), ValueError, ["`step_size_down`", "-1"]),
-    (lambda: Cyclic(0.0, 1.0, 2**30), ValueError, ["together", "1073741824"]),
     (lambda: Cyclic(0.0, 1.0, gamma=1.5), ValueError, ["`gamma`", "1.5"]),
     (
         lambda: Cyclic(0.0, 1.0, mode=STRING),

@@ -1,26 +1,33 @@
 """Down along half a wave of the cosine."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
 from ._polynomial import line
 from ._schedule import AbstractSchedule
 from ._validation import ascending, check_finite, check_power, check_steps
 
 
 def half_wave(
-    count: Int[Array, ""], decay_steps: Int[Array, ""], exponent: Float[Array, ""]
+    count: Int[Array, ""],
+    decay_steps: Int[Array, ""],
+    exponent: Float[Array, ""],
+    duration: Float[Array, ""] | None = None,
 ) -> Float[Array, ""]:
-    """From 1 at the count 0 to exactly 0 from `decay_steps` on."""
+    """From 1 at the count 0 to exactly 0 from `decay_steps` on.
+
+    `duration` is the number of steps where an integer does not hold it.
+    """
     dtype = exponent.dtype
+    if duration is None:
+        duration = decay_steps.astype(dtype)
     elapsed = jnp.clip(count, 0, decay_steps).astype(dtype)
     # `1 + cos` has few digits left near the end. `sin((1 - t / T) * pi / 2) ** 2` has
     # all of them, but not those of Optax, and an exponent below 1 magnifies that. The
     # order of multiplication and division is Optax's for the same reason.
-    angle = jnp.pi * elapsed / jnp.maximum(decay_steps, 1).astype(dtype)
+    angle = jnp.pi * elapsed / jnp.maximum(duration, 1)
     wave = 0.5 * (1 + jnp.cos(angle))
     # No rounding of a cosine may make the base negative, or leave a rest at the end.
     wave = jnp.where(count < decay_steps, jnp.maximum(wave, 0), 0)
@@ -28,7 +35,7 @@ def half_wave(
     return wave**exponent
 
 
-@jax.jit
+@compiled
 def _cosine_decay(
     count: Int[Array, ""],
     init_value: Float[Array, ""],
@@ -40,7 +47,7 @@ def _cosine_decay(
     return init_value * ((1 - alpha) * wave + alpha)
 
 
-@jax.jit
+@compiled
 def _warmup_cosine_decay(
     count: Int[Array, ""],
     init_value: Float[Array, ""],

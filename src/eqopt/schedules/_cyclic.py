@@ -4,7 +4,6 @@ from functools import partial
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -15,11 +14,11 @@ from ._dtypes import (
     as_count,
     as_integers,
     as_reals,
-    largest_count,
+    compiled,
     of_counts,
 )
 from ._schedule import AbstractSchedule
-from ._validation import check_choice, check_finite, check_steps, fits
+from ._validation import check_choice, check_finite, check_steps
 
 
 # How high the triangle is, after so many cycles and so many steps.
@@ -30,7 +29,7 @@ _HEIGHTS = {
 }
 
 
-@partial(jax.jit, static_argnames="mode")
+@partial(compiled, static_argnames="mode")
 def _cyclic(
     count: Int[Array, ""],
     init_value: Float[Array, ""],
@@ -43,9 +42,14 @@ def _cyclic(
 ) -> Float[Array, ""]:
     dtype = gamma.dtype
     up, down = jnp.maximum(step_size_up, 1), jnp.maximum(step_size_down, 0)
-    phase, cycles = count % (up + down), count // (up + down)
+    # The sum may be beyond all counts, and beyond the dtype. Then the first cycle lasts.
+    largest = jnp.iinfo(count.dtype).max
+    is_endless = down > largest - up
+    period = jnp.where(is_endless, largest, up + down)
+    phase = jnp.where(is_endless, count, count % period)
+    cycles = jnp.where(is_endless, 0, count // period)
     rising = phase.astype(dtype) / up.astype(dtype)
-    falling = (up + down - phase).astype(dtype) / jnp.maximum(down, 1).astype(dtype)
+    falling = (up - phase + down).astype(dtype) / jnp.maximum(down, 1).astype(dtype)
     height = _HEIGHTS[mode](cycles.astype(dtype), count.astype(dtype), gamma)
     part = jnp.where(phase <= up, rising, falling)
     return init_value + (peak_value - init_value) * part * height
@@ -77,8 +81,8 @@ class Cyclic(AbstractSchedule):
     **Raises:**
 
     A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    if a cycle is longer than the largest count, if there is no such `mode`, if `gamma` is
-    out of its range, or if a value is not finite or has axes.
+    if there is no such `mode`, if `gamma` is out of its range, or if a value is not
+    finite or has axes.
 
     ??? cite "Reference"
 
@@ -109,16 +113,8 @@ class Cyclic(AbstractSchedule):
         check_range(self, "gamma", 0, 1, includes_low=False, includes_high=True)
         check_choice(self, "mode", _HEIGHTS)
         check_steps(self, "step_size_up", 1)
-        down = self.step_size_up
         if self.step_size_down is not None:
             check_steps(self, "step_size_down", 0)
-            down = self.step_size_down
-        if not fits((self.step_size_up, down), largest_count()):
-            raise ValueError(
-                f"Cyclic: `step_size_up` and `step_size_down` must be {largest_count()} "
-                "together at most, the largest count, but are "
-                f"{self.step_size_up} and {down}."
-            )
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

@@ -2,12 +2,14 @@
 
 Counts and numbers of steps stay integers until they are divided: float32 tells no two
 neighbours above 2**24 apart. Values are float32, unless somebody has float64 arrays.
+A number of steps may be beyond int32 while counts are not: see `compiled`.
 
 This runs whenever a schedule is called, perhaps outside `jit`, and what it gives is
 checked where it goes: checking it here too would double the time.
 """
 
 import functools
+import itertools
 from typing import TypeAlias, no_type_check
 
 import jax
@@ -20,6 +22,11 @@ from .._types import RealScalarLike
 
 # Integers only; a float gets as far as our own checks, for the sake of the message.
 IntScalarLike: TypeAlias = RealScalarLike
+
+# Before, JAX does not compile int64 into a program without x64.
+HAS_INT64 = jax.__version_info__ >= (0, 8, 0)
+_LARGEST_INT32 = 2**31 - 1
+_BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 
 @no_type_check
@@ -35,6 +42,24 @@ def of_counts(call):
         return values.reshape(counts.shape)
 
     return of_each
+
+
+@no_type_check
+def compiled(function, static_argnames=()):
+    """`jax.jit`, in which all integers are int64 if one of the arguments needs that.
+
+    No count reaches so many steps without x64, but the ratio of the two matters.
+    """
+    jitted = jax.jit(function, static_argnames=static_argnames)
+
+    @functools.wraps(function)
+    def call(*args, **options):
+        if not any(map(_is_wide, jtu.tree_leaves(args))):
+            return jitted(*args, **options)
+        with jax.enable_x64(True):
+            return jitted(*jtu.tree_map(_widened, args), **options)
+
+    return call
 
 
 @no_type_check
@@ -70,8 +95,31 @@ def integers(owner, *values):
 
 @no_type_check
 def as_integer(value):
-    """A number of steps, in the dtype of the count."""
+    """A number of steps, in the dtype of the count, or in int64 if it needs that."""
+    if isinstance(value, jax.Array):
+        return _widened(value) if _is_wide(value) else value.astype(_int_dtype())
+    if value > _LARGEST_INT32:
+        return np.asarray(value, np.int64)
     return _as_array(value, _int_dtype())
+
+
+@no_type_check
+def reachable(boundaries):
+    """The counts, which ascend, up to the first that is beyond the largest."""
+    largest = largest_count()
+    within = itertools.takewhile(
+        lambda x: isinstance(x, jax.Array) or int(x) <= largest, boundaries
+    )
+    return [as_count(x) if _is_wide(x) else as_integer(x) for x in within]
+
+
+@no_type_check
+def later(start, steps):
+    """The count so many steps later; what is beyond the largest may saturate at it."""
+    if not isinstance(start, jax.Array) and not isinstance(steps, jax.Array):
+        return int(start) + int(steps)
+    start, steps = as_count(start), as_count(steps)
+    return jnp.minimum(start, largest_count() - steps) + steps
 
 
 @no_type_check
@@ -122,8 +170,27 @@ def largest_count():
 
 
 @no_type_check
+def largest_steps():
+    """The largest number of steps, which may be more than all counts."""
+    return 2**63 - 1 if HAS_INT64 else largest_count()
+
+
+@no_type_check
 def _int_dtype():
     return jax.dtypes.canonicalize_dtype(int)
+
+
+@no_type_check
+def _is_wide(x):
+    # What int32 may not hold, where that is the dtype of counts.
+    is_beyond_int32 = getattr(x, "dtype", None) in _BEYOND_INT32
+    return is_beyond_int32 and HAS_INT64 and _int_dtype() == np.int32
+
+
+@no_type_check
+def _widened(x):
+    with jax.enable_x64(True):
+        return jnp.asarray(x, np.int64) if _holds_integers(x) else x
 
 
 @no_type_check

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
 from ._polynomial import line
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_positive, check_steps
@@ -41,10 +41,10 @@ def exponential(
     return jnp.where(decay_rate < 1, upper, lower)
 
 
-_exponential = jax.jit(exponential, static_argnames="staircase")
+_exponential = compiled(exponential, static_argnames="staircase")
 
 
-@partial(jax.jit, static_argnames="staircase")
+@partial(compiled, static_argnames="staircase")
 def _warmup_exponential_decay(
     count: Int[Array, ""],
     init_value: Float[Array, ""],

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Schedule
-from ._dtypes import IntScalarLike, as_count, as_integer, of_counts, real_dtype
+from ._dtypes import IntScalarLike, as_count, of_counts, reachable, real_dtype
 from ._schedule import AbstractSchedule
 from ._validation import check_ascending, check_schedules, check_value
 
@@ -84,9 +84,9 @@ def one_after_the_other(
 ) -> Float[Array, ""]:
     """The value of the schedule whose turn it is; each counts from its own beginning."""
     count = as_count(count)
-    starts = [as_integer(b) for b in (0, *boundaries)]
+    starts = reachable((0, *boundaries))
     values = []
-    for i, schedule in enumerate(schedules):
+    for i, schedule in enumerate(schedules[: len(starts)]):
         own = jnp.minimum(count, starts[i + 1] - 1) if starts[i + 1 :] else count
         values.append(schedule(jnp.maximum(own, starts[i]) - starts[i]))
         check_value(owner, f"schedules[{i}]", values[-1])

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -15,6 +14,7 @@ from ._dtypes import (
     as_integer,
     as_integers,
     as_reals,
+    compiled,
     of_counts,
 )
 from ._piecewise import interpolate
@@ -22,7 +22,7 @@ from ._schedule import AbstractSchedule
 from ._validation import ascending_or_equal, check_finite, check_positive, check_steps
 
 
-@partial(jax.jit, static_argnames="interpolate_type")
+@partial(compiled, static_argnames="interpolate_type")
 def _one_cycle(
     count: Int[Array, ""],
     peak_value: Float[Array, ""],
@@ -41,7 +41,7 @@ def _one_cycle(
     return interpolate(count, tuple(values), boundaries, interpolate_type)
 
 
-@jax.jit
+@compiled
 def _fraction_of_steps(
     fraction: Float[Array, ""], steps: Int[Array, ""]
 ) -> Int[Array, ""]:

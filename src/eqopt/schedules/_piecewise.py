@@ -7,7 +7,6 @@ from operator import mul
 from typing import Any, Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
@@ -19,6 +18,7 @@ from ._dtypes import (
     as_count,
     as_integers,
     as_reals,
+    compiled,
     integers,
     of_counts,
     reals,
@@ -56,7 +56,7 @@ def interpolate(
     return heights[i] * left + heights[j] * (1 - left)
 
 
-@jax.jit
+@compiled
 def _piecewise_constant(
     count: Int[Array, ""],
     init_value: Float[Array, ""],
@@ -70,7 +70,7 @@ def _piecewise_constant(
     return value
 
 
-@partial(jax.jit, static_argnames="interpolate_type")
+@partial(compiled, static_argnames="interpolate_type")
 def _piecewise_interpolate(
     count: Int[Array, ""],
     init_value: Float[Array, ""],

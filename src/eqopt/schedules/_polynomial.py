@@ -1,11 +1,10 @@
 """From one value to another by a power of the time that is left."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_power, check_steps
 
@@ -51,8 +50,8 @@ def polynomial(
 
 
 # Outside `jit` one kernel per schedule, and no numbers in the cache key.
-compiled_line = jax.jit(line)
-_polynomial = jax.jit(polynomial)
+compiled_line = compiled(line)
+_polynomial = compiled(polynomial)
 
 
 class Linear(AbstractSchedule):

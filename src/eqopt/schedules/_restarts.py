@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -15,36 +14,49 @@ from ._dtypes import (
     as_count,
     as_integers,
     as_reals,
-    largest_count,
+    compiled,
+    later,
     of_counts,
 )
 from ._join import one_after_the_other
 from ._schedule import AbstractSchedule
-from ._validation import check_finite, check_steps, fits
+from ._validation import check_finite, check_steps
 
 
 def _cycle(
-    count: Int[Array, ""], decay_steps: Int[Array, ""], t_mult: Int[Array, ""]
-) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """How many steps of the current cycle have been taken, and its length."""
+    count: Int[Array, ""],
+    decay_steps: Int[Array, ""],
+    t_mult: Int[Array, ""],
+    dtype: jnp.dtype,
+) -> tuple[Int[Array, ""], Int[Array, ""], Float[Array, ""]]:
+    """How many steps of the current cycle have been taken, and its length.
+
+    A length beyond all counts is the largest of them, and as a float what it is.
+    """
     largest = jnp.iinfo(count.dtype).max
     first, factor = jnp.maximum(decay_steps, 1), jnp.maximum(t_mult, 1)
     # Integers throughout: a logarithm would miss the beginnings of cycles by rounding. If
     # each is twice as long as the one before it, or more, not many fit below `largest`.
     elapsed, length, longest = count, first, largest // factor
+    duration = first.astype(dtype)
     for _ in range(jnp.iinfo(count.dtype).bits - 1):
         is_over = elapsed >= length
         elapsed = jnp.where(is_over, elapsed - length, elapsed)
-        longer = jnp.where(length <= longest, length * factor, largest)
+        fits = length <= longest
+        longer = jnp.where(fits, length * factor, largest)
+        beyond = length.astype(dtype) * factor.astype(dtype)
+        longer_duration = jnp.where(fits, longer.astype(dtype), beyond)
+        duration = jnp.where(is_over, longer_duration, duration)
         length = jnp.where(is_over, longer, length)
     is_equal = factor == 1
     return (
         jnp.where(is_equal, count % first, elapsed),
         jnp.where(is_equal, first, length),
+        jnp.where(is_equal, first.astype(dtype), duration),
     )
 
 
-@jax.jit
+@compiled
 def _cosine_restarts(
     count: Int[Array, ""],
     init_value: Float[Array, ""],
@@ -52,8 +64,9 @@ def _cosine_restarts(
     decay_steps: Int[Array, ""],
     t_mult: Int[Array, ""],
 ) -> Float[Array, ""]:
-    elapsed, length = _cycle(count, decay_steps, t_mult)
-    wave = half_wave(elapsed, length, jnp.ones((), init_value.dtype))
+    dtype = init_value.dtype
+    elapsed, length, duration = _cycle(count, decay_steps, t_mult, dtype)
+    wave = half_wave(elapsed, length, jnp.ones((), dtype), duration)
     return (init_value - end_value) * wave + end_value
 
 
@@ -131,8 +144,8 @@ class SGDR(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if there is none, if they are longer than the largest
-    count, or as the schedule of one of them does.
+    A `ValueError` or `TypeError` if there is none, or as the schedule of one
+    of them does.
 
     The paper is that of [`eqopt.schedules.CosineDecay`][].
     """
@@ -159,15 +172,8 @@ class SGDR(AbstractSchedule):
                     f"`WarmupCosineDecay`, but is {cycle!r}. For other schedules use "
                     "`Join`."
                 )
-        lengths = tuple(cycle.decay_steps for cycle in self.cosine_kwargs)
-        if not fits(lengths, largest_count()):
-            raise ValueError(
-                f"SGDR: the `decay_steps` of `cosine_kwargs` must be {largest_count()} "
-                f"together at most, the largest count, but are {lengths}."
-            )
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        lengths = [as_integers(x, "decay_steps")[0] for x in self.cosine_kwargs]
-        boundaries = list(accumulate(lengths))[:-1]
+        boundaries = accumulate((x.decay_steps for x in self.cosine_kwargs[:-1]), later)
         return one_after_the_other(self, self.cosine_kwargs, boundaries, count)

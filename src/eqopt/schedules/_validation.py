@@ -11,7 +11,7 @@ from jax import Array
 from jax.core import Tracer
 
 from .._checks import check_count, check_range, check_scalar
-from ._dtypes import is_integer, largest_count
+from ._dtypes import is_integer, largest_steps
 from ._stateful import AbstractStatefulSchedule
 
 
@@ -58,10 +58,11 @@ def check_steps(owner: object, name: str, low: int) -> None:
             "Round it with `int(...)`, or divide with `//`."
         )
     check_count(owner, name, low)
-    if not isinstance(value, Tracer) and int(value) > largest_count():
+    if not isinstance(value, Tracer) and int(value) > largest_steps():
         raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be at most {largest_count()}, the "
-            f"largest count, but is {value}. To stay at a value use `Constant`."
+            f"{type(owner).__name__}: `{name}` must be at most {largest_steps()}, but "
+            f"is {value}. To stay at a value use `Constant`. (Before JAX 0.8, more than "
+            f"{2**31 - 1} steps need `jax_enable_x64`.)"
         )
 
 
@@ -84,10 +85,10 @@ def check_ascending(
             f"{kind}: `{name}` must be integers, but is {values}. Round them with "
             "`int(...)`, or divide with `//`."
         )
-    if not ascending(low - 1, *values, largest_count() + 1):
+    if not ascending(low - 1, *values, largest_steps() + 1):
         raise ValueError(
             f"{kind}: `{name}` must ascend strictly, from at least {low} to at most "
-            f"{largest_count()}, but is {values}. They are counts since the start: if "
+            f"{largest_steps()}, but is {values}. They are counts since the start: if "
             "you have the length of each part, add them up with `itertools.accumulate`."
         )
 

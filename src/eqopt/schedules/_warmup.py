@@ -4,12 +4,11 @@ from functools import partial
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, of_counts
+from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
 from ._piecewise import LEFT
 from ._polynomial import compiled_line, line
 from ._schedule import AbstractSchedule
@@ -20,7 +19,7 @@ from ._validation import check_choice, check_finite, check_steps, fits
 _COOLDOWNS = LEFT | {"1-sqrt": lambda x: 1 - jnp.sqrt(x)}
 
 
-@partial(jax.jit, static_argnames="cooldown")
+@partial(compiled, static_argnames="cooldown")
 def _warmup_stable_decay(
     count: Int[Array, ""],
     init_value: Float[Array, ""],
@@ -45,7 +44,7 @@ def _warmup_stable_decay(
     return jnp.where(count < warmup_steps, warmup, decay)
 
 
-@jax.jit
+@compiled
 def _inverse_square_root(
     count: Int[Array, ""],
     init_value: Float[Array, ""],
