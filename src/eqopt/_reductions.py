@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 from ._equations import KERNELS, Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
 from ._types import Updates
-from .numerics import common_dtype
+from .numerics import as_float, common_dtype
 
 
 def sum_over_leaves(
@@ -50,7 +50,7 @@ def sum_over_leaves(
         row for row in zip(leaves, *columns, strict=True) if row[0] is not None
     ] or [(jnp.zeros(0),) * (1 + len(columns))]
     static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
-    traced = {k: v for k, v in shared.items() if k not in static}
+    traced = {k: as_float(v) for k, v in shared.items() if k not in static}
     run = _kernel(equation, tuple(static.items()), apart)
     parts = [run(row, traced) for row in rows]
     return tuple(_sum(column) for column in zip(*parts, strict=True))

@@ -275,9 +275,10 @@ def test_float16_zero_gradients(row):
     state = opt.init(params)
     zeros = jax.tree.map(jnp.zeros_like, params)
     for _ in range(3):
-        updated, (params, state) = both(opt, zeros, state, params)
-        finite = [jnp.all(jnp.isfinite(x)) for x in arrays((updated, params, state))]
-        assert all(bool(x) for x in finite)
+        (updates, _), (params, state) = both(opt, zeros, state, params)
+        assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((updates, params)))
+    # In the end: what is the least so far may be infinite as long as there is nothing.
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays(state))
 
 
 @law

@@ -89,6 +89,7 @@ def test_a_wrong_schedule(row, value):
 MEET_FIRST = {
     "GaLore": "projects them",
     "LBFGS": "takes inner products",
+    "Project": "adds them to the parameters",
     "ScaleByBacktrackingLinesearch": "moves parameters along a line",
     "ScaleByGaLore": "projects them",
     "ScaleByLBFGS": "takes inner products",

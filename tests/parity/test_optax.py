@@ -7,6 +7,7 @@ import pkgutil
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 import pytest
@@ -39,10 +40,9 @@ TOLERANCES = {
 
 
 def random_tree(seed, shapes, dtype):
-    """By NumPy: JAX compiles a program for each shape and dtype."""
-    rng = np.random.default_rng(seed)
-    leaves = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-    leaves = [jnp.asarray(np.asarray(leaf, dtype)) for leaf in leaves]
+    keys = jr.split(jr.key(seed), len(shapes))
+    leaves = [jr.normal(k, s, jnp.float32) for k, s in zip(keys, shapes, strict=True)]
+    leaves = [leaf.astype(dtype) for leaf in leaves]
     return {"first": leaves[0], "rest": [tuple(leaves[1:]), None]}
 
 

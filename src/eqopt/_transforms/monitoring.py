@@ -11,7 +11,7 @@ from jaxtyping import DTypeLike, PyTree
 from .._checks import check_state
 from .._construction import Module
 from .._leaves import parameters
-from .._owners import name_error
+from .._owners import name_error, parts_of
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import common_dtype
@@ -116,7 +116,8 @@ class MeasureWithEMA(Module):
 
         - `params`: the parameters.
         """
-        return self._ema.init(_blank(self._measured, params))
+        with parts_of(self):
+            return self._ema.init(_blank(self._measured, params))
 
     def update(
         self,
@@ -131,7 +132,8 @@ class MeasureWithEMA(Module):
 
         - `updates`, `state`, `params`, `extra`: as in a transformation.
         """
-        return self._ema.update(self._measured(updates), state)
+        with parts_of(self):
+            return self._ema.update(self._measured(updates), state)
 
     def _measured(self, updates: Updates) -> PyTree:
         to_float = lambda x: x.astype(common_dtype(x.dtype, jnp.float32))

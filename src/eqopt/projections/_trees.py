@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -127,7 +128,9 @@ def scalar(
     if not (math.isfinite(value) and value >= low):
         kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
         raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
-    return float(value) if isinstance(value, int) else value
+    number = float(value) if isinstance(value, int) else value
+    # What is compiled makes an array of it; without `jit`, for debugging, nobody does.
+    return jnp.asarray(number) if jax.config.jax_disable_jit else number
 
 
 def widened(arrays: list[Inexact[Array, "..."]]) -> list[Inexact[Array, "..."]]:
