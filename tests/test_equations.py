@@ -14,6 +14,7 @@ def rebuilt():
     return eqopt.Chain(scale, eqopt.SGD(0.1))
 
 
+@pytest.mark.slow
 def test_kernels_of_optimizers_that_are_gone_do_not_pile_up():
     params = jnp.ones(())
     for _ in range(2000):

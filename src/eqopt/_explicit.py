@@ -60,7 +60,7 @@ def _in_use(mesh: Any, arrays: PyTree) -> Any:
     devices = next((m for m in named if m.abstract_mesh == mesh), None)
     if devices is None:
         return jax.sharding.use_abstract_mesh(mesh)
-    return jax.set_mesh(devices)
+    return jax.set_mesh(devices)  # type: ignore  # it is one of devices
 
 
 def shardings_of(tree: PyTree) -> PyTree:

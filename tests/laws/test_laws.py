@@ -55,6 +55,7 @@ LONG_TAIL = {
     "test_state_is_sharded_like_parameters",
     "test_vmap",
     "test_whole_models",
+    "test_without_jit_and_with_debug_nans",
 }
 
 

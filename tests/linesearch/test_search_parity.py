@@ -11,7 +11,7 @@ import eqopt
 from .subjects import found, minimise, minimise_by_optax, problem
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standard_promotion")]
 
 ZOOM = eqopt.ScaleByZoomLinesearch
 BACKTRACKING = eqopt.ScaleByBacktrackingLinesearch
@@ -74,10 +74,7 @@ QUICK = {"lbfgs", "zoom"}
 @pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
 @pytest.mark.parametrize(
     "pair",
-    [
-        pytest.param(k, marks=[pytest.mark.slow] * (k not in ("lbfgs", "zoom")))
-        for k in PAIRS
-    ],
+    PAIRS,
 )
 def test_the_same_path_in_float64(pair, name, x64, all_optimizations):
     ours, theirs = PAIRS[pair]

@@ -11,6 +11,9 @@ from jax.scipy.special import logsumexp
 from eqopt import losses
 
 
+pytestmark = pytest.mark.slow
+
+
 INF = jnp.inf
 NAN = jnp.nan
 
@@ -238,7 +241,6 @@ def test_masked_labels_may_be_anything():
     np.testing.assert_allclose(loss[1], INTEGER(x[1], 1), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_right_by_torch():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)

@@ -22,6 +22,9 @@ from eqopt.microbatching import (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 SIZE = 32
 MEAN, CONCAT = AccumulationType.MEAN, AccumulationType.CONCAT
 
@@ -161,7 +164,6 @@ for method in ("ghost", "per_example"):
 """
 
 
-@pytest.mark.slow
 def test_checkpoint_saves_what_it_saves_in_a_gradient():
     """With a scheduler that saves memory, which only a new process can choose."""
     flag = "--xla_cpu_enable_concurrency_optimized_scheduler=false"

@@ -31,6 +31,9 @@ from .problems import (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 estimators = pytest.mark.parametrize("estimator", ESTIMATORS)
 CASES = [
     (estimator, problem)

@@ -17,7 +17,7 @@ from eqopt import aggregating as ours
 
 
 # Optax does not run under strict promotion.
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standard_promotion")]
 
 
 def tree_of(key, shapes, batch=(), axis=0):
@@ -74,7 +74,6 @@ def test_mean_and_variance(steps, decay, axes, batch, at):
                 same(here.sum_sq_diff_grads, there.sum_sq_diff_grads)
 
 
-@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     shapes=st.lists(

@@ -97,6 +97,7 @@ def test_trajectory(name, dtype):
     compare(case, params, grads_of, 12, tolerance)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     shapes=st.lists(
@@ -118,7 +119,7 @@ def test_random_trees(shapes, seed, scale):
     params = random_tree(seed, shapes, jnp.float32)
 
     def grads_of(i):
-        grads = random_tree([seed, i], shapes, jnp.float32)
+        grads = random_tree((seed + i + 1) % 2**31, shapes, jnp.float32)
         return jax.tree.map(lambda g: g * scale, grads)
 
     compare(Case(ours, theirs), params, grads_of, 3, TOLERANCES[jnp.float32])

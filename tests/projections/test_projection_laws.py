@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 
+pytestmark = pytest.mark.slow
+
+
 def _all(fn, points):
     return np.asarray(jax.jit(jax.vmap(fn))(points), float)
 

@@ -15,6 +15,9 @@ from eqopt import schedules
 from eqopt.schedules import _dtypes
 
 
+pytestmark = pytest.mark.slow
+
+
 BEYOND = 2**31  # the first integer that is no count
 HUGE = 3 * 10**9
 

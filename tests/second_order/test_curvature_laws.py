@@ -12,6 +12,9 @@ import pytest
 from eqopt.second_order import fisher_diag, hessian_diag, hvp
 
 
+pytestmark = pytest.mark.slow
+
+
 FUNCTIONS = {
     "hvp": lambda loss, params, *args: hvp(loss, params, params, *args),
     "exact": hessian_diag,
@@ -69,7 +72,7 @@ def test_whole_models(fun):
 @functions
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param(jnp.float16, marks=pytest.mark.slow), jnp.bfloat16, jnp.float32],
+    [jnp.float16, jnp.bfloat16, jnp.float32],
 )
 def test_dtypes(fun, dtype, x64):
     with x64():

@@ -13,6 +13,9 @@ import eqopt
 from eqopt.second_order import fisher_diag, hessian_diag, hvp
 
 
+pytestmark = pytest.mark.slow
+
+
 def _mlp():
     return eqx.nn.MLP(2, 1, 3, 1, activation=jnp.tanh, key=jr.key(0))
 

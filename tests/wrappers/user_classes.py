@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxtyping import PyTree
-    from somewhere import Rate, State
+    from somewhere import Rate, State  # type: ignore  # there is no such module
 
 
 Number = float | Array

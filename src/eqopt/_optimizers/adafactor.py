@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from .._checks import check_range
+from .._checks import check_count, check_range
 from .._combinators.chain import Chain
 from .._dimension_numbers import DimensionNumbers
 from .._fields import static_choice
@@ -72,6 +72,7 @@ class Adafactor(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
+        check_count(self, "decay_offset", 0)
         if self.momentum is not None:
             check_range(self, "momentum", 0, 1)
 

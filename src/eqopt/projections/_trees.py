@@ -130,7 +130,8 @@ def scalar(
         raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
     number = float(value) if isinstance(value, int) else value
     # What is compiled makes an array of it; without `jit`, for debugging, nobody does.
-    return jnp.asarray(number) if jax.config.jax_disable_jit else number
+    is_for_debugging = jax.config.jax_disable_jit  # type: ignore
+    return jnp.asarray(number) if is_for_debugging else number
 
 
 def widened(arrays: list[Inexact[Array, "..."]]) -> list[Inexact[Array, "..."]]:
