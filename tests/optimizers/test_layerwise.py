@@ -215,7 +215,10 @@ def test_factored_rms_of_zeros_without_eps():
             lambda: eqopt.Adafactor(0.1, momentum=1.0),
             "Adafactor: `momentum` must be in",
         ),
-        (lambda: eqopt.Adafactor(0.1, decay_offset=-1), "`step_offset` must be an int"),
+        (
+            lambda: eqopt.Adafactor(0.1, decay_offset=-1),
+            "`decay_offset` must be an int",
+        ),
         (
             lambda: eqopt.Adafactor(0.1, clipping_threshold=0.0),
             "Adafactor: `clipping_threshold` must be in",
