@@ -34,6 +34,7 @@ WRAPPERS = {
     "MultiSteps": lambda opt: eqopt.MultiSteps(opt, 2),
     "ParamEMA": eqopt.ParamEMA,
     "Partition": lambda opt: eqopt.Partition({"a": opt, "b": eqopt.SGD(0.1)}, LABELS),
+    "Project": lambda opt: eqopt.Project(opt, eqopt.projections.l2_ball),
     "SAM": eqopt.SAM,
     "SWA": lambda opt: eqopt.SWA(opt, 2),
     "ScheduleFree": lambda opt: eqopt.ScheduleFree(opt, 0.1),
