@@ -15,6 +15,8 @@ from .laws.subjects import assert_close
 PARAMS = {"w": jnp.arange(3.0) + 1}
 MATRIX = {"w": jnp.arange(6.0).reshape(3, 2)}
 
+PROJECTION = eqopt.projections.non_negative
+
 # What is written, and what it means.
 SAME = {
     "b1=0": (eqopt.Adam(1e-3, b1=0), eqopt.Adam(1e-3, b1=0.0)),
@@ -46,6 +48,14 @@ SAME = {
     "mask of NumPy": (
         eqopt.AdamW(1e-3, mask={"w": np.bool_(True)}),
         eqopt.AdamW(1e-3, mask={"w": True}),
+    ),
+    "labels of NumPy": (
+        eqopt.Partition({np.int64(0): eqopt.SGD(0.1)}, {"w": np.int64(0)}),
+        eqopt.Partition({0: eqopt.SGD(0.1)}, {"w": 0}),
+    ),
+    "projected by NumPy": (
+        eqopt.Project(eqopt.SGD(1.0), PROJECTION, {"w": np.bool_(True)}),
+        eqopt.Project(eqopt.SGD(1.0), PROJECTION, {"w": True}),
     ),
     "frozen by NumPy": (
         eqopt.Freeze({"w": np.bool_(True)}),

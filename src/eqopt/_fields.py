@@ -1,4 +1,4 @@
-"""Fields of what decides on the program that is compiled: masks and sizes."""
+"""Fields of what decides on the program that is compiled: masks, labels and sizes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def static_choice(**arguments: Any) -> Any:
-    """An `eqx.field` that turns NumPy's bools and integers into Python's.
+    """An `eqx.field` that turns NumPy's bools, integers and strings into Python's.
 
     To Equinox those are arrays, to be traced; what is compiled cannot depend on them.
     """
@@ -23,4 +23,4 @@ def _python_numbers(tree: Any) -> Any:
 
 
 def _is_numpy_choice(x: Any) -> bool:
-    return isinstance(x, np.bool_ | np.integer)
+    return isinstance(x, np.bool_ | np.integer | np.str_)

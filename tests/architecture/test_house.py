@@ -1,6 +1,7 @@
 """The house: floors, kinds of classes, and one place for each public name."""
 
 import ast
+import dataclasses
 import inspect
 import pathlib
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 import eqopt
 from eqopt import AbstractTransformation
+from eqopt._annotations import kinds
 
 from ..laws.registry import concrete_transformations
 
@@ -146,6 +148,14 @@ def test_every_public_class_is_abstract_or_final():
                     assert getattr(inherited, "__isabstractmethod__", False), (
                         f"{cls.__name__}.{name} overrides that of {base.__name__}"
                     )
+
+
+def test_masks_are_choices():
+    """NumPy's bools in a mask are arrays to Equinox, which would trace them."""
+    for cls in concrete_transformations():
+        for field in dataclasses.fields(cls):
+            is_mask = kinds(cls)[field.name] == "mask"
+            assert not is_mask or "converter" in field.metadata, (cls, field.name)
 
 
 def test_abstract_classes_are_named_so():

@@ -78,7 +78,7 @@ class Partition(AbstractTransformation):
 
     names: tuple[Hashable, ...] = eqx.field(static=True)
     transformations: tuple[AbstractTransformation, ...]
-    labels: Labels
+    labels: Labels = static_choice()
 
     def __init__(self, transformations: Mapping[Any, Any], labels: Labels):
         # As Python's values: NumPy's numbers are arrays, which cannot be static.

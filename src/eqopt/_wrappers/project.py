@@ -11,6 +11,7 @@ from jaxtyping import Array, Inexact, PyTree
 from .._apply import apply_updates
 from .._checks import check_state, required_params
 from .._equations import equation
+from .._fields import static_choice
 from .._leaves import (
     align,
     disagreement,
@@ -109,7 +110,7 @@ class Project(AbstractTransformation):
 
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
-    mask: Mask | None = None
+    mask: Mask | None = static_choice(default=None)
 
     def __check_init__(self):
         if not callable(self.projection):
