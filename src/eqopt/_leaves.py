@@ -67,24 +67,21 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     for i, leaf in enumerate(leaves):
         if leaf is not None and not eqx.is_inexact_array(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
+        if leaf is not None and leaf.dtype.itemsize < 2:
+            raise TypeError(narrow("updates", keystr(updates, i), leaf))
         if isinstance(leaf, np.ndarray | np.generic):
             leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
 
 
-@no_type_check
-def check_wide(name, tree, leaves):
-    """Raises a `TypeError` if a leaf of `tree` is a float of 8 bits or fewer."""
-    dtypes = {getattr(leaf, "dtype", None) for leaf in leaves} - {None}
-    narrow = {d for d in dtypes if jnp.issubdtype(d, jnp.floating) and d.itemsize < 2}
-    for i, leaf in enumerate(leaves if narrow else ()):
-        if getattr(leaf, "dtype", None) in narrow:
-            raise TypeError(
-                f"`{name}` has an array of dtype {leaf.dtype} at `{keystr(tree, i)}`, "
-                "but eqopt takes floats of at least 16 bits, which JAX promotes. Keep "
-                "the parameters in float32 or bfloat16, and cast them where the model "
-                f"uses them: `x.astype(jnp.{leaf.dtype})`."
-            )
+def narrow(name: str, path: str, leaf: Any) -> str:
+    """What to say of a float of 8 bits or fewer."""
+    return (
+        f"`{name}` has an array of dtype {leaf.dtype} at `{path}`, but eqopt takes "
+        "floats of at least 16 bits, which JAX promotes. Keep the parameters in "
+        "float32 or bfloat16, and cast them where the model uses them: "
+        f"`x.astype(jnp.{leaf.dtype})`."
+    )
 
 
 def _not_inexact(path: str, leaf: Any) -> str:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import AbstractArray
 
 from ._equations import Operation
+from ._leaves import narrow
 
 
 def misfit(
@@ -82,6 +83,8 @@ def _is_array_type(annotation: Any) -> bool:
 
 def no_parameter(path: str, p: Any) -> Exception:
     """The error for an update at `path`, where `p` stands in the parameters."""
+    if hasattr(p, "dtype") and jnp.issubdtype(p.dtype, jnp.inexact):
+        return TypeError(narrow("params", path, p))
     if not hasattr(p, "dtype"):
         found, fix = f"no array, but {p!r}", "Pass the model whose gradients these are."
     else:

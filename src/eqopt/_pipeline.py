@@ -8,14 +8,12 @@ a thousand calls, not a thousand for each transformation.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, no_type_check
 
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from ._equations import Equation, Result
 from ._leaves import (
-    check_wide,
     is_none,
     map_parameters,
     mask_out,
@@ -64,7 +62,6 @@ class Pipeline:
     def __init__(
         self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
     ):
-        check_wide("updates", updates, jax.tree.leaves(updates, is_leaf=is_none))
         self.params = params
         self.extra = extra
         self._given = updates

@@ -12,7 +12,6 @@ from ._checks import required_params
 from ._equations import Operation, ShapeMismatch, kernel, pack
 from ._leaves import (
     align,
-    check_wide,
     flatten_updates,
     is_function,
     keystr,
@@ -53,7 +52,10 @@ def walk(updates, params, pending, kind):
             prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose = prepared[active]
         # Once per leaf: the letter of the dtype tells what is no number with a fraction.
-        if takes_p and getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO":
+        if takes_p and (
+            getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
+            or p[i].dtype.itemsize < 2
+        ):
             raise no_parameter(keystr(updates, i), p[i])
         arguments = [p[i]] if takes_p else []
         arguments += [column[i] for column in columns]
@@ -156,9 +158,7 @@ def _column_of_params(updates, treedef, params, stages, apply):
         return [None] * treedef.num_leaves
     owner, *_ = [*readers, *(s.owner for s in stages), "`step`"]
     required_params(owner, params)
-    column = align(treedef, params, "params", updates)
-    check_wide("params", params, column)
-    return column
+    return align(treedef, params, "params", updates)
 
 
 @no_type_check
