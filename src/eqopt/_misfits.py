@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import AbstractArray
+from jaxtyping import AbstractArray, PyTree
 
 from ._equations import Operation
-from ._leaves import narrow
+from ._leaves import align, flatten_updates, keystr, narrow
+from ._owners import name_of
 
 
 def misfit(
@@ -40,15 +41,35 @@ def misfit(
     is_complex = {name: jnp.iscomplexobj(x) for name, x in arrays.items()}
     same_shapes = len({x.shape for x in arrays.values()}) == 1
     if same_shapes and is_complex["updates"] and not all(is_complex.values()):
-        return TypeError(
-            f"{owner}: dtypes do not fit at `{path}`: {found}. A real parameter and its "
-            "state take real updates: pass `jax.tree.map(jnp.real, updates)`, or make "
-            "the parameter complex before `init`."
-        )
+        return TypeError(_complex_for_real(owner, path, found))
     return ValueError(
         f"{owner}: shapes do not fit at `{path}`: {found}. Updates, "
         "parameters and optimizer state belong to one model: was the model changed "
         "after `init`, or is this another model's state?"
+    )
+
+
+def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
+    """Raises a `TypeError` if a complex update meets a real array in `like`.
+
+    For those that look at gradients before an equation does.
+    """
+    leaves, treedef = flatten_updates(updates)
+    for i, (u, x) in enumerate(
+        zip(leaves, align(treedef, like, name, updates), strict=True)
+    ):
+        if jnp.iscomplexobj(u) and hasattr(x, "dtype") and not jnp.iscomplexobj(x):
+            found = f"`updates` is {u.dtype}, `{name}` is {x.dtype}"
+            raise TypeError(
+                _complex_for_real(name_of(owner), keystr(updates, i), found)
+            )
+
+
+def _complex_for_real(owner: str, path: str, found: str) -> str:
+    return (
+        f"{owner}: dtypes do not fit at `{path}`: {found}. A real parameter and its "
+        "state take real updates: pass `jax.tree.map(jnp.real, updates)`, or make the "
+        "parameter complex before `init`."
     )
 
 

@@ -85,25 +85,8 @@ def test_a_wrong_schedule(row, value):
         assert f"`{name}`" in message
 
 
-# These meet the gradients before an equation does.
-MEET_FIRST = {
-    "GaLore": "projects them",
-    "LBFGS": "takes inner products",
-    "Project": "adds them to the parameters",
-    "ScaleByBacktrackingLinesearch": "moves parameters along a line",
-    "ScaleByGaLore": "projects them",
-    "ScaleByLBFGS": "takes inner products",
-    "ScaleByZoomLinesearch": "moves parameters along a line",
-    "Snapshot": "measures them",
-    "SplitRealAndImaginary": "splits them",
-    "FromOptax": "hands them to another library",
-}
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_complex_gradients_of_real_parameters(row):
-    if MEET_FIRST.keys() & set(written(row)):
-        return
     complex_grads = jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)
     message = error_of(row, grads=complex_grads)
     if message is not None:

@@ -72,10 +72,7 @@ QUICK = {"lbfgs", "zoom"}
 
 
 @pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
-@pytest.mark.parametrize(
-    "pair",
-    PAIRS,
-)
+@pytest.mark.parametrize("pair", PAIRS)
 def test_the_same_path_in_float64(pair, name, x64, all_optimizations):
     ours, theirs = PAIRS[pair]
     with x64():

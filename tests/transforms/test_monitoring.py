@@ -124,3 +124,6 @@ def test_errors():
     opt = eqopt.Snapshot("all", lambda updates: updates)
     with pytest.raises(ValueError, match=r"'all' gave arrays of shapes \[\(3,\)\]"):
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))
+    opt = eqopt.Snapshot("all", lambda updates: updates)
+    with pytest.raises(TypeError, match="'all' gave complex numbers, but float32 for"):
+        opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))

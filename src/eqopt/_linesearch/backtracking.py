@@ -94,7 +94,7 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     function of the whole model, on the same batch. Put the search last in a chain: what
     comes after it leaves the point that was evaluated. The step size counts as a
     constant in derivatives of the step. Use it under `eqx.filter_jit`: outside, the
-    search is compiled anew for each new `value_fn`.
+    search runs operation by operation.
 
     For complex parameters, both the updates and `grad` are made of the *conjugate* of
     what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.

@@ -11,8 +11,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from .._checks import required, required_params, required_value
-from .._equations import compute_dtype, equation
+from .._control import filter_cond
+from .._equations import compute_dtype, equation, widen
 from .._leaves import align, flatten_updates, keystr, restrict
+from .._misfits import check_real
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import inner, sum_over_leaves
 from .._types import Params, Updates
@@ -104,6 +106,7 @@ def make_line(
     value = required_value(owner, extra)
     grad = required(owner, extra, "grad")
     params = required_params(name, params)
+    check_real(owner, direction, params, "params")
     _check_covers(name, grad, direction)
     start = restrict(params, grad, like_name="grad")
     dtype = compute_dtype(start)
@@ -119,8 +122,10 @@ def make_line(
     value = value.astype(dtype)
     if any(map(jnp.iscomplexobj, jtu.tree_leaves(grad))):
         is_first = jnp.isinf(last_value)
-        is_wrong = lax.cond(
-            is_first, lambda: _is_conjugate(grad, jax.grad(loss)(start)), lambda: False
+        is_wrong = filter_cond(
+            is_first,
+            lambda: _is_conjugate(grad, jax.grad(loss)(start)),
+            lambda: jnp.asarray(False),
         )
         value = eqx.error_if(value, is_wrong, f"{name}: {_NOT_CONJUGATED}")
         is_uphill = is_first & (slope > 0) & _points_at_conjugate(direction, grad)
@@ -153,10 +158,13 @@ def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
 
 def _distance(x: Updates, y: Updates) -> Float[Array, ""]:
     pairs = zip(*map(jtu.tree_leaves, (x, y)), strict=True)
-    parts = [
-        jnp.sum(abs_sq(a - b.astype(a.dtype))) for a, b in pairs if jnp.iscomplexobj(a)
+    real = compute_dtype(x)
+    distances = [
+        jnp.sum(abs_sq(widen(a, real) - widen(b, real)))
+        for a, b in pairs
+        if jnp.iscomplexobj(a)
     ]
-    return sum(part.astype(parts[0].dtype) for part in parts[1:]) + parts[0]
+    return sum(distances, jnp.zeros((), real))
 
 
 def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:

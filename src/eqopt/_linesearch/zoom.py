@@ -102,8 +102,8 @@ class ScaleByZoomLinesearch(AbstractFused):
     `grad`, its gradient there, as it goes in as updates; and `value_fn`, the loss as a
     function of the whole model. Put the search last in a chain: what comes after it
     leaves the point that was evaluated. The step size counts as a constant in
-    derivatives of the step. Use it under `eqx.filter_jit`: outside, the search is
-    compiled anew for each new `value_fn`.
+    derivatives of the step. Use it under `eqx.filter_jit`: outside, the search
+    runs operation by operation.
 
     For complex parameters, both the updates and `grad` are made of the *conjugate* of
     what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.

@@ -127,12 +127,12 @@ class ScaleByACProp(AbstractLeafwise):
         self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         count = safe_increment(state.count)
-        rectify = lambda count: rectification(as_float(self.b2), count, 5.0)
+        b2 = as_float(self.b2)
         shared = {
             **corrected(self, count),
             # In the first step there is nothing to correct, and nothing is divided.
             "nu_correction": bias_correction(self.b2, jnp.maximum(state.count, 1)),
-            "rectifier": rectify(count) if self.rectify else 1.0,
+            "rectifier": rectification(b2, count, 5.0) if self.rectify else 1.0,
         }
         new = ScaleByACPropState(count, state.mu, state.nu)
         return Leafwise(acprop, new, shared, last=("nu", "mu"))

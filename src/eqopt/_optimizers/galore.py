@@ -22,6 +22,8 @@ from .._dimension_numbers import (
 from .._explicit import on_automatic_axes, shardings_of
 from .._fields import static_choice
 from .._leaves import align, flatten_updates, is_none, keystr, parameters
+from .._misfits import check_real
+from .._owners import name_of
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
@@ -153,7 +155,10 @@ class ScaleByGaLore(AbstractTransformation):
         axes = dict(self._matrices(updates, params))
         for i in axes:
             if projectors[i] is None:
-                raise ValueError(_MISSING.format(path=keystr(updates, i)))
+                raise ValueError(
+                    _MISSING.format(owner=name_of(self), path=keystr(updates, i))
+                )
+        check_real(self, updates, state.projector, "state.projector")
         matrices = {i: _wide(to_matrices(leaves[i], a)) for i, a in axes.items()}
         old = {i: projectors[i] for i in axes}
         new = filter_cond(
@@ -194,7 +199,7 @@ class ScaleByGaLore(AbstractTransformation):
 
 
 _MISSING = (
-    "ScaleByGaLore: `updates` has a matrix at `{path}`, which has no projector: was it "
+    "{owner}: `updates` has a matrix at `{path}`, which has no projector: was it "
     "frozen, masked or not there at `init`? Call `init` with the model whose gradients "
     "you pass."
 )

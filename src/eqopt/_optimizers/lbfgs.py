@@ -15,6 +15,8 @@ from .._equations import compute_dtype, widen
 from .._fields import static_choice
 from .._leaves import align, flatten_updates, keystr, map_parameters, parameters
 from .._linesearch.zoom import ScaleByZoomLinesearch
+from .._misfits import check_real
+from .._owners import name_of
 from .._reductions import inner
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import Scale, ScaleByLearningRate
@@ -133,10 +135,12 @@ class ScaleByLBFGS(AbstractTransformation):
         for i in places:
             if memory["params"][i] is None:
                 raise ValueError(
-                    f"ScaleByLBFGS: `updates` has a value at `{keystr(updates, i)}`, of "
-                    "which the state has no memory: was it frozen, masked or not there "
-                    "at `init`? Call `init` with the model whose gradients you pass."
+                    f"{name_of(self)}: `updates` has a value at "
+                    f"`{keystr(updates, i)}`, of which the state has no memory: was it "
+                    "frozen, masked or not there at `init`? Call `init` with the model "
+                    "whose gradients you pass."
                 )
+        check_real(self, updates, state.params, "state.params")
         of = lambda column: [column[i] for i in places]
         new, *columns, weights = _preconditioned(
             of(leaves),

@@ -49,7 +49,8 @@ class Snapshot(AbstractTransformation):
 
     **Raises:**
 
-    A `ValueError` in `update` if `measure` gives arrays of other shapes than in `init`.
+    In `update`, a `ValueError` if `measure` gives arrays of other shapes than in `init`,
+    and a `TypeError` if it gives complex numbers where it gave real ones.
     """
 
     measure_name: str = eqx.field(static=True)
@@ -260,4 +261,11 @@ def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
             f"{shapes[0]} in a {structures[0]}, but {shapes[1]} in a {structures[1]} "
             "for the parameters in `init`. A state keeps its shapes: sum up."
         )
+    for x, like in zip(*map(jax.tree.leaves, (new, old)), strict=True):
+        if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
+            raise TypeError(
+                f"{type(owner).__name__}: the measure {name!r} gave complex numbers, but "
+                f"{like.dtype} for the parameters in `init`. Do real parameters have "
+                "complex gradients? Pass `jax.tree.map(jnp.real, updates)`."
+            )
     return jax.tree.map(lambda x, like: jnp.array(x, like.dtype, copy=True), new, old)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._checks import check_state
 from .._construction import Module
+from .._misfits import check_real
 from .._random import keys_of_part
 from .._transformation import AbstractTransformation
 from .._types import Params, State, Updates
@@ -60,6 +61,7 @@ class SplitRealAndImaginary(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, SplitRealAndImaginaryState]:
         check_state(self, state)
+        check_real(self, updates, params, "params")
         new, inner_state = self.inner.update(
             _split(updates), state.inner_state, _split(params), **_of_pairs(extra)
         )
@@ -69,6 +71,7 @@ class SplitRealAndImaginary(AbstractTransformation):
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, SplitRealAndImaginaryState]:
         check_state(self, state)
+        check_real(self, grads, params, "params")
         new, inner_state = self.inner.step(
             _split(grads), state.inner_state, _split(params), **_of_pairs(extra)
         )

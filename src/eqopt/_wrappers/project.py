@@ -23,6 +23,7 @@ from .._leaves import (
     parameters,
     restrict,
 )
+from .._misfits import check_real
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation
 from .._types import Mask, Params, State, Updates
@@ -131,6 +132,7 @@ class Project(AbstractTransformation):
     ) -> tuple[Updates, ProjectState]:
         check_state(self, state)
         params = required_params("Project", params)
+        check_real(self, updates, params, "params")
         updates, inner_state = self.inner.update(
             updates, state.inner_state, params, **extra
         )

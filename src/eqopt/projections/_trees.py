@@ -130,7 +130,7 @@ def scalar(
         raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
     number = float(value) if isinstance(value, int) else value
     # What is compiled makes an array of it; without `jit`, for debugging, nobody does.
-    is_for_debugging = jax.config.jax_disable_jit  # type: ignore
+    is_for_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
     return jnp.asarray(number) if is_for_debugging else number
 
 

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from ..._checks import check_state
 from ..._combinators.masked import extra_of_part
 from ..._leaves import flatten_updates, parameters, restrict
+from ..._misfits import check_real
 from ..._transformation import AbstractTransformation
 from ..._types import Params, State, Updates
 
@@ -45,6 +46,7 @@ class FromOptax(AbstractTransformation):
         part = None
         if params is not None:
             part = parameters(restrict(params, updates))
+            check_real(self, updates, part, "params")
         extra = dict(extra_of_part(extra, part, params))
         tx = optax.with_extra_args_support(self.tx)
         try:
