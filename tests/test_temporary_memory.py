@@ -73,7 +73,8 @@ def test_elementwise(opt):
         (eqopt.DoG(), 0.01),
         (eqopt.DoWG(), 0.01),
         (eqopt.Fromage(0.1), 0.01),
-        (eqopt.LAMB(0.1, weight_decay=0.1), 1.01),  # the direction, for its norm
+        # The direction, for its norm: of one leaf at a time.
+        (eqopt.LAMB(0.1, weight_decay=0.1), 0.11),
         (eqopt.LARS(0.1), 0.01),
         (eqopt.MoMo(weight_decay=0.1), 0.01),
         # XLA on a CPU sums a product of arrays in one pass, but not with a number in it:
@@ -81,6 +82,8 @@ def test_elementwise(opt):
         (eqopt.MoMoAdam(weight_decay=0.1), 0.5),
         (eqopt.NovoGrad(0.1), 0.01),
         (eqopt.Prodigy(weight_decay=0.1), 0.01),
+        # The squares, for their maxima: of one leaf at a time.
+        (eqopt.SM3(0.1), 0.11),
         (eqopt.ScaleByDistanceOverGradients(), 0.01),
         # z and the parameters both need the other one as it was before.
         (eqopt.ScheduleFreeAdamW(0.1, weight_decay=0.1), 1.01),

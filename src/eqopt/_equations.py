@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from beartype import beartype
 from jaxtyping import Array, jaxtyped
 
+from ._cpu.order import reordered
 from .numerics import common_dtype
 
 
@@ -73,6 +74,13 @@ def equation(fn: Callable) -> Equation:
     return Equation(fn)
 
 
+# How many kernels are kept, the last ones used. Some have functions in them that users
+# make anew with each optimizer, and each takes a megabyte or more.
+KERNELS = 256
+
+# One for each function, so that kernels made of it are found again.
+equation_of = functools.lru_cache(KERNELS)(Equation)
+
 # What a kernel makes of the last update.
 Result: TypeAlias = Literal["updates", "rounded updates", "params"]
 
@@ -86,11 +94,7 @@ class Operation(NamedTuple):
     loose: tuple[str, ...]  # shared values of other dtypes
     static: tuple[tuple[str, Any], ...]
     last: tuple[str, ...] = ()  # slots to compute once more after the result
-
-
-# How many kernels are kept, the last ones used. Some have functions in them that users
-# make anew with each optimizer, and each takes a megabyte or more.
-KERNELS = 256
+    on_cpu: Equation | None = None  # what to compile for a CPU instead
 
 
 class ShapeMismatch(Exception):
@@ -122,16 +126,15 @@ def kernel(
 def _evaluate(program, takes_params, kind, packed, g, *arguments):
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
-        run = functools.partial(_run, program, takes_params, kind, packed, g)
-        result, slots = run(*arguments)
-        previous = result
-        for i in _late(program):
-            # Not what was computed above: XLA on a CPU would store a quotient, as large
-            # as the leaf, for those that share it. To divide once more takes no memory.
-            _, again = run(*(after(previous, x) for x in arguments))
-            slots[i] = after(previous, again[i])
-            if _is_like(slots[i], result):
-                previous = slots[i]
+        on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
+        run, run_on_cpu = (
+            functools.partial(_run, operations, takes_params, kind)
+            for operations in (program, on_cpu)
+        )
+        is_same = on_cpu == program
+        result, slots = reordered(
+            run, run if is_same else run_on_cpu, _late(program), packed, g, *arguments
+        )
         return result, *slots
 
 
@@ -177,24 +180,6 @@ def _run(program, takes_params, kind, packed, g, *arguments):
             raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
         return _narrow(widen(p, real) + u, p), stored
     return _narrow(u, g if kind == "rounded updates" else widen(g, real)), stored
-
-
-def after(first: Array, x: Any) -> Any:
-    """`x`, in such a way that XLA reads it after it has computed `first`.
-
-    Nothing is less than minus infinity, but XLA does not know; it takes away an
-    `optimization_barrier` before it decides what to copy. Only an array of the shape of
-    `first` can be kept waiting; anything else is given back as it is.
-    """
-    if not _is_like(x, first):
-        return x
-    return jnp.where(first.real < -jnp.inf, jnp.zeros_like(x), x)
-
-
-@no_type_check
-def _is_like(x, leaf):
-    """Whether `x` is an array of the shape of `leaf`."""
-    return isinstance(x, jax.Array) and x.shape == leaf.shape
 
 
 def compute_dtype(*leaves: Any) -> Any:

@@ -45,6 +45,8 @@ class Leafwise(NamedTuple):
         after the result, one after the other. To be named where the result or another
         field needs their *old* value, or shares a quotient or a root with them: XLA on a
         CPU would make a temporary array of each. What is computed is the same.
+    - `on_cpu`: a function like `equation`, and equal to it but for rounding, which XLA on
+        a CPU compiles to something faster.
     """
 
     equation: Equation
@@ -54,6 +56,7 @@ class Leafwise(NamedTuple):
     mask: Mask | None = None
     measure: Callable[[Updates], Mapping[str, Any]] | None = None
     last: tuple[str, ...] = ()
+    on_cpu: Callable | None = None
 
 
 class Pipeline:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
+from ._cpu.order import materialized
 from ._equations import KERNELS, Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
 from ._types import Updates
@@ -68,7 +69,7 @@ def _kernel(
             if apart:
                 # Or XLA on a CPU fills an array with each of the scalars, to be shared by
                 # all leaves of one shape.
-                g, scalars = lax.optimization_barrier((row[0], scalars))
+                g, scalars = materialized((row[0], scalars))
                 row = (g, *row[1:])
             out = equation(*(widen(x, real) for x in row), **scalars, **dict(static))
         return out if isinstance(out, tuple) else (out,)
@@ -95,7 +96,4 @@ def inner(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array
 
 def _sum(parts: tuple[Array, ...]) -> Array:
     dtype = common_dtype(*(part.dtype for part in parts))
-    # The barrier: as in `tree.norm`, or XLA on a CPU sums up again in every leaf.
-    return jnp.sum(
-        lax.optimization_barrier(jnp.stack([x.astype(dtype) for x in parts]))
-    )
+    return jnp.sum(materialized(jnp.stack([x.astype(dtype) for x in parts])))

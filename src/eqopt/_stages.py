@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
-from ._equations import Operation, ShapeMismatch, kernel, pack
+from ._cpu.order import after, takes_turn
+from ._equations import Operation, ShapeMismatch, equation_of, kernel, pack
 from ._leaves import (
     align,
     flatten_updates,
@@ -43,7 +44,7 @@ def walk(updates, params, pending, kind):
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
     # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
-    prepared = {}
+    prepared, previous = {}, None
     for i, g in enumerate(leaves):
         active = tuple([stage.flags[i] for stage in stages])
         if g is None or not (apply or any(active)):
@@ -59,8 +60,13 @@ def walk(updates, params, pending, kind):
             raise no_parameter(keystr(updates, i), p[i])
         arguments = [p[i]] if takes_p else []
         arguments += [column[i] for column in columns]
+        arguments += loose
         try:
-            out = run(packed, g, *arguments, *loose)
+            has_turn = takes_turn(run, g, packed, g, *arguments)
+            if has_turn and previous is not None:
+                out = run(after(previous, packed), g, *arguments)
+            else:
+                out = run(packed, g, *arguments)
         except (ShapeMismatch, TypeCheckError) as error:
             chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
             named = {"updates": g} | ({"params": p[i]} if takes_p else {})
@@ -71,6 +77,7 @@ def walk(updates, params, pending, kind):
             path = keystr(updates, i)
             raise misfit(owners, operations, loose, path, named) from error
         result[i] = out[0]
+        previous = out[0] if has_turn else previous
         for column, new in zip(slots, out[1:], strict=True):
             column[i] = new
     states = [_store(stage, treedef) for stage in stages]
@@ -113,6 +120,7 @@ def _lay_out(owner, leafwise, updates, params, leaves, treedef):
         tuple(loose),
         tuple(static.items()),
         leafwise.last,
+        None if leafwise.on_cpu is None else equation_of(leafwise.on_cpu),
     )
     if leafwise.mask is None:
         flags = [True] * len(leaves)

@@ -26,6 +26,7 @@ FLOORS = [
     {"_types", "_fields", "_lazy", "_names"},
     {
         "numerics",
+        "_cpu",
         "_construction",
         "_owners",
         "_leaves",

@@ -3,11 +3,11 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from .._checks import check_range
 from .._combinators.chain import Chain
+from .._cpu import equations as on_cpu
 from .._equations import equation
 from .._fields import static_choice
 from .._pipeline import Leafwise
@@ -41,15 +41,10 @@ def adadelta(
     rho: Float[Array, ""],
     eps: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Float[Array, "*leaf"]]:
-    g_sq = (1 - rho) * abs_sq(g)
-    e_g = rho * e_g + g_sq
-    # u = g sqrt(e_x + eps) / sqrt(e_g + eps), with the old e_x written in terms of the
-    # new one: XLA on a CPU makes a copy of a donated buffer that two outputs read. (And
-    # it stores a quotient that is used twice, such as one that goes into `safe_sqrt`.)
-    e_x = rho * e_x + g_sq * (e_x + eps) / (e_g + eps)
-    divisor = rho * (e_g + eps) + g_sq
-    divisor = jnp.where(divisor == 0, 1, divisor)  # if rho is zero
-    return g * safe_sqrt(e_x + rho * eps) / jnp.sqrt(divisor), e_g, e_x
+    e_g = rho * e_g + (1 - rho) * abs_sq(g)
+    ratio = (e_x + eps) / (e_g + eps)
+    e_x = rho * e_x + (1 - rho) * ratio * abs_sq(g)
+    return safe_sqrt(ratio) * g, e_g, e_x
 
 
 class ScaleByAdadelta(AbstractLeafwise):
@@ -103,7 +98,8 @@ class ScaleByAdadelta(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(adadelta, state, {"rho": self.rho, "eps": self.eps})
+        shared = {"rho": self.rho, "eps": self.eps}
+        return Leafwise(adadelta, state, shared, on_cpu=on_cpu.adadelta)
 
 
 class Adadelta(AbstractOptimizer):

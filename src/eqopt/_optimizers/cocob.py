@@ -8,6 +8,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from .._checks import check_range
 from .._combinators.chain import Chain
+from .._cpu import equations as on_cpu
 from .._equations import equation
 from .._fields import static_choice
 from .._pipeline import Leafwise
@@ -58,11 +59,9 @@ def cocob(
     Float[Array, "*leaf"],
 ]:
     theta = cumulative_gradients - g
-    # Written such that two arrays meet last: what ends in an array and a number, as in
-    # max(R, 0), XLA on a CPU computes again where it is used, from copies of the slots.
-    scale = jnp.maximum(jnp.maximum(scale, eps), jnp.abs(g))
+    scale = jnp.maximum(jnp.maximum(scale, jnp.abs(g)), eps)
     subgradients = subgradients + jnp.abs(g)
-    reward = reward - jnp.minimum(reward, (g.conj() * (p - init_particles)).real)
+    reward = jnp.maximum(reward - (g.conj() * (p - init_particles)).real, 0)
     # Nothing was bet where all gradients were zero.
     safe_scale = jnp.where(scale > 0, scale, 1)
     fraction = theta / jnp.maximum(subgradients + safe_scale, alpha * safe_scale)
@@ -136,6 +135,7 @@ class ScaleByCOCOB(AbstractLeafwise):
             state,
             {"alpha": self.alpha, "eps": self.eps},
             reads={"init_particles": state.init_particles},
+            on_cpu=on_cpu.cocob,
         )
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._checks import check_range, check_scalar
+from .._cpu.order import after
 from .._equations import equation
 from .._fields import static_choice
 from .._pipeline import Leafwise
@@ -18,7 +19,6 @@ from ..tree import zeros_like
 from ..tree._like import real_full_like
 from .measured import (
     AbstractMeasured,
-    after,
     corrected_step,
     decay,
     ratio,
@@ -187,7 +187,8 @@ class DAdaptAdamW(AbstractMeasured):
             {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
             {"b3": b3, "step": step, "eps": self.eps, "tiny": jnp.finfo(d.dtype).tiny},
         )
-        step, b2 = after((progress, norm), step, now(self.b2))
+        # The sums first, or XLA on a CPU copies the state that it is to sum up.
+        step, b2 = (after(progress + norm, x) for x in (step, now(self.b2)))
         slow = {"b3": b3, "step": step, "eps": self.eps}
         numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
         estimate = ratio(numerator, (1 - b3) * now(norm))

@@ -1,5 +1,6 @@
 """Lion: the sign of an interpolated momentum."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -8,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._checks import check_range, check_scalar
 from .._combinators.chain import Chain
+from .._cpu import equations as on_cpu
 from .._equations import equation
 from .._fields import static_choice
 from .._pipeline import Leafwise
@@ -40,18 +42,10 @@ def lion(
     b1: Float[Array, ""],
     b2: Float[Array, ""],
     smooth_beta: Float[Array, ""],
-    mode: str,
-    in_place: bool,
+    sign: Callable[[Array, Array], Array],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    new_mu = b2 * mu + (1 - b2) * g
-    if in_place:
-        # Written with the new momentum, solved for the old one: XLA on a CPU makes a
-        # copy of a donated buffer that two outputs read, and that copy takes as long as
-        # all the rest. Equal but for rounding, which b1 / b2 amplifies.
-        c = (b1 / b2) * new_mu + ((1 - b1) - b1 * (1 - b2) / b2) * g
-    else:
-        c = b1 * mu + (1 - b1) * g
-    return _SIGNS[mode](c, smooth_beta), new_mu
+    c = b1 * mu + (1 - b1) * g
+    return sign(c, smooth_beta), b2 * mu + (1 - b2) * g
 
 
 _SIGNS = {
@@ -125,10 +119,16 @@ class ScaleByLion(AbstractLeafwise):
                 "b1": self.b1,
                 "b2": self.b2,
                 "smooth_beta": self.smooth_beta,
-                "mode": self.mode,
-                "in_place": isinstance(self.b2, float) and bool(self.b2 >= 0.5),
+                "sign": _SIGNS[self.mode],
             },
+            # Which divides by `b2`.
+            on_cpu=on_cpu.lion if _is_half(self.b2) else None,
         )
+
+
+def _is_half(x: Any) -> bool:
+    """Whether it is known that `x` is 1/2 at least."""
+    return isinstance(x, float) and bool(x >= 0.5)
 
 
 class Lion(AbstractOptimizer):

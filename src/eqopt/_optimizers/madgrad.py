@@ -9,6 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from .._checks import check_range, check_scalar
 from .._combinators.chain import Chain
+from .._cpu import equations as on_cpu
 from .._equations import equation
 from .._fields import static_choice
 from .._pipeline import Leafwise
@@ -66,10 +67,7 @@ def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
     """The cube root, with derivative 0 at 0, as `safe_sqrt`."""
     positive = x > 0
     x_or_1 = jnp.where(positive, x, 1)
-    # XLA on a CPU calls libm for each `cbrt`, which takes longer than all the
-    # rest. This is vectorised, and a Newton step makes it as exact.
-    root = jnp.exp(jnp.log(x_or_1) / 3)
-    root = root - (root - x_or_1 / (root * root)) / 3
+    root = lax.platform_dependent(x_or_1, cpu=on_cpu.cbrt, default=jnp.cbrt)
     return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
 
 

@@ -74,14 +74,3 @@ def ratio(above: Array, below: Array) -> Array:
     """`above / below`, or 0 where `below` is 0. A NaN stays one."""
     is_zero = below == 0
     return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
-
-
-def after(sums: Sequence[Array], *values: Array) -> list[Array]:
-    """`values`, which are NaN where one of the `sums` is, as all will be from then on.
-
-    What is made of them can only be made after the sums. Nothing else may say so, and XLA
-    copies a state that it is to sum up once it has been updated in place.
-    """
-    total = jnp.asarray(sum(sums))
-    is_nan = jnp.isnan(total)
-    return [jnp.where(is_nan, total.astype(x.dtype), x) for x in values]

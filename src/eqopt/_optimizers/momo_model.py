@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Inexact
 
 from .._checks import check_range, check_scalar, required_value
+from .._cpu.order import materialized
 from .._equations import Equation, compute_dtype, equation
 from .._leaves import mask_out, parameters
 from .._pipeline import Leafwise
@@ -78,8 +78,8 @@ def preconditioned_momentum_products(
     eps: Float[Array, ""],
     correction: Float[Array, ""],
 ) -> tuple[Float[Array, ""], ...]:
-    # The barrier: or XLA keeps the direction of this pass, a whole tree, for the next.
-    correction = lax.optimization_barrier(correction)
+    # Or XLA on a CPU keeps the direction of this pass, a whole tree, for the next.
+    correction = materialized(correction)
     moments = preconditioned_momentum(
         g, exp_avg, exp_avg_sq, b1=b1, b2=b2, eps=eps, correction=correction
     )

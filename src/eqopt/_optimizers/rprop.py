@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_range, check_scalar
 from .._combinators.chain import Chain
+from .._cpu import equations as on_cpu
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractOptimizer
@@ -53,15 +54,9 @@ def rprop(
     # that of two small gradients is zero.
     agreement = (jnp.sign(g) * jnp.sign(prev_updates).conj()).real
     turned = agreement < 0
-    # Where arrays meet last, XLA on a CPU does not compute it again for the next line.
-    # After a `clip` it would, from copies of the old slots.
-    step_sizes = jnp.where(
-        agreement > 0,
-        jnp.minimum(eta_plus * step_sizes, max_step_size),
-        jnp.where(
-            turned, jnp.maximum(eta_minus * step_sizes, min_step_size), step_sizes
-        ),
-    )
+    longer = jnp.minimum(eta_plus * step_sizes, max_step_size)
+    shorter = jnp.maximum(eta_minus * step_sizes, min_step_size)
+    step_sizes = jnp.select([agreement > 0, turned], [longer, shorter], step_sizes)
     prev_updates = jnp.where(turned, 0, step_sizes * jnp.sign(g))
     return ratio * prev_updates, step_sizes, prev_updates
 
@@ -178,6 +173,7 @@ class ScaleByRprop(AbstractLeafwise):
                 "max_step_size": self.max_step_size,
                 "ratio": ratio,
             },
+            on_cpu=on_cpu.rprop,
         )
 
     def _initial(self) -> Any:

@@ -11,7 +11,8 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 from .._checks import check_count, check_range, check_state
 from .._combinators.chain import Chain
 from .._control import filter_cond
-from .._equations import after, equation
+from .._cpu.order import after
+from .._equations import equation
 from .._fields import static_choice
 from .._leaves import is_none, restrict
 from .._pipeline import Leafwise, Pipeline

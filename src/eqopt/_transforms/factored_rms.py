@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 
 from .._checks import check_count, check_range, check_scalar, required_params
+from .._cpu.order import materialized
 from .._dimension_numbers import (
     DimensionNumbers,
     MatrixDimensionNumbers,
@@ -102,7 +102,7 @@ def _once_more(g, after):
     (There the squares and the update would need the memory of the parameters, and most of
     the time.)
     """
-    return lax.optimization_barrier((g, after))
+    return materialized((g, after))
 
 
 def _average(decay, old, new):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
+from .._cpu.order import materialized
 from .._leaves import align, flatten_updates, keystr
 from .._types import Params, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
@@ -176,8 +177,7 @@ def factors_of(
     parts = [_squared_norms(g) for g in leaves if g is not None] or [jnp.zeros(batch)]
     dtype = common_dtype(*(part.dtype for part in parts))
     stacked = jnp.stack([part.astype(dtype) for part in parts])
-    # The barrier: as in `tree.norm`, or XLA may sum up again wherever it is used.
-    norms = safe_sqrt(jnp.sum(lax.optimization_barrier(stacked), 0))
+    norms = safe_sqrt(jnp.sum(materialized(stacked), 0))
     return clip_factors(norms, jnp.asarray(clip, dtype) * jnp.asarray(share, dtype))
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._checks import check_state
 from .._combinators.chain import Chain, NamedChain
+from .._cpu.order import materialized
 from .._explicit import sharded_like, unsharded
 from .._leaves import (
     align,
@@ -197,9 +198,9 @@ def _joined(leaves: list) -> Inexact[Array, " size"]:
 
 
 def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, "..."]]:
-    # Or XLA tries to make each part from what the vector is made of, which takes it 5 %
-    # longer to compile.
-    flat = lax.optimization_barrier(flat)
+    # Or XLA on a CPU tries to make each part from what the vector is made of, which takes
+    # it 5 % longer to compile.
+    flat = materialized(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])
     return [
         sharded_like(x, _as(part, x.dtype).reshape(x.shape))

@@ -1,8 +1,8 @@
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, PyTree
 
+from .._cpu.order import materialized
 from ..numerics import abs_sq, common_dtype, has_nan, safe_sqrt
 from ._together import arrays_of
 
@@ -35,9 +35,7 @@ def norm(
     if not parts:
         return jnp.zeros(())
     dtype = common_dtype(*(part.dtype for part in parts))
-    # Without the barrier XLA on a CPU sums these up again in the kernel of every leaf
-    # that is scaled by the norm: for n leaves, that is n^2 in time to compile.
-    value = total(lax.optimization_barrier(jnp.stack([x.astype(dtype) for x in parts])))
+    value = total(materialized(jnp.stack([x.astype(dtype) for x in parts])))
     if ord == 2:
         return value if squared else safe_sqrt(value)
     return value * value if squared else value

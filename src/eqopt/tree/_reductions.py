@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
+from .._cpu.order import materialized
 from .._types import RealScalarLike
 from ..numerics import common_dtype, has_nan
 from ._together import arrays_of, check_real, number, together, widened
@@ -175,5 +175,4 @@ def _total(parts: list) -> Any:
 
 def _stacked(parts: list) -> Any:
     dtype = common_dtype(*(part.dtype for part in parts))
-    # The barrier: as in `norm`, or XLA on a CPU computes all parts again in every leaf.
-    return lax.optimization_barrier(jnp.stack([x.astype(dtype) for x in parts]))
+    return materialized(jnp.stack([x.astype(dtype) for x in parts]))

@@ -1,0 +1,186 @@
+"""The order in which XLA on a CPU reads and writes arrays, and what it keeps of them.
+
+It copies a donated array that two results read, starts all leaves at once, and merges a
+sum into everything that reads it. When it decides what to copy it heeds no
+`lax.optimization_barrier`. What it does heed is that one array is made of another. So
+arrays are made to depend on others here, by a comparison whose outcome XLA cannot know.
+On an accelerator none of this is compiled.
+
+Measured on two cores, float32, 20 leaves of 1M elements, everything donated:
+
+- `reordered`: a step of ADOPT takes no temporary memory, not one copy of the parameters.
+- `after`, with leaves in turn: LAMB takes 31 ms instead of 62 and 5 % of temporary memory
+  instead of 100, SM3 21 ms instead of 57 and 5 % instead of 100. AdamW and LARS gain
+  nothing. To compile takes 10 ms more for each leaf.
+- `materialized`: clipping n leaves by their norm compiles in time n, not n^2.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import ShapedArray, Tracer
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array
+
+
+_Tree = TypeVar("_Tree")
+
+# What a profile calls whatever is here, so that it can be told from an equation.
+SCOPE = "on_cpu"
+
+
+def after(first: Array, x: Array) -> Array:
+    """`x`; on a CPU it is read once `first` has been computed.
+
+    Where the shapes differ, it is the first element of `first` that is waited for, unless
+    the program is for several devices: there, to look at one element is to communicate.
+    """
+    return _after.bind(x, first)
+
+
+_after = Primitive("after")
+_after.def_impl(lambda x, first: x)
+_after.def_abstract_eval(lambda x, first: x)
+ad.primitive_jvps[_after] = lambda primals, tangents: (
+    _after.bind(*primals),
+    tangents[0],
+)
+batching.primitive_batchers[_after] = lambda arrays, axes: (arrays[0], axes[0])
+
+
+def _after_on_cpu(ctx: Any, x: Any, first: Any) -> Any:
+    x_type, first_type = ctx.avals_in
+    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
+    if x_type.shape != first_type.shape and (devices != 1 or 0 in first_type.shape):
+        return [x]
+    # Types without a mesh: that of one array need not be that of the other.
+    types = [ShapedArray(t.shape, t.dtype) for t in (x_type, first_type)]
+    lower = mlir.lower_fun(_read_after, multiple_results=False)
+    return lower(ctx.replace(avals_in=types), x, first)
+
+
+def _read_after(x: Array, first: Array) -> Array:
+    with jax.named_scope(SCOPE):
+        if x.shape != first.shape:
+            first = first[(0,) * first.ndim]
+        # Nothing is less than minus infinity, but XLA does not know.
+        return jnp.where(first.real < -jnp.inf, jnp.zeros_like(x), x)
+
+
+mlir.register_lowering(_after, lambda ctx, x, first: [x])
+mlir.register_lowering(_after, _after_on_cpu, platform="cpu")
+
+
+def materialized(tree: _Tree) -> _Tree:
+    """`tree`; on a CPU what is in it is computed once, not by each of its readers."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef.unflatten(_materialized.bind(*leaves))
+
+
+def _keep(*arrays: Array) -> Sequence[Array]:
+    with jax.named_scope(SCOPE):
+        return lax.optimization_barrier(arrays)
+
+
+_materialized = Primitive("materialized")
+_materialized.multiple_results = True
+_materialized.def_impl(lambda *arrays: arrays)
+_materialized.def_abstract_eval(lambda *types: types)
+ad.primitive_jvps[_materialized] = lambda primals, tangents: (
+    _materialized.bind(*primals),
+    tangents,
+)
+batching.primitive_batchers[_materialized] = lambda arrays, axes: (
+    _materialized.bind(*arrays),
+    axes,
+)
+mlir.register_lowering(_materialized, lambda ctx, *arrays: arrays)
+mlir.register_lowering(
+    _materialized, mlir.lower_fun(_keep, multiple_results=True), platform="cpu"
+)
+
+
+def reordered(
+    fn: Callable[..., tuple[Array, list]],
+    fn_on_cpu: Callable[..., tuple[Array, list]],
+    late: Sequence[int],
+    packed: Array,
+    g: Array,
+    *arguments: Any,
+) -> tuple[Array, list]:
+    """`fn(packed, g, *arguments)`: a result, and a list of slots, some of them late.
+
+    On a CPU it is `fn_on_cpu`, which computes the same. The `late` slots, by numbers and
+    in this order, are computed once more, after the result: from the arguments, read
+    again, and not from what was computed above. For XLA would store a quotient, as large
+    as the leaf, for those that share it. To divide again takes no memory.
+    """
+    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
+    if is_debugging or not (late or fn is not fn_on_cpu):
+        return fn(packed, g, *arguments)
+    leaves, treedef = jax.tree.flatten((packed, g, *arguments))
+    flat = lambda fn: lambda *leaves: fn(*treedef.unflatten(leaves))
+    jaxpr, shapes = jax.make_jaxpr(flat(fn), return_shape=True)(*leaves)
+    other = jaxpr if fn is fn_on_cpu else jax.make_jaxpr(flat(fn_on_cpu))(*leaves)
+    plain, on_cpu = jaxpr_as_fun(jaxpr), jaxpr_as_fun(other)
+    # Where each slot is among all that comes out: one may be a small tree.
+    ends = [1]
+    for slot in shapes[1]:
+        ends.append(ends[-1] + len(jax.tree.leaves(slot)))
+
+    @jax.named_scope(SCOPE)
+    def in_order(*leaves):
+        results = list(on_cpu(*leaves))
+        previous, shape = results[0], results[0].shape
+        for i in late:
+            # Nothing is written over the first two.
+            again = on_cpu(
+                *leaves[:2], *(_elementwise(previous, x) for x in leaves[2:])
+            )
+            for j in range(ends[i], ends[i + 1]):
+                results[j] = _elementwise(previous, again[j])
+                previous = results[j] if results[j].shape == shape else previous
+        return results
+
+    results = lax.platform_dependent(*leaves, cpu=in_order, default=plain)
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+
+def _elementwise(first: Array, x: Array) -> Array:
+    return _read_after(x, first) if x.shape == first.shape else x
+
+
+# Leaves of fewer elements are not worth the time that it takes to compile an order.
+_LARGE = 2**16
+
+
+def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
+    """Whether a leaf, with the update `g`, is to wait for the one before it.
+
+    So it is where a compiled `kernel`, which is called with `arguments`, sums something
+    up: it has two passes over memory, and keeps what it has computed in the first.
+    """
+    if g.size < _LARGE or not isinstance(g, Tracer):
+        return False
+    return _sums_up(kernel.trace(*arguments).jaxpr)
+
+
+def _sums_up(jaxpr: ClosedJaxpr) -> bool:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name.startswith(("reduce_", "dot_general")):
+            return True
+        if any(map(_sums_up, _inside(equation.params.values()))):
+            return True
+    return False
+
+
+def _inside(values: Iterable[Any]) -> Iterable[ClosedJaxpr]:
+    for value in values:
+        if isinstance(value, ClosedJaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _inside(value)

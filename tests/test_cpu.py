@@ -1,0 +1,78 @@
+"""What is compiled for a CPU alone: that it changes no result, and stays on the CPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt._cpu.order import after, materialized, reordered
+
+
+X, FIRST = jnp.arange(6.0).reshape(2, 3), jnp.ones(4)
+
+
+@pytest.mark.parametrize("first", [FIRST, -FIRST, X, jnp.zeros((0, 2)), jnp.ones(())])
+@pytest.mark.parametrize("x", [X, X.astype(jnp.bfloat16), 1j * X.astype("complex64")])
+def test_after_is_the_identity(first, x):
+    for fn in (after, jax.jit(after)):
+        np.testing.assert_array_equal(fn(first, x), x)
+        np.testing.assert_array_equal(jax.vmap(fn)(first[None], x[None]), x[None])
+        np.testing.assert_array_equal(jax.vmap(fn, (None, 0))(first, x[None]), x[None])
+
+
+def test_derivatives():
+    total = lambda x: jnp.sum(after(FIRST, x) * sum(materialized([x, 2 * x])))
+    for fn in (total, jax.jit(total)):
+        np.testing.assert_allclose(jax.grad(fn)(X), 6 * X)
+        np.testing.assert_allclose(jax.jvp(fn, (X,), (X,))[1], jnp.sum(6 * X * X))
+        np.testing.assert_allclose(jax.vmap(jax.grad(fn))(X[None])[0], 6 * X)
+
+
+def test_slots_that_come_late():
+    def run(packed, g, mu, nu):
+        return g - mu, [mu + packed * g, {"small": nu.sum(), "nu": nu * g}]
+
+    arguments = jnp.asarray(2.0), X, X + 1, X + 2
+    expected = run(*arguments)
+    for late in ([0], [1], [1, 0]):
+        for fn in (reordered, jax.jit(reordered, static_argnums=(0, 1, 2))):
+            found = fn(run, run, tuple(late), *arguments)
+            assert jax.tree.structure(found) == jax.tree.structure(expected)
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+PARAMS = {"a": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(5)}
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Adadelta(),
+        eqopt.Adadelta(rho=0.0),
+        eqopt.COCOB(),
+        eqopt.Lion(0.1),
+        eqopt.Chain(eqopt.ScaleByLion(mode="smooth"), eqopt.Scale(-0.1)),
+        eqopt.Chain(eqopt.ScaleByLion(mode="refined"), eqopt.Scale(-0.1)),
+        eqopt.MADGRAD(0.1),
+        eqopt.Rprop(0.1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_the_equation_as_written_agrees(opt, dtype):
+    """Without `jit`, the equation is run as it stands."""
+    params = jax.tree.map(lambda p: p.astype(dtype), PARAMS)
+    step = jax.jit(opt.step)
+    ours, state = params, opt.init(params)
+    written, other = params, opt.init(params)
+    for i in range(4):
+        grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i).astype(dtype), PARAMS)
+        ours, state = step(grads, state, ours)
+        with jax.disable_jit():
+            written, other = opt.step(grads, other, written)
+    tolerance = 2e-2 if dtype == jnp.bfloat16 else 1e-5
+    for x, y in zip(*map(jax.tree.leaves, (ours, written)), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(x, complex), np.asarray(y, complex), tolerance, tolerance
+        )
