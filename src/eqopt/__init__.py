@@ -10,10 +10,12 @@ import equinox  # noqa: F401
 import jax  # noqa: F401
 from jaxtyping import install_import_hook
 
+from . import _typecheck  # noqa: F401  # which checks everything but itself
+
 
 # Stays installed: rooms are imported lazily, long after this line has run.
 # `JAXTYPING_DISABLE=1` in the environment turns the checks off.
-install_import_hook("eqopt", "beartype.beartype")
+install_import_hook("eqopt", "eqopt._typecheck.when_called")
 
 from ._lazy import attach_stub  # noqa: E402
 

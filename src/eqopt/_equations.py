@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, no_type_check
 
 import jax
 import jax.numpy as jnp
-from beartype import beartype
 from jaxtyping import Array, jaxtyped
 
 from ._cpu.order import reordered
+from ._typecheck import when_called
 from .numerics import common_dtype
 
 
@@ -33,7 +33,7 @@ class Equation:
         functools.update_wrapper(self, fn)
         fn = inspect.unwrap(fn)  # the import hook may have been here before
         is_annotated = bool(getattr(fn, "__annotations__", None))
-        self._fn = jaxtyped(fn, typechecker=beartype) if is_annotated else fn
+        self._fn = jaxtyped(fn, typechecker=when_called) if is_annotated else fn
 
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)

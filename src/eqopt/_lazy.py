@@ -1,7 +1,6 @@
 """Public names that are imported on first touch (PEP 562).
 
-Instrumenting a module for runtime type checks costs about a millisecond per function,
-so a user should pay only for the rooms they enter. The `__init__.pyi` beside a package's
+To import everything takes half a second, so users pay only for the rooms they enter. The `__init__.pyi` beside a package's
 `__init__.py` is the single list of its public names: type checkers, completion and the
 documentation read it, and so does this module.
 """
