@@ -57,30 +57,17 @@ from ._linesearch.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
-from ._optimizers.acprop import (
+from ._optimizers.adam.acprop import (
     ACProp as ACProp,
     ScaleByACProp as ScaleByACProp,
     ScaleByACPropState as ScaleByACPropState,
 )
-from ._optimizers.adabelief import (
+from ._optimizers.adam.adabelief import (
     AdaBelief as AdaBelief,
     ScaleByBelief as ScaleByBelief,
     ScaleByBeliefState as ScaleByBeliefState,
 )
-from ._optimizers.adadelta import (
-    Adadelta as Adadelta,
-    ScaleByAdadelta as ScaleByAdadelta,
-    ScaleByAdadeltaState as ScaleByAdadeltaState,
-)
-from ._optimizers.adafactor import (
-    Adafactor as Adafactor,
-)
-from ._optimizers.adagrad import (
-    Adagrad as Adagrad,
-    ScaleByRSS as ScaleByRSS,
-    ScaleByRSSState as ScaleByRSSState,
-)
-from ._optimizers.adam import (
+from ._optimizers.adam.adam import (
     Adam as Adam,
     AdamW as AdamW,
     NAdam as NAdam,
@@ -88,162 +75,177 @@ from ._optimizers.adam import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
 )
-from ._optimizers.adamax import (
+from ._optimizers.adam.adamax import (
     Adamax as Adamax,
     AdamaxW as AdamaxW,
     ScaleByAdamax as ScaleByAdamax,
     ScaleByAdamaxState as ScaleByAdamaxState,
 )
-from ._optimizers.adan import (
+from ._optimizers.adam.adan import (
     Adan as Adan,
     ScaleByAdan as ScaleByAdan,
     ScaleByAdanState as ScaleByAdanState,
 )
-from ._optimizers.ademamix import (
+from ._optimizers.adam.ademamix import (
     AdEMAMix as AdEMAMix,
     ScaleByAdEMAMix as ScaleByAdEMAMix,
     ScaleByAdEMAMixState as ScaleByAdEMAMixState,
 )
-from ._optimizers.adopt import (
+from ._optimizers.adam.adopt import (
     ADOPT as ADOPT,
     ScaleByADOPT as ScaleByADOPT,
     ScaleByADOPTState as ScaleByADOPTState,
 )
-from ._optimizers.amsgrad import (
+from ._optimizers.adam.amsgrad import (
     AMSGrad as AMSGrad,
     ScaleByAMSGrad as ScaleByAMSGrad,
     ScaleByAMSGradState as ScaleByAMSGradState,
 )
-from ._optimizers.cocob import (
-    COCOB as COCOB,
-    ScaleByCOCOB as ScaleByCOCOB,
-    ScaleByCOCOBState as ScaleByCOCOBState,
-)
-from ._optimizers.dadapt_adamw import (
-    DAdaptAdamW as DAdaptAdamW,
-    DAdaptAdamWState as DAdaptAdamWState,
-)
-from ._optimizers.dog import (
-    DoG as DoG,
-    DoGState as DoGState,
-    DoWG as DoWG,
-    DoWGState as DoWGState,
-)
-from ._optimizers.dpsgd import (
-    DPSGD as DPSGD,
-)
-from ._optimizers.fromage import (
-    Fromage as Fromage,
-)
-from ._optimizers.galore import (
-    GaLore as GaLore,
-    ScaleByGaLore as ScaleByGaLore,
-    ScaleByGaLoreState as ScaleByGaLoreState,
-)
-from ._optimizers.lamb import (
-    LAMB as LAMB,
-)
-from ._optimizers.lars import (
-    LARS as LARS,
-)
-from ._optimizers.lbfgs import (
-    LBFGS as LBFGS,
-    ScaleByLBFGS as ScaleByLBFGS,
-    ScaleByLBFGSState as ScaleByLBFGSState,
-)
-from ._optimizers.lion import (
-    Lion as Lion,
-    ScaleByLion as ScaleByLion,
-    ScaleByLionState as ScaleByLionState,
-)
-from ._optimizers.madgrad import (
-    MADGRAD as MADGRAD,
-    ScaleByMADGRAD as ScaleByMADGRAD,
-    ScaleByMADGRADState as ScaleByMADGRADState,
-)
-from ._optimizers.momo import (
-    MoMo as MoMo,
-    MoMoAdam as MoMoAdam,
-    MoMoAdamState as MoMoAdamState,
-    MoMoState as MoMoState,
-)
-from ._optimizers.muon import (
-    Muon as Muon,
-)
-from ._optimizers.noisy_sgd import (
-    NoisySGD as NoisySGD,
-)
-from ._optimizers.novograd import (
-    NovoGrad as NovoGrad,
-    ScaleByNovoGrad as ScaleByNovoGrad,
-    ScaleByNovoGradState as ScaleByNovoGradState,
-)
-from ._optimizers.optimistic import (
+from ._optimizers.adam.optimistic_adam import (
     OptimisticAdam as OptimisticAdam,
-    OptimisticGradientDescent as OptimisticGradientDescent,
-    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
-    ScaleByOptimisticGradientState as ScaleByOptimisticGradientState,
 )
-from ._optimizers.polyak import (
-    PolyakSGD as PolyakSGD,
-    ScaleByPolyak as ScaleByPolyak,
-    ScaleByPolyakState as ScaleByPolyakState,
-)
-from ._optimizers.prodigy import (
-    Prodigy as Prodigy,
-    ProdigyState as ProdigyState,
-)
-from ._optimizers.radam import (
+from ._optimizers.adam.radam import (
     RAdam as RAdam,
     ScaleByRAdam as ScaleByRAdam,
     ScaleByRAdamState as ScaleByRAdamState,
 )
-from ._optimizers.rmsprop import (
+from ._optimizers.adam.simplified_ademamix import (
+    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
+from ._optimizers.adam.yogi import (
+    ScaleByYogi as ScaleByYogi,
+    ScaleByYogiState as ScaleByYogiState,
+    Yogi as Yogi,
+)
+from ._optimizers.adaptive.adadelta import (
+    Adadelta as Adadelta,
+    ScaleByAdadelta as ScaleByAdadelta,
+    ScaleByAdadeltaState as ScaleByAdadeltaState,
+)
+from ._optimizers.adaptive.adagrad import (
+    Adagrad as Adagrad,
+    ScaleByRSS as ScaleByRSS,
+    ScaleByRSSState as ScaleByRSSState,
+)
+from ._optimizers.adaptive.madgrad import (
+    MADGRAD as MADGRAD,
+    ScaleByMADGRAD as ScaleByMADGRAD,
+    ScaleByMADGRADState as ScaleByMADGRADState,
+)
+from ._optimizers.adaptive.rmsprop import (
     RMSprop as RMSprop,
     ScaleByRMS as ScaleByRMS,
     ScaleByRMSState as ScaleByRMSState,
     ScaleByStddev as ScaleByStddev,
     ScaleByStddevState as ScaleByStddevState,
 )
-from ._optimizers.rprop import (
-    Rprop as Rprop,
-    ScaleByRprop as ScaleByRprop,
-    ScaleByRpropState as ScaleByRpropState,
-)
-from ._optimizers.scale_by_muon import (
-    ScaleByMuon as ScaleByMuon,
-    ScaleByMuonState as ScaleByMuonState,
-)
-from ._optimizers.schedule_free import (
-    ScheduleFreeAdamW as ScheduleFreeAdamW,
-    ScheduleFreeSGD as ScheduleFreeSGD,
-)
-from ._optimizers.sgd import (
-    SGD as SGD,
-)
-from ._optimizers.sign import (
-    ScaleBySign as ScaleBySign,
-    SignSGD as SignSGD,
-    Signum as Signum,
-)
-from ._optimizers.simplified_ademamix import (
-    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
-    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
-    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
-)
-from ._optimizers.sm3 import (
+from ._optimizers.adaptive.sm3 import (
     SM3 as SM3,
     ScaleBySM3 as ScaleBySM3,
     ScaleBySM3State as ScaleBySM3State,
 )
-from ._optimizers.sophia import (
+from ._optimizers.layerwise.adafactor import (
+    Adafactor as Adafactor,
+)
+from ._optimizers.layerwise.fromage import (
+    Fromage as Fromage,
+)
+from ._optimizers.layerwise.lamb import (
+    LAMB as LAMB,
+)
+from ._optimizers.layerwise.lars import (
+    LARS as LARS,
+)
+from ._optimizers.layerwise.novograd import (
+    NovoGrad as NovoGrad,
+    ScaleByNovoGrad as ScaleByNovoGrad,
+    ScaleByNovoGradState as ScaleByNovoGradState,
+)
+from ._optimizers.matrix.galore import (
+    GaLore as GaLore,
+    ScaleByGaLore as ScaleByGaLore,
+    ScaleByGaLoreState as ScaleByGaLoreState,
+)
+from ._optimizers.matrix.muon import (
+    Muon as Muon,
+)
+from ._optimizers.matrix.scale_by_muon import (
+    ScaleByMuon as ScaleByMuon,
+    ScaleByMuonState as ScaleByMuonState,
+)
+from ._optimizers.parameter_free.cocob import (
+    COCOB as COCOB,
+    ScaleByCOCOB as ScaleByCOCOB,
+    ScaleByCOCOBState as ScaleByCOCOBState,
+)
+from ._optimizers.parameter_free.dadapt_adamw import (
+    DAdaptAdamW as DAdaptAdamW,
+    DAdaptAdamWState as DAdaptAdamWState,
+)
+from ._optimizers.parameter_free.dog import (
+    DoG as DoG,
+    DoGState as DoGState,
+    DoWG as DoWG,
+    DoWGState as DoWGState,
+)
+from ._optimizers.parameter_free.prodigy import (
+    Prodigy as Prodigy,
+    ProdigyState as ProdigyState,
+)
+from ._optimizers.polyak.momo import (
+    MoMo as MoMo,
+    MoMoAdam as MoMoAdam,
+    MoMoAdamState as MoMoAdamState,
+    MoMoState as MoMoState,
+)
+from ._optimizers.polyak.polyak import (
+    PolyakSGD as PolyakSGD,
+    ScaleByPolyak as ScaleByPolyak,
+    ScaleByPolyakState as ScaleByPolyakState,
+)
+from ._optimizers.schedule_free.schedule_free import (
+    ScheduleFreeAdamW as ScheduleFreeAdamW,
+    ScheduleFreeSGD as ScheduleFreeSGD,
+)
+from ._optimizers.second_order.lbfgs import (
+    LBFGS as LBFGS,
+    ScaleByLBFGS as ScaleByLBFGS,
+    ScaleByLBFGSState as ScaleByLBFGSState,
+)
+from ._optimizers.second_order.sophia import (
     Sophia as Sophia,
     SophiaState as SophiaState,
 )
-from ._optimizers.yogi import (
-    ScaleByYogi as ScaleByYogi,
-    ScaleByYogiState as ScaleByYogiState,
-    Yogi as Yogi,
+from ._optimizers.sgd.dpsgd import (
+    DPSGD as DPSGD,
+)
+from ._optimizers.sgd.noisy_sgd import (
+    NoisySGD as NoisySGD,
+)
+from ._optimizers.sgd.optimistic import (
+    OptimisticGradientDescent as OptimisticGradientDescent,
+    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
+    ScaleByOptimisticGradientState as ScaleByOptimisticGradientState,
+)
+from ._optimizers.sgd.sgd import (
+    SGD as SGD,
+)
+from ._optimizers.sign.lion import (
+    Lion as Lion,
+    ScaleByLion as ScaleByLion,
+    ScaleByLionState as ScaleByLionState,
+)
+from ._optimizers.sign.rprop import (
+    Rprop as Rprop,
+    ScaleByRprop as ScaleByRprop,
+    ScaleByRpropState as ScaleByRpropState,
+)
+from ._optimizers.sign.sign import (
+    ScaleBySign as ScaleBySign,
+    SignSGD as SignSGD,
+    Signum as Signum,
 )
 from ._pipeline import (
     Leafwise as Leafwise,

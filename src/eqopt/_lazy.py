@@ -1,8 +1,8 @@
 """Public names that are imported on first touch (PEP 562).
 
-To import everything takes half a second, so users pay only for the rooms they enter. The
-`__init__.pyi` beside a package's `__init__.py` is the single list of its public names: type
-checkers, completion and the documentation read it, and so does this module.
+To import everything takes half a second, so users pay only for the rooms they enter.
+The `__init__.pyi` beside a package's `__init__.py` is the single list of its public
+names: type checkers, completion and the documentation read it, and so does this module.
 """
 
 import ast

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import graphlib
 import inspect
 import pathlib
 import subprocess
@@ -52,7 +53,18 @@ FLOORS = [
     {"_combinators"},
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},
-    {"_optimizers"},
+    {"_optimizers/measured"},
+    {"_optimizers/sgd", "_optimizers/adaptive"},
+    {"_optimizers/adam"},
+    {
+        "_optimizers/layerwise",
+        "_optimizers/matrix",
+        "_optimizers/parameter_free",
+        "_optimizers/polyak",
+        "_optimizers/schedule_free",
+        "_optimizers/second_order",
+        "_optimizers/sign",
+    },
     {"interop", "plot", "checkpoint"},
 ]
 FLOOR_OF = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
@@ -61,31 +73,110 @@ FLOOR_OF = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 DEFAULTS = {"step", "eval_params", "_feed", "_finish"}
 
 
-def room_of(path):
-    return path.relative_to(SRC).with_suffix("").parts[0]
+# A room may have more files than this, if there is a reason.
+MANY = 20
+CROWDED = {
+    SRC: "the core: one file for each idea that all rooms stand on",
+}
 
 
-def imported_rooms(path):
-    """The rooms of eqopt that the module at `path` imports from."""
-    here = path.relative_to(SRC.parent).with_suffix("").parts
+def name_of(path):
+    """The module at `path`, as what is after `eqopt` in its full name."""
+    *parts, last = path.relative_to(SRC).with_suffix("").parts
+    return (*parts, last) if last != "__init__" else tuple(parts)
+
+
+def room_of(module):
+    """Where a module stands in `FLOORS`; those of `_optimizers` are rooms themselves."""
+    return "/".join(module[: 2 if module[0] == "_optimizers" else 1])
+
+
+PATHS = {name_of(path): path for path in MODULES}
+
+
+def imports(module, paths=PATHS):
+    """The modules of eqopt that a module imports from, inside functions, too.
+
+    What it takes from a package is in the module that the stub of the package names.
+    """
+    path = paths[module]
+    package = module if path.name == "__init__.py" else module[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
-            base = here[: len(here) - node.level]
-            names = [node.module] if node.module else [a.name for a in node.names]
-            for name in names:
-                full = (*base, *name.split("."))
-                if len(full) > 1:
-                    yield full[1]
+            base = package[: len(package) + 1 - node.level]
+            base += tuple(node.module.split(".")) if node.module else ()
+            for alias in node.names:
+                yield origin(base, alias.name, paths)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SRC)))
-def test_imports_run_downward(path):
-    room = room_of(path)
-    if room == "__init__":
+def origin(package, name, paths):
+    """The module that has a name which is imported from a module or package."""
+    if (*package, name) in paths:
+        return (*package, name)
+    stub = paths[package].with_suffix(".pyi")
+    if stub.exists():
+        for node in ast.parse(stub.read_text()).body:
+            if name in [alias.name for alias in node.names] and node.module:
+                return (*package, *node.module.split("."))
+    return package
+
+
+IMPORTS = {module: set(imports(module)) - {()} for module in PATHS if module}
+
+
+@pytest.mark.parametrize("module", IMPORTS, ids="/".join)
+def test_imports_run_downward(module):
+    room = room_of(module)
+    if room == "_optimizers":  # holds nothing but rooms
         return
     assert room in FLOOR_OF, f"{room} stands on no floor"
-    above = {r for r in imported_rooms(path) if FLOOR_OF[r] > FLOOR_OF[room]}
+    rooms = {room_of(other) for other in IMPORTS[module]}
+    above = {other for other in rooms if FLOOR_OF[other] > FLOOR_OF[room]}
     assert not above
+
+
+def by_room():
+    """What `IMPORTS` says, of rooms."""
+    rooms = {}
+    for module, others in IMPORTS.items():
+        found = rooms.setdefault(room_of(module), set())
+        found.update({room_of(other) for other in others} - {room_of(module)})
+    return rooms
+
+
+@pytest.mark.parametrize("graph", [IMPORTS, by_room()], ids=["modules", "rooms"])
+def test_no_circles(graph):
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"they import one another: {error.args[1]}")
+
+
+def test_circles_are_seen(tmp_path):
+    """Also if one of the imports is inside a function, and by way of a package."""
+    files = {
+        "room/__init__.py": "",
+        "room/__init__.pyi": "from ._a import f as f",
+        "room/_a.py": "def f():\n    from . import _b",
+        "room/_b.py": "from ..room import f",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    room = tmp_path / "room"
+    paths = {("room",): room / "__init__.py"}
+    paths |= {("room", name): room / f"{name}.py" for name in ("_a", "_b")}
+    graph = {module: set(imports(module, paths)) for module in paths}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_rooms_are_no_corridors():
+    """A list of more than some twenty files is to be sorted by what they are about."""
+    folders = {path.parent for path in MODULES}
+    files = {folder: [*folder.glob("*.py")] for folder in folders}
+    many = {folder for folder in folders if len(files[folder]) - 1 > MANY}
+    assert many == CROWDED.keys()
 
 
 def test_rooms_are_small():
@@ -209,7 +300,7 @@ def test_rooms_are_entered_lazily():
         "import sys, eqopt\n"
         "print([m for m in sys.modules if m.startswith('eqopt.')])\n"
         "eqopt.SGD\n"
-        "print('eqopt._optimizers.adam' in sys.modules)"
+        "print('eqopt._optimizers.adam.adam' in sys.modules)"
     )
     assert python(code).splitlines() == ["['eqopt._typecheck', 'eqopt._lazy']", "False"]
 

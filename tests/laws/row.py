@@ -93,6 +93,8 @@ JOINED = {
     "test_state_is_sharded_like_parameters": "one vector of all parameters has no "
     "sharding to keep"
 }
+# The normal numbers of a key are others in float64; without noise the law has rows, too.
+OTHER_NOISE = {"test_float64": "float64 noise is other noise than float32 noise"}
 LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 

@@ -57,3 +57,25 @@ def every_other_large(updates, gradient_step, params):
     del gradient_step, params
     norm = optax.tree.norm(updates)
     return norm > 5.0, {"norm": norm}
+
+
+class Batched(eqopt.AbstractTransformation):
+    """Makes per-example gradients of `updates`, some of which are clipped."""
+
+    inner: eqopt.AbstractTransformation
+
+    def init(self, params):
+        return self.inner.init(params)
+
+    def update(self, updates, state, params=None, **extra):
+        return self.inner.update(batch_of(updates), state, params, **extra)
+
+
+def batch_of(updates):
+    return jax.tree.map(lambda g: jnp.stack([g, -3 * g, 0.01 * g, 0 * g]), updates)
+
+
+def batched(theirs):
+    return optax.GradientTransformation(
+        theirs.init, lambda g, s, p=None: theirs.update(batch_of(g), s, p)
+    )

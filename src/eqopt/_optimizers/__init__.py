@@ -1,1 +1,4 @@
-"""One file per algorithm: equation, state, `ScaleByX`, `X` and its near kin."""
+"""One room per family, in it one file per algorithm: equation, state, `ScaleByX`, `X`.
+
+Beside the rooms lies what several families share.
+"""

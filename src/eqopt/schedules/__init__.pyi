@@ -1,5 +1,3 @@
-from ._algebra import Clipped as Clipped, Product as Product, Sum as Sum
-from ._constant import Constant as Constant
 from ._cosine import (
     CosineDecay as CosineDecay,
     WarmupCosineDecay as WarmupCosineDecay,
@@ -26,7 +24,13 @@ from ._plateau import (
 )
 from ._polynomial import Linear as Linear, Polynomial as Polynomial
 from ._restarts import SGDR as SGDR, CosineRestarts as CosineRestarts
-from ._schedule import AbstractSchedule as AbstractSchedule
+from ._schedule import (
+    AbstractSchedule as AbstractSchedule,
+    Clipped as Clipped,
+    Constant as Constant,
+    Product as Product,
+    Sum as Sum,
+)
 from ._stateful import AbstractStatefulSchedule as AbstractStatefulSchedule
 from ._warmup import (
     InverseSquareRoot as InverseSquareRoot,

@@ -1,13 +1,29 @@
-"""What a schedule is."""
+"""What a schedule is, and what arithmetic makes of schedules.
+
+Both are in one file: what `a + b` gives is a schedule itself.
+"""
 
 import abc
+from collections.abc import Callable, Iterable
+from functools import reduce
+from itertools import chain
+from operator import add, mul
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from .._checks import check_range
 from .._construction import Module
-from .._types import RealScalarLike
-from ._dtypes import IntScalarLike
+from .._types import RealScalarLike, Schedule
+from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
+from ._validation import (
+    ascending_or_equal,
+    check_schedule,
+    check_schedules,
+    check_value,
+)
 
 
 class AbstractSchedule(Module):
@@ -70,45 +86,197 @@ class AbstractSchedule(Module):
         - `min_value`: the lowest value, a number or a 0-d array, or `None` for no bound.
         - `max_value`: the highest, likewise.
         """
-        return _algebra().Clipped(self, min_value, max_value)
+        return Clipped(self, min_value, max_value)
 
     def __add__(self, other: Any) -> "AbstractSchedule":
-        return _combined("Sum", self, other)
+        return _combined(Sum, self, other)
 
     def __radd__(self, other: Any) -> "AbstractSchedule":
-        return _combined("Sum", other, self)
+        return _combined(Sum, other, self)
 
     def __sub__(self, other: Any) -> "AbstractSchedule":
-        negative = _combined("Product", -1.0, other) if callable(other) else -other
-        return _combined("Sum", self, negative)
+        negative = _combined(Product, -1.0, other) if callable(other) else -other
+        return _combined(Sum, self, negative)
 
     def __rsub__(self, other: Any) -> "AbstractSchedule":
-        return _combined("Sum", other, -self)
+        return _combined(Sum, other, -self)
 
     def __mul__(self, other: Any) -> "AbstractSchedule":
-        return _combined("Product", self, other)
+        return _combined(Product, self, other)
 
     def __rmul__(self, other: Any) -> "AbstractSchedule":
-        return _combined("Product", other, self)
+        return _combined(Product, other, self)
 
     def __truediv__(self, other: Any) -> "AbstractSchedule":
         if callable(other):
             return NotImplemented
-        return _combined("Product", self, 1 / other)
+        return _combined(Product, self, 1 / other)
 
     def __neg__(self) -> "AbstractSchedule":
-        return _combined("Product", -1.0, self)
+        return _combined(Product, -1.0, self)
 
 
-def _algebra() -> Any:
-    from . import _algebra  # which has subclasses of the class here
+class Constant(AbstractSchedule):
+    r"""Always the same value: $s(t) = c$.
 
-    return _algebra
+    It is of use as a part of a [`eqopt.schedules.Join`][].
+
+    **Arguments:**
+
+    - `value`: $c$, a number or a 0-d array. It may be infinite: a threshold that does
+        not apply yet.
+
+    **Raises:**
+
+    A `ValueError` if `value` is NaN or has axes.
+    """
+
+    value: RealScalarLike
+
+    def __check_init__(self):
+        check_range(self, "value", float("-inf"))
+
+    @of_counts
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        as_count(count)
+        (value,) = as_reals(self, "value")
+        # A copy: whoever keeps it in a state may donate that.
+        return jnp.array(value)
 
 
-def _combined(kind: str, a: Any, b: Any) -> Any:
-    algebra = _algebra()
-    operands = algebra.operand(a), algebra.operand(b)
-    if any(x is None for x in operands):
+class _AbstractReduction(AbstractSchedule):
+    """Schedules whose values are joined by an operator."""
+
+    schedules: tuple[Schedule, ...]
+    _operator: ClassVar[Callable[[Any, Any], Any]]
+
+    # The parts are checked here, all of them and with better words than beartype's.
+    def __init__(self, schedules: Iterable[Any]):
+        self.schedules = tuple(schedules)
+
+    def __check_init__(self):
+        if not self.schedules:
+            raise ValueError(
+                f"{type(self).__name__}: `schedules` must have at least one schedule, "
+                "but is empty."
+            )
+        check_schedules(self, self.schedules)
+
+    @of_counts
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        count = as_count(count)
+        values = [schedule(count) for schedule in self.schedules]
+        for i, value in enumerate(values):
+            check_value(self, f"schedules[{i}]", value)
+        return reduce(self._operator, _common(*values))
+
+
+class Sum(_AbstractReduction):
+    r"""The sum of schedules: $s(t) = \sum_i s_i(t)$.
+
+    This is what `a + b` gives, where one of both may be a number or a function.
+
+    **Arguments:**
+
+    - `schedules`: $s_0, s_1, …$, at least one: schedules, or any functions of a 0-d
+        integer array that give a number or a 0-d array.
+
+    **Raises:**
+
+    A `ValueError` if there is none, and a `TypeError` if one is no function; when called,
+    if one of them gives something else than a real number.
+    """
+
+    _operator = add
+
+
+class Product(_AbstractReduction):
+    r"""The product of schedules: $s(t) = \prod_i s_i(t)$.
+
+    This is what `a * b` gives, where one of both may be a number or a function.
+
+    **Arguments:**
+
+    - `schedules`: $s_0, s_1, …$, at least one: schedules, or any functions of a 0-d
+        integer array that give a number or a 0-d array.
+
+    **Raises:**
+
+    A `ValueError` if there is none, and a `TypeError` if one is no function; when called,
+    if one of them gives something else than a real number.
+    """
+
+    _operator = mul
+
+
+class Clipped(AbstractSchedule):
+    r"""A schedule within bounds: $s(t) = \min(\max(s_0(t), a), b)$.
+
+    This is what `schedule.clip(a, b)` gives.
+
+    **Arguments:**
+
+    - `schedule`: $s_0$, a schedule, or any function of a 0-d integer array that gives a
+        number or a 0-d array.
+    - `min_value`: $a$, a number or a 0-d array. Defaults to `None`, for no bound.
+    - `max_value`: $b$, likewise.
+
+    **Raises:**
+
+    A `ValueError` if a bound is NaN or has axes, or if `min_value` is above `max_value`,
+    and a `TypeError` if `schedule` is no function; when called, if it gives something
+    else than a real number.
+    """
+
+    schedule: Schedule
+    min_value: RealScalarLike | None = None
+    max_value: RealScalarLike | None = None
+
+    def __check_init__(self):
+        check_schedule(self, "schedule", self.schedule)
+        bounds = {"min_value": self.min_value, "max_value": self.max_value}
+        for name, bound in bounds.items():
+            if bound is not None:
+                check_range(self, name, float("-inf"))
+        if None not in bounds.values() and not ascending_or_equal(*bounds.values()):
+            raise ValueError(
+                "Clipped: `min_value` must be at most `max_value`, which is "
+                f"{self.max_value}, but is {self.min_value}."
+            )
+
+    @of_counts
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        value = self.schedule(as_count(count))
+        check_value(self, "schedule", value)
+        bounds = as_reals(self, "min_value", "max_value")
+        value, *bounds = _common(
+            value, *(bound for bound in bounds if bound is not None)
+        )
+        if self.min_value is not None:
+            value = jnp.maximum(value, bounds[0])
+        if self.max_value is not None:
+            value = jnp.minimum(value, bounds[-1])
+        return value
+
+
+def _common(*values: Any) -> list[Float[Array, ""]]:
+    dtype = real_dtype(*values)
+    return [jnp.asarray(value, dtype) for value in values]
+
+
+def _combined(kind: type[Sum] | type[Product], *operands: Any) -> Any:
+    """Their sum or product, without sums in sums or products in products."""
+    schedules = [_as_schedule(x) for x in operands]
+    if any(x is None for x in schedules):
         return NotImplemented
-    return algebra.flattened(getattr(algebra, kind), *operands)
+    parts = [x.schedules if isinstance(x, kind) else (x,) for x in schedules]
+    return kind(tuple(chain.from_iterable(parts)))
+
+
+def _as_schedule(x: Any) -> Any:
+    """A schedule, a function or a number as a schedule; anything else as `None`."""
+    if callable(x):
+        return x
+    numbers = int | float | Array | np.ndarray | np.generic
+    is_number = isinstance(x, numbers) and not isinstance(x, bool)
+    return Constant(x) if is_number else None

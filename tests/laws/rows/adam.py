@@ -2,7 +2,7 @@
 
 import eqopt
 
-from ..row import LINEAR, row
+from ..row import LINEAR, halve, is_matrix, row
 
 
 ROWS = [
@@ -123,4 +123,69 @@ ROWS = [
         b1=0.5,
         weight_decay=0.3,
     ),
+    row(eqopt.ScaleByAdan, b1=0.9, b2=0.8, b3=0.9, eps=1e-3, eps_root=1e-3),
+    row(
+        lambda learning_rate=0.01, **data: eqopt.Adan(learning_rate, **data),
+        name="Adan",
+        learning_rate=0.1,
+        b1=0.5,
+        b2=0.6,
+        b3=0.7,
+        weight_decay=0.3,
+    ),
+    row(
+        lambda: eqopt.Adan(
+            LINEAR,
+            weight_decay=halve,
+            mask=is_matrix,
+            mu_dtype="float32",
+            nu_dtype="float32",
+        ),
+        name="Adan(schedules, mask, float32 moments)",
+    ),
+    row(eqopt.ScaleByAdEMAMix, b1=0.8, b2=0.9, b3=0.99, alpha=3.0, eps=1e-3),
+    row(
+        lambda learning_rate=0.01, **data: eqopt.AdEMAMix(learning_rate, **data),
+        name="AdEMAMix",
+        learning_rate=0.1,
+        b3=0.9,
+        alpha=2.0,
+        weight_decay=0.3,
+    ),
+    row(
+        lambda: eqopt.AdEMAMix(0.01, b3=halve, alpha=LINEAR, mu_dtype="float32"),
+        name="AdEMAMix(schedules)",
+    ),
+    row(eqopt.ScaleBySimplifiedAdEMAMix, b1=0.8, b2=0.9, alpha=3.0, eps=1e-3),
+    row(
+        lambda learning_rate=0.01, **data: eqopt.SimplifiedAdEMAMix(
+            learning_rate, **data
+        ),
+        name="SimplifiedAdEMAMix",
+        learning_rate=0.1,
+        b1=0.5,
+        alpha=2.0,
+        weight_decay=0.3,
+    ),
+    row(eqopt.ScaleByADOPT, b1=0.8, b2=0.9, eps=1e-3),
+    row(
+        lambda learning_rate=0.01, **data: eqopt.ADOPT(learning_rate, **data),
+        name="ADOPT",
+        learning_rate=0.1,
+        b1=0.5,
+        b2=0.9,
+    ),
+    row(
+        lambda: eqopt.ADOPT(0.01, nesterov=True, use_clipping=False),
+        name="ADOPT(nesterov, not clipped)",
+    ),
+    row(
+        lambda learning_rate=0.01, **data: eqopt.OptimisticAdam(learning_rate, **data),
+        name="OptimisticAdam",
+        learning_rate=0.1,
+        optimism=0.3,
+        b1=0.5,
+        b2=0.9,
+    ),
+    row(lambda: eqopt.OptimisticAdam(LINEAR), name="OptimisticAdam(schedule)"),
 ]

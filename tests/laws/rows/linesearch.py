@@ -1,10 +1,10 @@
-"""Step sizes from looking along the updates, and L-BFGS, which goes with them."""
+"""Step sizes from looking along the updates."""
 
 import math
 
 import eqopt
 
-from ..row import LINEAR, Evaluated, row
+from ..row import Evaluated, row
 
 
 def searched(make, *arguments, **keywords):
@@ -52,16 +52,5 @@ ROWS = [
         ),
         name="ScaleByZoomLinesearch(one, no approximation)",
         curv_rtol=0.5,
-    ),
-    row(eqopt.ScaleByLBFGS),
-    row(
-        lambda: eqopt.ScaleByLBFGS(2, scale_init_precond=False),
-        name="ScaleByLBFGS(2, unscaled)",
-    ),
-    row(searched(eqopt.LBFGS, memory_size=2), name="LBFGS"),
-    row(
-        lambda learning_rate=LINEAR: eqopt.LBFGS(learning_rate, 2, linesearch=None),
-        name="LBFGS(schedule, no line search)",
-        learning_rate=0.5,
     ),
 ]

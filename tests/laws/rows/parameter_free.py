@@ -83,4 +83,12 @@ ROWS = [
         lambda: eqopt.ScaleByDistanceOverGradients(param_dtype=None),
         name="ScaleByDistanceOverGradients(as the parameters)",
     ),
+    row(eqopt.ScaleByCOCOB, alpha=50.0, eps=1e-3),
+    row(eqopt.COCOB, alpha=50.0, eps=1e-3, weight_decay=0.1),
+    row(
+        lambda: eqopt.COCOB(
+            LINEAR, weight_decay=0.1, mask=is_matrix, accumulator_dtype="float32"
+        ),
+        name="COCOB(schedule, mask, float32 sums)",
+    ),
 ]

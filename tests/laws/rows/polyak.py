@@ -1,4 +1,4 @@
-"""Step sizes from the loss, and from bets on the gradients."""
+"""Step sizes from the loss."""
 
 import eqopt
 
@@ -71,13 +71,5 @@ ROWS = [
             )
         ),
         name="MoMoAdam(schedule, adaptive bound, mask, float32 moments)",
-    ),
-    row(eqopt.ScaleByCOCOB, alpha=50.0, eps=1e-3),
-    row(eqopt.COCOB, alpha=50.0, eps=1e-3, weight_decay=0.1),
-    row(
-        lambda: eqopt.COCOB(
-            LINEAR, weight_decay=0.1, mask=is_matrix, accumulator_dtype="float32"
-        ),
-        name="COCOB(schedule, mask, float32 sums)",
     ),
 ]

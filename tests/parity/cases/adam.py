@@ -5,7 +5,7 @@ import optax
 
 import eqopt
 
-from ..case import COSINE, LINEAR, Case, TorchCase, is_matrix
+from ..case import COSINE, LINEAR, Case, TorchCase, is_matrix, tree_mask
 
 
 def acprop(b1=0.9, b2=0.999, eps=1e-16, eps_root=1e-16, **decay):
@@ -142,6 +142,74 @@ CASES = {
     "acprop": acprop(),
     "acprop, other": acprop(0.5, 0.9, 1e-3, 1e-4),
     "acprop, decay": acprop(0.7, weight_decay=0.3, mask=is_matrix),
+    # At b2 = 0.5, Optax's 1 - b2 is right. See `departures/test_adam.py`.
+    "adan": Case(eqopt.Adan(0.1, b2=0.5), optax.adan(0.1, b2=0.5, eps_root=0.0)),
+    "adan, other": Case(
+        eqopt.Adan(COSINE[0], 0.7, 0.5, 0.8, 1e-3, 1e-2),
+        optax.adan(COSINE[1], 0.7, 0.5, 0.8, 1e-3, 1e-2),
+    ),
+    "scale_by_adan": Case(
+        eqopt.ScaleByAdan(0.9, 0.5, eps_root=1e-4),
+        optax.scale_by_adan(0.9, 0.5, eps_root=1e-4),
+    ),
+    "ademamix": Case(eqopt.AdEMAMix(0.1), optax.contrib.ademamix(0.1)),
+    "ademamix, schedules": Case(
+        eqopt.AdEMAMix(
+            COSINE[0], 0.5, 0.9, LINEAR[0], COSINE[0], weight_decay=0.3, mask=is_matrix
+        ),
+        optax.contrib.ademamix(
+            COSINE[1], 0.5, 0.9, LINEAR[1], COSINE[1], weight_decay=0.3, mask=is_matrix
+        ),
+    ),
+    "ademamix, float16 means": Case(
+        eqopt.AdEMAMix(0.1, mu_dtype=jnp.float16, nu_dtype=jnp.float16),
+        optax.contrib.ademamix(0.1, mu_dtype=jnp.float16),
+        rtol=2e-3,  # Optax multiplies the float16 moments in float16
+    ),
+    "scale_by_ademamix": Case(
+        eqopt.ScaleByAdEMAMix(eps=1e-3, eps_root=1e-2),
+        optax.contrib.scale_by_ademamix(eps=1e-3, eps_root=1e-2),
+    ),
+    "simplified_ademamix": Case(
+        eqopt.SimplifiedAdEMAMix(0.01), optax.contrib.simplified_ademamix(0.01)
+    ),
+    "simplified_ademamix, other": Case(
+        eqopt.SimplifiedAdEMAMix(
+            LINEAR[0], 0.5, 0.9, 2.0, 1e-3, 1e-2, 0.3, mask=tree_mask
+        ),
+        optax.contrib.simplified_ademamix(
+            LINEAR[1], 0.5, 0.9, 2.0, 1e-3, 1e-2, 0.3, mask=tree_mask
+        ),
+    ),
+    "scale_by_simplified_ademamix, schedule": Case(
+        eqopt.ScaleBySimplifiedAdEMAMix(alpha=LINEAR[0]),
+        optax.contrib.scale_by_simplified_ademamix(alpha=LINEAR[1]),
+    ),
+    "adopt": Case(eqopt.ADOPT(0.1), optax.contrib.adopt(0.1)),
+    "adopt, other": Case(
+        eqopt.ADOPT(LINEAR[0], 0.5, 0.9, 1e-2, nesterov=True),
+        optax.contrib.adopt(LINEAR[1], 0.5, 0.9, 1e-2, nesterov=True),
+    ),
+    "adopt, not clipped": Case(
+        # With the default `eps`, Optax is NaN in float16.
+        eqopt.ScaleByADOPT(b2=0.9, eps=1e-2, use_clipping=False),
+        optax.contrib.scale_by_adopt(b2=0.9, eps=1e-2, use_clipping=False),
+    ),
+    "adopt, clip_value_fn": Case(
+        eqopt.ScaleByADOPT(clip_value_fn=LINEAR[0], mu_dtype=jnp.float32),
+        optax.contrib.scale_by_adopt(clip_value_fn=LINEAR[1], mu_dtype=jnp.float32),
+    ),
+    "optimistic_adam": Case(eqopt.OptimisticAdam(0.1), optax.optimistic_adam_v2(0.1)),
+    "optimistic_adam, schedule": Case(
+        eqopt.OptimisticAdam(COSINE[0], b1=0.5, nesterov=False),
+        optax.optimistic_adam_v2(COSINE[1], b1=0.5, nesterov=False),
+    ),
+    "optimistic_adam, optimism": Case(
+        eqopt.OptimisticAdam(0.1, 0.03, eps=1e-3, mu_dtype=jnp.float32),
+        optax.optimistic_adam_v2(
+            1.0, alpha=0.1, beta=0.03, eps=1e-3, mu_dtype=jnp.float32
+        ),
+    ),
 }
 
 TORCH = {

@@ -66,4 +66,15 @@ CASES = {
         eqopt.ScaleByDistanceOverGradients(1e-2, 1e-3, jnp.bfloat16, -0.5),
         optax.scale_by_distance_over_gradients(1e-2, 1e-3, jnp.bfloat16, -0.5),
     ),
+    "scale_by_cocob": Case(
+        eqopt.ScaleByCOCOB(10.0, 1e-3), optax.contrib.scale_by_cocob(10.0, 1e-3)
+    ),
+    "cocob": Case(eqopt.COCOB(), optax.contrib.cocob()),
+    "cocob, masked": Case(
+        eqopt.COCOB(LINEAR[0], 5.0, weight_decay=0.3, mask=is_matrix),
+        optax.contrib.cocob(LINEAR[1], 5.0, weight_decay=0.3, mask=is_matrix),
+    ),
+    "cocob, float32": Case(
+        eqopt.COCOB(accumulator_dtype=jnp.float32), optax.contrib.cocob()
+    ),
 }

@@ -1,4 +1,4 @@
-"""Step sizes from the loss, and from bets on the gradients."""
+"""Step sizes from the loss."""
 
 import functools
 
@@ -7,7 +7,7 @@ import optax
 
 import eqopt
 
-from ..case import COSINE, LINEAR, Case, is_matrix
+from ..case import COSINE, LINEAR, Case
 
 
 def loss(params):
@@ -50,16 +50,5 @@ CASES = {
     ),
     "momo_adam, below the cap": Evaluated(
         eqopt.MoMoAdam(10.0, nu_dtype=jnp.float32), optax.contrib.momo_adam(10.0)
-    ),
-    "scale_by_cocob": Case(
-        eqopt.ScaleByCOCOB(10.0, 1e-3), optax.contrib.scale_by_cocob(10.0, 1e-3)
-    ),
-    "cocob": Case(eqopt.COCOB(), optax.contrib.cocob()),
-    "cocob, masked": Case(
-        eqopt.COCOB(LINEAR[0], 5.0, weight_decay=0.3, mask=is_matrix),
-        optax.contrib.cocob(LINEAR[1], 5.0, weight_decay=0.3, mask=is_matrix),
-    ),
-    "cocob, float32": Case(
-        eqopt.COCOB(accumulator_dtype=jnp.float32), optax.contrib.cocob()
     ),
 }

@@ -91,11 +91,3 @@ def test_madgrad_keeps_its_own_copy_of_the_parameters():
     assert own.unsafe_buffer_pointer() != params.unsafe_buffer_pointer()
     theirs = optax.tree.get(optax.contrib.madgrad(0.1).init(params), "x0")
     assert theirs.unsafe_buffer_pointer() == params.unsafe_buffer_pointer()
-
-
-def test_no_weight_decay_of_adafactor():
-    params = {"w": jnp.ones((3, 2))}
-    assert optax.adafactor(0.1, weight_decay_rate=None).init(params) is not None
-    assert eqopt.Adafactor(0.1).weight_decay == 0
-    with pytest.raises(TypeError, match="weight_decay"):
-        eqopt.Adafactor(0.1, weight_decay=None)

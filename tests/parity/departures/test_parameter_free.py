@@ -1,4 +1,4 @@
-"""Where the optimizers that find their learning rate depart from Optax: 0 / 0."""
+"""Where the optimizers without a learning rate to tune depart from Optax: 0 / 0."""
 
 import jax
 import jax.numpy as jnp
@@ -47,3 +47,11 @@ def test_float16(name):
     grads = [jnp.array([1e-2, 0.0], jnp.float16)] * 3
     assert is_finite(ours(), grads, grads[0])
     assert not is_finite(theirs(), grads, grads[0])
+
+
+def test_cocob_of_float16_zero_gradients():
+    """`eps=1e-8` is zero in float16: Optax divides zero by zero."""
+    zeros = jnp.zeros(2, jnp.float16)
+    ours, theirs = eqopt.ScaleByCOCOB(), optax.contrib.scale_by_cocob()
+    assert not ours.update(zeros, ours.init(zeros), zeros)[0].any()
+    assert jnp.isnan(theirs.update(zeros, theirs.init(zeros), zeros)[0]).all()

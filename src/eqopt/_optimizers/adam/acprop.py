@@ -1,0 +1,175 @@
+"""ACProp: AdaBelief that does not look at the gradient it divides."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, as_float, bias_correction, safe_increment, safe_sqrt
+from .moments import check_moments, corrected, init_moments
+from .radam import rectification
+
+
+class ScaleByACPropState(eqx.Module):
+    """The mean of the gradients so far, and how far they were from it.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment about the mean, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def acprop(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    rectifier: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    is_known = (rectifier > 0) & (nu > 0)
+    denominator = jnp.where(is_known, safe_sqrt(nu / nu_correction) + eps, 1)
+    mu = (1 - b1) * g + b1 * mu
+    nu = ((1 - b2) * abs_sq(g - mu) + eps_root) + b2 * nu
+    u = jnp.where(is_known, rectifier * g, mu / mu_correction) / denominator
+    return u, mu, nu
+
+
+# Differs from Optax in:
+# 1. The second moment is about the new mean, as in the paper and in the authors' code.
+#    (As g - mu_t is b1 (g - mu_{t-1}), steps are longer by 1 / b1 for it.)
+# 2. `rectify`, which is on by default in the authors' code, too. Without it, where the
+#    first gradient happens to be zero, the second one is divided by nothing.
+#
+# Differs from the authors' code in:
+# 1. The bias of the last second moment is that of t - 1 steps, also when rectifying.
+class ScaleByACProp(AbstractLeafwise):
+    r"""Divides the gradient by the standard deviation of the gradients before it.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t - \mu_t|^2 + \bar\varepsilon &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= r_t\, g_t \big/ \big(\sqrt{\hat\nu_{t-1}} + \varepsilon\big)
+    \end{aligned}$$
+
+    with $r_t$ of [`eqopt.ScaleByRAdam`][]. While that is undefined, which is in the first
+    five steps by default, and where $\nu_{t-1} = 0$ (as it may be in float16),
+    $u_t = \hat\mu_t$.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, added to the second moment in each step, so
+        that it adds up to $\bar\varepsilon / (1 - \beta_2)$.
+    - `rectify`: if not, $r_t = 1$ for $t > 1$ and $u_1 = g_1$, as in the paper. Then
+        steps are huge where the first gradients are tiny, unless `eps` is large.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhuang2021momentum,
+            author = {Zhuang, Juntang and Ding, Yifan and Tang, Tommy and
+                      Dvornek, Nicha and Tatikonda, Sekhar C. and Duncan, James},
+            title = {Momentum Centering and Asynchronous Update for Adaptive Gradient
+                     Methods},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2021},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-16
+    eps_root: Hyperparameter = 1e-16
+    rectify: bool = True
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByACPropState:
+        return init_moments(ScaleByACPropState, params, self.mu_dtype, self.nu_dtype)
+
+    def leafwise(
+        self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        b2 = as_float(self.b2)
+        shared = {
+            **corrected(self, count),
+            # In the first step there is nothing to correct, and nothing is divided.
+            "nu_correction": bias_correction(self.b2, jnp.maximum(state.count, 1)),
+            "rectifier": rectification(b2, count, 5.0) if self.rectify else 1.0,
+        }
+        new = ScaleByACPropState(count, state.mu, state.nu)
+        return Leafwise(acprop, new, shared, last=("nu", "mu"))
+
+
+class ACProp(AbstractOptimizer):
+    r"""ACProp, asynchronous centering: numerator and denominator are independent.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByACProp`][], which has the equations and the
+    reference. The weight decay is decoupled. The first steps are as long as the
+    gradients, as in [`eqopt.RAdam`][].
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByACProp`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-16
+    eps_root: Hyperparameter = 1e-16
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    rectify: bool = True
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByACProp),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

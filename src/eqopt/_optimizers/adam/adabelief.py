@@ -1,0 +1,160 @@
+"""AdaBelief: steps are long where gradients are as expected."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from .moments import check_moments, corrected, init_moments, unbiased
+
+
+class ScaleByBeliefState(eqx.Module):
+    """The mean of the gradients so far, and how far they were from it.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment about the mean, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def belief(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    g_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    # The brackets are worth a copy of the state: if the last thing that happened to the
+    # moment were to add a number, XLA on a CPU would do all of this twice, once for the
+    # update, and so would have to keep the old moment.
+    nu = ((1 - b2) * abs_sq(g - mu) + eps_root) + b2 * nu
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
+    return mu_hat / (safe_sqrt(nu / nu_correction) + eps), mu, nu
+
+
+class ScaleByBelief(AbstractLeafwise):
+    r"""Divides the mean of the gradients by their standard deviation.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t - \mu_t|^2 + \bar\varepsilon &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big)
+    \end{aligned}$$
+
+    With Nesterov momentum $\hat\mu_t$ is replaced by
+    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, added to the second moment in each step, so
+        that it adds up to $\bar\varepsilon / (1 - \beta_2)$.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhuang2020adabelief,
+            author = {Zhuang, Juntang and Tang, Tommy and Ding, Yifan and
+                      Tatikonda, Sekhar C. and Dvornek, Nicha and
+                      Papademetris, Xenophon and Duncan, James},
+            title = {{AdaBelief} Optimizer: Adapting Stepsizes by the Belief in Observed
+                     Gradients},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2020},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-16
+    eps_root: Hyperparameter = 1e-16
+    nesterov: bool = False
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByBeliefState:
+        return init_moments(ScaleByBeliefState, params, self.mu_dtype, self.nu_dtype)
+
+    def leafwise(
+        self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        state = ScaleByBeliefState(count, state.mu, state.nu)
+        return Leafwise(belief, state, corrected(self, count))
+
+
+class AdaBelief(AbstractOptimizer):
+    r"""AdaBelief: Adam that trusts a gradient as far as it was to be expected.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByBelief`][], which has the equations and the
+    reference. The weight decay is decoupled, as it is by default in the authors' code.
+    That code also rectifies steps as [`eqopt.RAdam`][] does unless told not to; this one
+    is the algorithm of the paper, which does not.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByBelief`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-16
+    eps_root: Hyperparameter = 1e-16
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    nesterov: bool = False
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByBelief),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,269 @@
+"""Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from .moments import check_moments, corrected, init_moments, unbiased
+
+
+class ScaleByAdamState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def adam(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    g_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
+    return mu_hat / (safe_sqrt(nu / nu_correction + eps_root) + eps), mu, nu
+
+
+class ScaleByAdam(AbstractLeafwise):
+    r"""Divides the mean of the gradients by the root of the mean of their squares.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
+    \end{aligned}$$
+
+    With Nesterov momentum $\hat\mu_t$ is replaced by
+    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+    Moments are stored in the dtype of each parameter unless you say otherwise. For
+    bfloat16 parameters ask for `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$ a bfloat16
+    $\nu$ is too coarse to move.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are finite also without it.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored.
+    - `nesterov`: whether to use Nesterov momentum.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+
+        @inproceedings{dozat2016incorporating,
+            author = {Dozat, Timothy},
+            title = {Incorporating {N}esterov Momentum into {A}dam},
+            booktitle = {ICLR Workshop},
+            year = {2016},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByAdamState:
+        return init_moments(ScaleByAdamState, params, self.mu_dtype, self.nu_dtype)
+
+    def leafwise(
+        self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        state = ScaleByAdamState(count, state.mu, state.nu)
+        return Leafwise(adam, state, corrected(self, count))
+
+
+class Adam(AbstractOptimizer):
+    r"""Adam: steps of about the learning rate in every coordinate.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations and the
+    reference. The $\varepsilon$ is outside the root and applies to the bias-corrected
+    moments, as in the paper and in `torch.optim.Adam`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAdam), self.part(ScaleByLearningRate))
+
+
+class AdamW(AbstractOptimizer):
+    r"""Adam with decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations. As in
+    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default of
+    $\lambda$ is a hundredth of torch's.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{loshchilov2019decoupled,
+            author = {Loshchilov, Ilya and Hutter, Frank},
+            title = {Decoupled Weight Decay Regularization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2019},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: ScalarOrSchedule = 1e-4
+    mask: Mask | None = static_choice(default=None)
+    nesterov: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdam),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )
+
+
+class NAdam(AbstractOptimizer):
+    r"""Adam with Nesterov momentum.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. In `torch.optim.NAdam` $\beta_1$ is half as large at
+    first, and grows by its `momentum_decay`: with a huge one both are the same.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = True
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAdam), self.part(ScaleByLearningRate))
+
+
+class NAdamW(AbstractOptimizer):
+    r"""Adam with Nesterov momentum and decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
+    another $\beta_1$ at first, see [`eqopt.NAdam`][].
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: ScalarOrSchedule = 1e-4
+    mask: Mask | None = static_choice(default=None)
+    nesterov: bool = True
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdam),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,164 @@
+"""Adamax: Adam with the largest gradient in the place of the mean square."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from .moments import check_moments, corrected, init_moments
+
+
+class ScaleByAdamaxState(eqx.Module):
+    """The mean and the size of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the infinity moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def adamax(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = jnp.maximum(b2 * nu, jnp.abs(g) + eps)
+    return (mu / mu_correction) / nu, mu, nu
+
+
+class ScaleByAdamax(AbstractLeafwise):
+    r"""Divides the mean of the gradients by their largest absolute value, which decays.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \max(\beta_2 \nu_{t-1},\, |g_t| + \varepsilon) &
+      u_t &= \hat\mu_t / \nu_t
+    \end{aligned}$$
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByAdamaxState:
+        return init_moments(ScaleByAdamaxState, params, self.mu_dtype, self.nu_dtype)
+
+    def leafwise(
+        self, state: ScaleByAdamaxState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        state = ScaleByAdamaxState(count, state.mu, state.nu)
+        return Leafwise(adamax, state, corrected(self, count))
+
+
+class Adamax(AbstractOptimizer):
+    r"""Adamax: Adam with the infinity norm in the place of the Euclidean one.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdamax`][], which has the equations and the
+    reference. The $\varepsilon$ is inside the maximum, as in `torch.optim.Adamax`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAdamax`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAdamax), self.part(ScaleByLearningRate))
+
+
+class AdamaxW(AbstractOptimizer):
+    r"""Adamax with decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdamax`][], which has the equations and the
+    reference. (The `weight_decay` of `torch.optim.Adamax` is not this one, but is added
+    to the gradients.)
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdamax`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 1e-4
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdamax),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,252 @@
+"""Adan: momentum of the gradients, and of their differences."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at, same
+from ..._transforms.weight_decay import AddDecayedWeights, is_off
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+class ScaleByAdanState(eqx.Module):
+    """The moments of the gradients and of their differences.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `m`: the mean of the gradients, a tree like the parameters.
+    - `v`: the mean of the differences of successive gradients, likewise.
+    - `n`: the second moment, real also for complex parameters.
+    - `previous_gradient`: the gradients of the last step.
+    """
+
+    count: Int[Array, ""]
+    m: Updates
+    v: Updates
+    n: Updates
+    previous_gradient: Updates
+
+
+# Differs from Optax 0.2.8 in:
+# 1. The weight of the differences is `b2` in `n` and in the update, not `1 - b2`. The
+#    paper's beta_2 is `1 - b2` here; Optax translated the mean `v`, and not these two.
+# 2. Weight decay is proximal, see `ProximalDecay`.
+# 3. `eps_root` is zero by default, for the same reason: there is none in the paper.
+@equation
+def adan(
+    g: Inexact[Array, "*leaf"],
+    m: Inexact[Array, "*leaf"],
+    v: Inexact[Array, "*leaf"],
+    n: Float[Array, "*leaf"],
+    previous_gradient: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    b3: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    m_correction: Float[Array, ""],
+    v_correction: Float[Array, ""],
+    n_correction: Float[Array, ""],
+    is_first: Bool[Array, ""],
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Float[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+]:
+    difference = jnp.where(is_first, 0, g - previous_gradient)
+    m = (1 - b1) * g + b1 * m
+    v = (1 - b2) * difference + b2 * v
+    n = (1 - b3) * abs_sq(g + b2 * difference) + b3 * n
+    direction = m / m_correction + b2 * (v / v_correction)
+    u = direction / (safe_sqrt(n / n_correction + eps_root) + eps)
+    return u, m, v, n, g
+
+
+class ScaleByAdan(AbstractLeafwise):
+    r"""Adaptive Nesterov momentum, without the gradient at a second point.
+
+    $$\begin{aligned}
+      m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, g_t \\
+      v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, (g_t - g_{t-1}) \\
+      n_t &= \beta_3 n_{t-1} + (1 - \beta_3)\, |g_t + \beta_2 (g_t - g_{t-1})|^2 \\
+      u_t &= \Big(\frac{m_t}{1 - \beta_1^t} + \beta_2 \frac{v_t}{1 - \beta_2^t}\Big)
+        \bigg/ \bigg(\sqrt{\frac{n_t}{1 - \beta_3^t} + \bar\varepsilon}
+        + \varepsilon\bigg)
+    \end{aligned}$$
+
+    In the first step $g_0 = g_1$, so the difference is zero. Each $\beta$ is a decay, as
+    in the reference code; in the paper it is the weight of what comes in, $1 - \beta$.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean of the gradients.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the mean of their differences.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. There is none in the paper.
+        Derivatives through the step are finite also without it.
+    - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
+        to that of each parameter.
+    - `nu_dtype`: the dtype in which $n$ is stored. Defaults likewise.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{xie2024adan,
+            author = {Xie, Xingyu and Zhou, Pan and Li, Huan and Lin, Zhouchen and
+                      Yan, Shuicheng},
+            title = {Adan: Adaptive {N}esterov Momentum Algorithm for Faster Optimizing
+                     Deep Models},
+            journal = {IEEE Transactions on Pattern Analysis and Machine Intelligence},
+            year = {2024},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.98
+    b2: Hyperparameter = 0.92
+    b3: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2", "b3"):
+            check_range(self, name, 0, 1)
+        for name in ("eps", "eps_root"):
+            check_range(self, name, 0)
+
+    def init(self, params: Params) -> ScaleByAdanState:
+        return ScaleByAdanState(
+            count=jnp.zeros((), jnp.int32),
+            m=zeros_like(params, self.mu_dtype),
+            v=zeros_like(params, self.mu_dtype),
+            n=real_full_like(params, 0, self.nu_dtype),
+            previous_gradient=zeros_like(params, self.mu_dtype),
+        )
+
+    def leafwise(
+        self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        return Leafwise(
+            adan,
+            ScaleByAdanState(count, state.m, state.v, state.n, state.previous_gradient),
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "b3": self.b3,
+                "eps": self.eps,
+                "eps_root": self.eps_root,
+                "m_correction": bias_correction(self.b1, count),
+                "v_correction": bias_correction(self.b2, count),
+                "n_correction": bias_correction(self.b3, count),
+                "is_first": state.count == 0,
+            },
+            last=("previous_gradient",),
+        )
+
+
+class ProximalDecayState(eqx.Module):
+    """`count`: the steps taken so far, a 0-d int32 array."""
+
+    count: Int[Array, ""]
+
+
+@equation
+def decay_proximally(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    eta: Float[Array, ""],
+    weight_decay: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    return (g + weight_decay * p) / (1 + eta * weight_decay)
+
+
+class ProximalDecay(AbstractLeafwise):
+    r"""Weight decay by a proximal step.
+
+    In front of the learning rate, $u = (g + \lambda p) / (1 + \eta\lambda)$ makes
+    $p - \eta u = (p - \eta g) / (1 + \eta\lambda)$.
+    """
+
+    learning_rate: ScalarOrSchedule
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+
+    def __check_init__(self):
+        AddDecayedWeights(self.weight_decay)  # the same checks
+        ScaleByLearningRate(self.learning_rate)
+
+    def init(self, params: Params) -> ProximalDecayState:
+        return ProximalDecayState(count=jnp.zeros((), jnp.int32))
+
+    def leafwise(
+        self, state: ProximalDecayState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        weight_decay = at(self, "weight_decay", state.count)
+        eta = at(self, "learning_rate", state.count)
+        state = ProximalDecayState(safe_increment(state.count))
+        if is_off(weight_decay):
+            return Leafwise(same, state)
+        shared = {"eta": eta, "weight_decay": weight_decay}
+        return Leafwise(decay_proximally, state, shared, mask=self.mask)
+
+
+class Adan(AbstractOptimizer):
+    r"""Adan: adaptive Nesterov momentum.
+
+    $$p_t = \frac{p_{t-1} - \eta_t\, u_t}{1 + \eta_t \lambda_t},$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdan`][], which has the equations and the
+    reference. The weight decay is a proximal step, as in the paper: it comes after the
+    update and never turns the sign of a parameter.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
+        zero, `params` are not needed.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdan`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.98
+    b2: Hyperparameter = 0.92
+    b3: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdan),
+            self.part(ProximalDecay),
+            self.part(ScaleByLearningRate),
+        )

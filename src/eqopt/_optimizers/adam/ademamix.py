@@ -1,0 +1,197 @@
+"""AdEMAMix: a fast and a slow momentum."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+class ScaleByAdEMAMixState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `m1`: the fast mean of the gradients, a tree like the parameters.
+    - `m2`: the slow one, likewise.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    m1: Updates
+    m2: Updates
+    nu: Updates
+
+
+@equation
+def ademamix(
+    g: Inexact[Array, "*leaf"],
+    m1: Inexact[Array, "*leaf"],
+    m2: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    b3: Float[Array, ""],
+    alpha: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    m1_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Float[Array, "*leaf"],
+]:
+    m1 = (1 - b1) * g + b1 * m1
+    m2 = (1 - b3) * g + b3 * m2
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    direction = m1 / m1_correction + alpha * m2
+    u = direction / (safe_sqrt(nu / nu_correction + eps_root) + eps)
+    return u, m1, m2, nu
+
+
+class ScaleByAdEMAMix(AbstractLeafwise):
+    r"""Adam with a second, much slower mean of the gradients.
+
+    $$\begin{aligned}
+      m_{1,t} &= \beta_1 m_{1,t-1} + (1 - \beta_1)\, g_t &
+      \hat m_{1,t} &= m_{1,t} / (1 - \beta_1^t) \\
+      m_{2,t} &= \beta_3 m_{2,t-1} + (1 - \beta_3)\, g_t \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= (\hat m_{1,t} + \alpha\, m_{2,t}) \big/
+        \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
+    \end{aligned}$$
+
+    The slow mean $m_2$ starts at zero and is not corrected, so it comes in gradually.
+    The paper also warms up $\alpha$ and $\beta_3$, for as long as it trains: pass
+    schedules, such as `eqopt.schedules.Linear(0.0, 5.0, 100_000)` for $\alpha$.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the fast mean.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow mean
+        remembers about $1 / (1 - \beta_3)$ steps; for short runs take a smaller one.
+    - `alpha`: $\alpha$, the weight of the slow mean, or a schedule.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are finite also without it.
+    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to that of each
+        parameter. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move: for
+        bfloat16 parameters ask for `jnp.float32`.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults likewise.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{pagliardini2025ademamix,
+            author = {Pagliardini, Matteo and Ablin, Pierre and Grangier, David},
+            title = {The {AdEMAMix} Optimizer: Better, Faster, Older},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: ScalarOrSchedule = 0.9999
+    alpha: ScalarOrSchedule = 6.0
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2", "b3"):
+            if not callable(getattr(self, name)):
+                check_range(self, name, 0, 1)
+        for name in ("eps", "eps_root"):
+            check_range(self, name, 0)
+        check_scalar(self, "alpha")
+
+    def init(self, params: Params) -> ScaleByAdEMAMixState:
+        return ScaleByAdEMAMixState(
+            count=jnp.zeros((), jnp.int32),
+            m1=zeros_like(params, self.mu_dtype),
+            m2=zeros_like(params, self.mu_dtype),
+            nu=real_full_like(params, 0, self.nu_dtype),
+        )
+
+    def leafwise(
+        self, state: ScaleByAdEMAMixState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        return Leafwise(
+            ademamix,
+            ScaleByAdEMAMixState(count, state.m1, state.m2, state.nu),
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "b3": at(self, "b3", state.count),
+                "alpha": at(self, "alpha", state.count),
+                "eps": self.eps,
+                "eps_root": self.eps_root,
+                "m1_correction": bias_correction(self.b1, count),
+                "nu_correction": bias_correction(self.b2, count),
+            },
+        )
+
+
+class AdEMAMix(AbstractOptimizer):
+    r"""AdEMAMix: AdamW with a second momentum that remembers very old gradients.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdEMAMix`][], which has the equations and the
+    reference.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdEMAMix`][]; mind that the default of
+        `alpha` is 5 here and 6 there, as in Optax.
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: ScalarOrSchedule = 0.9999
+    alpha: ScalarOrSchedule = 5.0
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdEMAMix),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,184 @@
+"""ADOPT: Adam that normalizes before it averages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.clip import clip
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+class ScaleByADOPTState(eqx.Module):
+    """The moments so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the mean of the normalized gradients, a tree like the parameters.
+    - `nu`: the second moment of the gradients, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def adopt(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    clip_value: Float[Array, ""] | None,
+    is_first: Bool[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), eps))  # of the past alone
+    normalized = g / scale
+    if clip_value is not None:
+        normalized = clip(normalized, max_delta=clip_value)
+    average = lambda mu: jnp.where(is_first, mu, (1 - b1) * normalized + b1 * mu)
+    mu = average(mu)
+    nu = jnp.where(is_first, abs_sq(g), (1 - b2) * abs_sq(g) + b2 * nu)
+    return (average(mu) if nesterov else mu), mu, nu
+
+
+def fourth_root(count: Int[Array, ""]) -> Float[Array, ""]:
+    """$t^{1/4}$, the bound that the paper proposes."""
+    return jnp.asarray(count, float) ** 0.25
+
+
+class ScaleByADOPT(AbstractLeafwise):
+    r"""The mean of gradients, each divided by the root of the squares before it.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)
+        \operatorname{clip}\Big(\frac{g_t}{\max(\sqrt{\nu_{t-1}}, \varepsilon)},
+        c_{t-1}\Big) &
+      u_t &= \mu_t \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2
+    \end{aligned}$$
+
+    for $t \ge 2$. The first step only looks: $\nu_1 = |g_1|^2$, and the updates are zero.
+    As $\nu_{t-1}$ does not know $g_t$, this converges for any $\beta_2$, unlike Adam.
+    With Nesterov momentum $u_t$ is $\mu_t$ averaged once more with what came in.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, the least that a gradient is divided by.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `use_clipping`: whether to clip what goes into the mean (real and imaginary part
+        each by itself). Without it, one gradient that is small at first and large later
+        can throw the parameters far off.
+    - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
+        $t^{1/4}$.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{taniguchi2024adopt,
+            author = {Taniguchi, Shohei and Harada, Keno and Minegishi, Gouki and
+                      Oshima, Yuta and Jeong, Seong Cheol and Nagahara, Go and
+                      Iiyama, Tomoshi and Suzuki, Masahiro and Iwasawa, Yusuke and
+                      Matsuo, Yutaka},
+            title = {{ADOPT}: Modified {A}dam Can Converge with Any $\beta_2$ with the
+                     Optimal Rate},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.9999
+    eps: Hyperparameter = 1e-6
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = False
+    use_clipping: bool = True
+    clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        check_range(self, "eps", 0)
+
+    def init(self, params: Params) -> ScaleByADOPTState:
+        return ScaleByADOPTState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_full_like(params, 0, self.nu_dtype),
+        )
+
+    def leafwise(
+        self, state: ScaleByADOPTState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(
+            adopt,
+            ScaleByADOPTState(safe_increment(state.count), state.mu, state.nu),
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "eps": self.eps,
+                "clip_value": (
+                    jnp.asarray(at(self, "clip_value_fn", state.count), float)
+                    if self.use_clipping
+                    else None
+                ),
+                "is_first": state.count == 0,
+                "nesterov": self.nesterov,
+            },
+            last=("mu", "nu"),
+        )
+
+
+class ADOPT(AbstractOptimizer):
+    r"""ADOPT: Adam that converges whatever the decay of its second moment is.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByADOPT`][], which has the equations and the
+    reference. The parameters stay where they are in the first step.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByADOPT`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.9999
+    eps: Hyperparameter = 1e-6
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = False
+    use_clipping: bool = True
+    clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByADOPT), self.part(ScaleByLearningRate))

@@ -1,0 +1,158 @@
+"""AMSGrad: Adam whose second moment never shrinks."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...tree._like import real_full_like
+from .moments import check_moments, corrected, init_moments
+
+
+class ScaleByAMSGradState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    - `nu_max`: the largest second moment so far, in the dtype of `nu`.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+    nu_max: Updates
+
+
+@equation
+def amsgrad(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    nu_max: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    bias_correction_mu: bool,
+    bias_correction_nu: bool,
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Float[Array, "*leaf"],
+    Float[Array, "*leaf"],
+]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    mu_hat = mu / mu_correction if bias_correction_mu else mu
+    nu_hat = nu / nu_correction if bias_correction_nu else nu
+    nu_max = jnp.maximum(nu_max, nu_hat)
+    return mu_hat / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
+
+
+class ScaleByAMSGrad(AbstractLeafwise):
+    r"""Divides the mean of the gradients by the largest root mean square so far.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      \nu^{\max}_t &= \max(\nu^{\max}_{t-1},\, \hat\nu_t) &
+      u_t &= \hat\mu_t \big/ \big(\sqrt{\nu^{\max}_t + \bar\varepsilon} + \varepsilon\big)
+    \end{aligned}$$
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored. Default
+        to that of each parameter.
+    - `bias_correction_mu`: if not, $\hat\mu_t = \mu_t$, as in the paper.
+    - `bias_correction_nu`: if not, $\hat\nu_t = \nu_t$, as in the paper.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{reddi2018convergence,
+            author = {Reddi, Sashank J. and Kale, Satyen and Kumar, Sanjiv},
+            title = {On the Convergence of {A}dam and Beyond},
+            booktitle = {International Conference on Learning Representations},
+            year = {2018},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    bias_correction_mu: bool = True
+    bias_correction_nu: bool = True
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByAMSGradState:
+        nu_max = real_full_like(params, 0, self.nu_dtype)
+        dtypes = self.mu_dtype, self.nu_dtype
+        return init_moments(ScaleByAMSGradState, params, *dtypes, nu_max=nu_max)
+
+    def leafwise(
+        self, state: ScaleByAMSGradState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        state = ScaleByAMSGradState(count, state.mu, state.nu, state.nu_max)
+        return Leafwise(amsgrad, state, corrected(self, count))
+
+
+class AMSGrad(AbstractOptimizer):
+    r"""AMSGrad: Adam with a step size that never grows back.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAMSGrad`][], which has the equations and the
+    reference. `torch.optim.Adam` with `amsgrad` takes the maximum before it corrects the
+    bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$, and so forgets large early
+    gradients, where this one remembers them.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAMSGrad`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    bias_correction_mu: bool = True
+    bias_correction_nu: bool = True
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAMSGrad), self.part(ScaleByLearningRate))

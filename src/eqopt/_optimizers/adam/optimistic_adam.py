@@ -1,0 +1,107 @@
+"""Optimistic Adam: the next update is expected to change as the last one did."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from ..._checks import check_scalar
+from ..._combinators.chain import Chain
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import at, recorded
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from ...tree import zeros_like
+from ..sgd.optimistic import optimistic
+from .adam import ScaleByAdam
+
+
+class DescendOptimisticallyState(eqx.Module):
+    """That of `ScaleByLearningRate` and of `ScaleByOptimisticGradient` in one."""
+
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+    previous_gradient: Updates
+
+
+class DescendOptimistically(AbstractLeafwise):
+    r"""$u_t = -\eta_t\, g_t - o_t\, (g_t - g_{t-1})$, where $o_t$ may well be $\eta_t$.
+
+    One transformation and not two, because dividing $o_t$ by the learning rate that comes
+    after it would fail where that is zero.
+    """
+
+    learning_rate: ScalarOrSchedule
+    optimism: ScalarOrSchedule | None = None
+
+    def __check_init__(self):
+        for name in ("learning_rate", "optimism"):
+            if getattr(self, name) is not None:
+                check_scalar(self, name)
+
+    def init(self, params: Params) -> DescendOptimisticallyState:
+        count = jnp.zeros((), jnp.int32)
+        eta = recorded(at(self, "learning_rate", count))
+        return DescendOptimisticallyState(count, eta, zeros_like(params))
+
+    def leafwise(
+        self,
+        state: DescendOptimisticallyState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        eta = at(self, "learning_rate", state.count)
+        optimism = eta if self.optimism is None else at(self, "optimism", state.count)
+        return Leafwise(
+            optimistic,
+            DescendOptimisticallyState(
+                safe_increment(state.count), recorded(eta), state.previous_gradient
+            ),
+            {"alpha": -eta, "beta": -optimism, "is_first": state.count == 0},
+            last=("previous_gradient",),
+        )
+
+
+class OptimisticAdam(AbstractOptimizer):
+    r"""Adam with optimism, for adversarial training and other games.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has its equations. It spirals
+    into saddle points round which plain Adam circles.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `optimism`: $o$, likewise. Defaults to $\eta$, as in the paper.
+    - `nesterov`: whether to use Nesterov momentum; the paper does not.
+    - The others are those of [`eqopt.ScaleByAdam`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{daskalakis2018training,
+            author = {Daskalakis, Constantinos and Ilyas, Andrew and Syrgkanis, Vasilis
+                      and Zeng, Haoyang},
+            title = {Training {GAN}s with Optimism},
+            booktitle = {International Conference on Learning Representations},
+            year = {2018},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    optimism: ScalarOrSchedule | None = None
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = True
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAdam), self.part(DescendOptimistically))

@@ -1,0 +1,194 @@
+"""RAdam: Adam that waits until it knows enough of the second moment."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
+from .moments import check_moments, corrected, init_moments, unbiased
+
+
+class ScaleByRAdamState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def radam(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    g_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    rectifier: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
+    denominator = safe_sqrt(nu / nu_correction + eps_root) + eps
+    is_known = rectifier > 0
+    factor = jnp.where(is_known, rectifier / jnp.where(is_known, denominator, 1), 1)
+    return factor * mu_hat, mu, nu
+
+
+@jax.jit
+def rectification(
+    b2: Hyperparameter, count: Int[Array, ""], threshold: Any
+) -> Float[Array, ""]:
+    r"""$r_t$ of [`eqopt.ScaleByRAdam`][], or 0 while $\rho_t$ is below the threshold."""
+    with jax.numpy_dtype_promotion("standard"):
+        rate = -jnp.log(jnp.asarray(b2))
+        # The formula of the paper subtracts numbers of the size of 1 / (1 - b2), which
+        # leaves three digits in float32; hence the differences of what is small.
+        rho_inf = 1 / jnp.tanh(rate / 2)
+        rho = 1 + _window(rate, count) - _window(rate, 1)
+        is_known = rho >= threshold
+        rho, rho_inf = (jnp.where(is_known, x, 6) for x in (rho, rho_inf))
+        most = (rho_inf - 4) * (rho_inf - 2) / rho_inf
+        squared = (rho - 4) * (rho - 2) / rho / most
+        return jnp.where(is_known, safe_sqrt(squared), 0)
+
+
+def _window(rate: Float[Array, ""], t: Any) -> Float[Array, ""]:
+    r"""$t\,(1 - \coth z + 1/z)$, where $z$ is half the rate times $t$."""
+    z = rate * t / 2
+    is_small = z < 0.5
+    s, z = jnp.where(is_small, z, 0), jnp.where(is_small, 0.5, z)
+    series = s * (1 / 3 - s**2 * (1 / 45 - s**2 * (2 / 945 - s**2 / 4725)))
+    return jnp.where(is_small, t * (1 - series), 2 / rate - 2 * t / jnp.expm1(2 * z))
+
+
+class ScaleByRAdam(AbstractLeafwise):
+    r"""Divides like Adam, by as much as is known of the second moment.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      \rho_t &= \rho_\infty - 2 t \beta_2^t / (1 - \beta_2^t) &
+      \rho_\infty &= 2 / (1 - \beta_2) - 1 \\
+      r_t &= \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\,\rho_\infty}
+        {(\rho_\infty - 4)(\rho_\infty - 2)\,\rho_t}} &
+      u_t &= \begin{cases}
+        r_t\, \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
+          & \text{if } \rho_t \ge \rho_{\min} \\
+        \hat\mu_t & \text{otherwise}
+      \end{cases}
+    \end{aligned}$$
+
+    With Nesterov momentum $\hat\mu_t$ is replaced by
+    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Up to 0.6 it never
+        divides.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
+    - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in its code.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{liu2020variance,
+            author = {Liu, Liyuan and Jiang, Haoming and He, Pengcheng and
+                      Chen, Weizhu and Liu, Xiaodong and Gao, Jianfeng and Han, Jiawei},
+            title = {On the Variance of the Adaptive Learning Rate and Beyond},
+            booktitle = {International Conference on Learning Representations},
+            year = {2020},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    threshold: Hyperparameter = 5.0
+    nesterov: bool = False
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+        check_range(self, "threshold", 4)
+
+    def init(self, params: Params) -> ScaleByRAdamState:
+        return init_moments(ScaleByRAdamState, params, self.mu_dtype, self.nu_dtype)
+
+    def leafwise(
+        self, state: ScaleByRAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        state = ScaleByRAdamState(count, state.mu, state.nu)
+        rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
+        return Leafwise(
+            radam, state, {**corrected(self, count), "rectifier": rectifier}
+        )
+
+
+class RAdam(AbstractOptimizer):
+    r"""RAdam, rectified Adam: a warm-up that follows from the decay of the second moment.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByRAdam`][], which has the equations and the
+    reference. The first steps (five by default) are those of gradient descent with
+    momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$ before
+    it corrects the bias of the root, and so weakens it at first.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByRAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    threshold: Hyperparameter = 5.0
+    nesterov: bool = False
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByRAdam), self.part(ScaleByLearningRate))

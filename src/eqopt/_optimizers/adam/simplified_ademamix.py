@@ -1,0 +1,175 @@
+"""Simplified AdEMAMix: one momentum, and the gradient itself."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+class ScaleBySimplifiedAdEMAMixState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the decaying sum of the gradients, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def simplified_ademamix(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    alpha: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    u = (mu + alpha * g) / (safe_sqrt(nu / nu_correction + eps_root) + eps)
+    return u, mu, nu
+
+
+class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
+    r"""AdEMAMix with the gradient itself in the place of the fast mean.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + g_t \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 \\
+      u_t &= (\mu_t + \alpha\, g_t) \big/
+        \big(\sqrt{\nu_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon\big)
+    \end{aligned}$$
+
+    The momentum $\mu$ is a sum and not a mean, so updates are about $1 / (1 - \beta_1)$
+    times as large as Adam's: take a learning rate that is as much smaller.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are finite also without it.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{morwani2025connections,
+            author = {Morwani, Depen and Vyas, Nikhil and Zhang, Hanlin and
+                      Kakade, Sham},
+            title = {Connections between Schedule-Free Optimizers, {AdEMAMix}, and
+                     Accelerated {SGD} Variants},
+            journal = {arXiv preprint arXiv:2502.02431},
+            year = {2025},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.99
+    b2: Hyperparameter = 0.95
+    alpha: ScalarOrSchedule = 0.0
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        for name in ("eps", "eps_root"):
+            check_range(self, name, 0)
+        check_scalar(self, "alpha")
+
+    def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
+        return ScaleBySimplifiedAdEMAMixState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_full_like(params, 0, self.nu_dtype),
+        )
+
+    def leafwise(
+        self,
+        state: ScaleBySimplifiedAdEMAMixState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        return Leafwise(
+            simplified_ademamix,
+            ScaleBySimplifiedAdEMAMixState(count, state.mu, state.nu),
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "alpha": at(self, "alpha", state.count),
+                "eps": self.eps,
+                "eps_root": self.eps_root,
+                "nu_correction": bias_correction(self.b2, count),
+            },
+        )
+
+
+class SimplifiedAdEMAMix(AbstractOptimizer):
+    r"""Simplified AdEMAMix: AdEMAMix with one momentum, in the memory of Adam.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the equations
+    and the reference.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleBySimplifiedAdEMAMix`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.99
+    b2: Hyperparameter = 0.95
+    alpha: ScalarOrSchedule = 0.0
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleBySimplifiedAdEMAMix),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

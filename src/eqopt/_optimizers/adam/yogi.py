@@ -1,0 +1,147 @@
+"""Yogi: Adam whose second moment moves by no more than the gradient's square."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from .moments import check_moments, corrected, init_moments
+
+
+class ScaleByYogiState(eqx.Module):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def yogi(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = nu - (1 - b2) * jnp.sign(nu - abs_sq(g)) * abs_sq(g)
+    denominator = safe_sqrt(nu / nu_correction + eps_root) + eps
+    return (mu / mu_correction) / denominator, mu, nu
+
+
+# Differs from Optax in:
+# 1. The first moment starts at zero, as in the paper. There it starts at the initial
+#    accumulator value, too, and parameters move also where gradients are zero.
+class ScaleByYogi(AbstractLeafwise):
+    r"""Divides the mean of the gradients by the root of a slowly moving second moment.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \nu_{t-1} - (1 - \beta_2) \operatorname{sign}(\nu_{t-1} - |g_t|^2)\,
+        |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
+    \end{aligned}$$
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$; the second moment changes by $(1 - \beta_2)\,|g_t|^2$.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Much larger than Adam's, as in the
+        paper.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
+    - `initial_accumulator_value`: $\nu_0 \ge 0$. The bias correction makes it
+        $\nu_0 / (1 - \beta_2)$ at first.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zaheer2018adaptive,
+            author = {Zaheer, Manzil and Reddi, Sashank J. and Sachan, Devendra and
+                      Kale, Satyen and Kumar, Sanjiv},
+            title = {Adaptive Methods for Nonconvex Optimization},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2018},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-3
+    eps_root: Hyperparameter = 0.0
+    initial_accumulator_value: Hyperparameter = 1e-6
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+        check_range(self, "initial_accumulator_value", 0)
+
+    def init(self, params: Params) -> ScaleByYogiState:
+        arguments = self.mu_dtype, self.nu_dtype, self.initial_accumulator_value
+        return init_moments(ScaleByYogiState, params, *arguments)
+
+    def leafwise(
+        self, state: ScaleByYogiState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        state = ScaleByYogiState(count, state.mu, state.nu)
+        return Leafwise(yogi, state, corrected(self, count))
+
+
+class Yogi(AbstractOptimizer):
+    r"""Yogi: Adam with a step size that grows back slowly.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByYogi`][], which has the equations and the
+    reference.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByYogi`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-3
+    eps_root: Hyperparameter = 0.0
+    initial_accumulator_value: Hyperparameter = 1e-6
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByYogi), self.part(ScaleByLearningRate))

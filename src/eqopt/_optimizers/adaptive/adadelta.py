@@ -1,0 +1,137 @@
+"""Adadelta: steps in the units of the parameters."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._cpu import equations as on_cpu
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_sqrt
+from ...tree._like import real_full_like
+
+
+class ScaleByAdadeltaState(eqx.Module):
+    """Mean squares, real also for complex parameters.
+
+    **Attributes:**
+
+    - `e_g`: of the gradients so far, a tree like the parameters.
+    - `e_x`: of the updates so far.
+    """
+
+    e_g: Updates
+    e_x: Updates
+
+
+@equation
+def adadelta(
+    g: Inexact[Array, "*leaf"],
+    e_g: Float[Array, "*leaf"],
+    e_x: Float[Array, "*leaf"],
+    *,
+    rho: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Float[Array, "*leaf"]]:
+    e_g = rho * e_g + (1 - rho) * abs_sq(g)
+    ratio = (e_x + eps) / (e_g + eps)
+    e_x = rho * e_x + (1 - rho) * ratio * abs_sq(g)
+    return safe_sqrt(ratio) * g, e_g, e_x
+
+
+class ScaleByAdadelta(AbstractLeafwise):
+    r"""Gives the gradients the root mean square of the last updates.
+
+    $$\begin{aligned}
+      E[g^2]_t &= \rho\, E[g^2]_{t-1} + (1 - \rho)\, |g_t|^2 \\
+      u_t &= \sqrt{\frac{E[u^2]_{t-1} + \varepsilon}{E[g^2]_t + \varepsilon}}\; g_t \\
+      E[u^2]_t &= \rho\, E[u^2]_{t-1} + (1 - \rho)\, |u_t|^2
+    \end{aligned}$$
+
+    **Arguments:**
+
+    - `rho`: $\rho \in [0, 1)$.
+    - `eps`: $\varepsilon > 0$. It sets the size of the first steps, about
+        $\sqrt\varepsilon$.
+    - `nu_dtype`: the dtype in which both means are stored. Defaults to that of each
+        parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{zeiler2012adadelta,
+            author = {Zeiler, Matthew D.},
+            title = {{ADADELTA}: An Adaptive Learning Rate Method},
+            journal = {arXiv preprint arXiv:1212.5701},
+            year = {2012},
+        }
+        ```
+    """
+
+    rho: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-6
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_range(self, "rho", 0, 1)
+        # With zero there would never be a first step.
+        check_range(self, "eps", 0, includes_low=False)
+
+    def init(self, params: Params) -> ScaleByAdadeltaState:
+        return ScaleByAdadeltaState(
+            e_g=real_full_like(params, 0, self.nu_dtype),
+            e_x=real_full_like(params, 0, self.nu_dtype),
+        )
+
+    def leafwise(
+        self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        shared = {"rho": self.rho, "eps": self.eps}
+        return Leafwise(adadelta, state, shared, on_cpu=on_cpu.adadelta)
+
+
+class Adadelta(AbstractOptimizer):
+    r"""Adadelta: a method that needs no learning rate.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdadelta`][] for the gradient
+    $g_t + \lambda p_{t-1}$; there are the equations and the reference. As in
+    `torch.optim.Adadelta`, weight decay is an $L^2$ penalty and $\eta = 1$, the method of
+    the paper, is the default.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdadelta`][].
+    """
+
+    # Differs from Optax in: without a learning rate, Optax's leaves out the minus sign.
+    learning_rate: ScalarOrSchedule = 1.0
+    rho: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-6
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(AddDecayedWeights),
+            self.part(ScaleByAdadelta),
+            self.part(ScaleByLearningRate),
+        )

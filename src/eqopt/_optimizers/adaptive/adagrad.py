@@ -1,0 +1,111 @@
+"""Adagrad: gradients over the root of the sum of all their squares."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq
+from ...tree._like import real_full_like
+from .rmsprop import over_root
+
+
+class ScaleByRSSState(eqx.Module):
+    """`sum_of_squares`: of all gradients so far, a real tree like the parameters."""
+
+    sum_of_squares: Updates
+
+
+@equation
+def rss(
+    g: Inexact[Array, "*leaf"],
+    sum_of_squares: Float[Array, "*leaf"],
+    *,
+    eps: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    sum_of_squares = sum_of_squares + abs_sq(g)
+    return over_root(g, sum_of_squares, eps), sum_of_squares
+
+
+class ScaleByRSS(AbstractLeafwise):
+    r"""Divides the gradients by the root of the sum of all their squares.
+
+    $$G_t = G_{t-1} + |g_t|^2, \qquad u_t = \frac{g_t}{\sqrt{G_t + \varepsilon}}$$
+
+    **Arguments:**
+
+    - `initial_accumulator_value`: $G_0 \ge 0$ in every coordinate.
+    - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
+    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to that of each parameter;
+        take float32 for half-precision parameters, or the sum soon stops growing.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is negative.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{duchi2011adaptive,
+            author = {Duchi, John and Hazan, Elad and Singer, Yoram},
+            title = {Adaptive Subgradient Methods for Online Learning and Stochastic
+                     Optimization},
+            journal = {Journal of Machine Learning Research},
+            volume = {12},
+            pages = {2121--2159},
+            year = {2011},
+        }
+        ```
+    """
+
+    initial_accumulator_value: Hyperparameter = 0.1
+    eps: Hyperparameter = 1e-7
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("initial_accumulator_value", "eps"):
+            check_range(self, name, 0)
+
+    def init(self, params: Params) -> ScaleByRSSState:
+        start = self.initial_accumulator_value
+        return ScaleByRSSState(real_full_like(params, start, self.nu_dtype))
+
+    def leafwise(
+        self, state: ScaleByRSSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(rss, state, {"eps": self.eps})
+
+
+class Adagrad(AbstractOptimizer):
+    r"""Adagrad: steps that get smaller the more a coordinate has moved already.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByRSS`][], which has the equations and the
+    reference.
+
+    `torch.optim.Adagrad` starts at $G_0 = 0$ and has $\varepsilon = 10^{-10}$ outside of
+    the root: at `eps=0` both are the same. Its `lr_decay` is a schedule here,
+    `lambda t: lr / (1 + t * lr_decay)`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByRSS`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    initial_accumulator_value: Hyperparameter = 0.1
+    eps: Hyperparameter = 1e-7
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByRSS), self.part(ScaleByLearningRate))

@@ -1,0 +1,193 @@
+"""MADGRAD: dual averaging with momentum and a cube root."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._combinators.chain import Chain
+from ..._cpu import equations as on_cpu
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import at, recorded
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment
+from ...tree import zeros_like
+from ...tree._like import copy, real_full_like
+
+
+class ScaleByMADGRADState(eqx.Module):
+    """Where it started, and the weighted sums of what it has seen since.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `learning_rate`: the one of the last step (before the first step: of the first), a
+        0-d float32 array.
+    - `grad_sum_sq`: the sum of squared gradients, real also for complex parameters.
+    - `s`: the sum of gradients, a tree like the parameters.
+    - `x0`: the parameters at `init`.
+    """
+
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+    grad_sum_sq: Updates
+    s: Updates
+    x0: Params
+
+
+@equation
+def madgrad(
+    g: Inexact[Array, "*leaf"],
+    grad_sum_sq: Float[Array, "*leaf"],
+    s: Inexact[Array, "*leaf"],
+    x0: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    k: Float[Array, ""],
+    learning_rate: Float[Array, ""],
+    momentum: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    lamb = (learning_rate + eps) * jnp.sqrt(k + 1)
+    grad_sum_sq = grad_sum_sq + lamb * abs_sq(g)
+    s = s + lamb * g
+    sigma = _safe_cbrt(grad_sum_sq) + eps
+    z = x0 - s / jnp.where(sigma == 0, 1, sigma)  # zero over zero is zero
+    return (1 - momentum) * (z - p), grad_sum_sq, s
+
+
+def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
+    """The cube root, with derivative 0 at 0, as `safe_sqrt`."""
+    positive = x > 0
+    x_or_1 = jnp.where(positive, x, 1)
+    root = lax.platform_dependent(x_or_1, cpu=on_cpu.cbrt, default=jnp.cbrt)
+    return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
+
+
+class ScaleByMADGRAD(AbstractLeafwise):
+    r"""Dual averaging: moves to where the sum of all gradients leads from the start.
+
+    $$\begin{aligned}
+      \lambda_k &= (\eta_k + \varepsilon) \sqrt{k + 1} \\
+      \nu_{k+1} &= \nu_k + \lambda_k\, |g_k|^2 &
+      s_{k+1} &= s_k + \lambda_k\, g_k \\
+      z_{k+1} &= x_0 - s_{k+1} \big/ \big(\sqrt[3]{\nu_{k+1}} + \varepsilon\big) &
+      u_k &= (1 - \beta) (z_{k+1} - x_k)
+    \end{aligned}$$
+
+    for $k = 0, 1, …$, where $x_k$ are the parameters. The update is downhill and has the
+    learning rate in it: do not multiply it by another. The learning rate in use is found
+    by `eqopt.tree.get(state, "learning_rate")`. As in the authors' code, $\varepsilon$ is
+    also added to the learning rate.
+
+    Whatever else moves the parameters after `init` is undone by and by, because $x_0$ and
+    the sums alone say where they belong: no decoupled weight decay beside it.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: one of
+        [`eqopt.schedules`][] or any function of the number of steps taken so far.
+    - `momentum`: $\beta \in [0, 1)$, with which $x$ is a mean of the $z$ so far.
+    - `eps`: $\varepsilon \ge 0$. With very small gradients, take 0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
+        that of each parameter; take float32 for half-precision parameters, or the sums
+        soon stop growing.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or, in `update`, if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{defazio2021adaptivity,
+            author = {Defazio, Aaron and Jelassi, Samy},
+            title = {Adaptivity without Compromise: A Momentumized, Adaptive, Dual
+                     Averaged Gradient Method for Stochastic Optimization},
+            journal = {arXiv preprint arXiv:2101.11075},
+            year = {2021},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    momentum: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-6
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_scalar(self, "learning_rate")
+        check_range(self, "momentum", 0, 1)
+        check_range(self, "eps", 0)
+
+    def init(self, params: Params) -> ScaleByMADGRADState:
+        count = jnp.zeros((), jnp.int32)
+        return ScaleByMADGRADState(
+            count=count,
+            learning_rate=recorded(at(self, "learning_rate", count)),
+            grad_sum_sq=real_full_like(params, 0, self.nu_dtype),
+            s=zeros_like(params, self.mu_dtype),
+            x0=copy(params),
+        )
+
+    def leafwise(
+        self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        eta = at(self, "learning_rate", state.count)
+        return Leafwise(
+            madgrad,
+            ScaleByMADGRADState(
+                safe_increment(state.count),
+                recorded(eta),
+                state.grad_sum_sq,
+                state.s,
+                state.x0,
+            ),
+            {
+                "k": state.count.astype(float),
+                "learning_rate": eta,
+                "momentum": self.momentum,
+                "eps": self.eps,
+            },
+            reads={"x0": state.x0},
+        )
+
+
+class MADGRAD(AbstractOptimizer):
+    r"""MADGRAD: dual averaging that generalizes like SGD and adapts like Adam.
+
+    $$p_k = p_{k-1} + u_k,$$
+
+    where $u_k$ is that of [`eqopt.ScaleByMADGRAD`][] for the gradient
+    $g_k + \lambda p_{k-1}$; there are the equations and the reference. As in the authors'
+    code, weight decay is an $L^2$ penalty. It needs less of it than other optimizers,
+    often none, and a learning rate that is neither Adam's nor SGD's: search anew.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByMADGRAD`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    momentum: Hyperparameter = 0.9
+    weight_decay: ScalarOrSchedule = 0.0
+    eps: Hyperparameter = 1e-6
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(AddDecayedWeights), self.part(ScaleByMADGRAD))

@@ -1,0 +1,279 @@
+"""RMSprop: gradients over the root of their mean square, or over their deviation."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import Trace
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+def over_root(
+    g: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    eps: Float[Array, ""],
+    eps_in_sqrt: bool = True,
+) -> Inexact[Array, "*leaf"]:
+    """`g` over the root of `nu`; zero over zero is zero, so `eps` may be zero."""
+    root = safe_sqrt(nu + eps) if eps_in_sqrt else safe_sqrt(nu) + eps
+    return g / jnp.where(root == 0, 1, root)
+
+
+class ScaleByRMSState(eqx.Module):
+    """The mean square of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `nu`: the second moment, a tree like the parameters, real also for complex ones.
+    """
+
+    count: Int[Array, ""]
+    nu: Updates
+
+
+@equation
+def rms(
+    g: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    decay: Float[Array, ""],
+    eps: Float[Array, ""],
+    correction: Float[Array, ""] | None,
+    eps_in_sqrt: bool,
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    nu = (1 - decay) * abs_sq(g) + decay * nu
+    nu_hat = nu if correction is None else nu / correction
+    return over_root(g, nu_hat, eps, eps_in_sqrt), nu
+
+
+class ScaleByRMS(AbstractLeafwise):
+    r"""Divides the gradients by the root of the mean of their squares.
+
+    $$\nu_t = \rho \nu_{t-1} + (1 - \rho)\, |g_t|^2, \qquad
+      u_t = \frac{g_t}{\sqrt{\nu_t + \varepsilon}}
+      \quad\text{or}\quad u_t = \frac{g_t}{\sqrt{\nu_t} + \varepsilon}.$$
+
+    With bias correction $\hat\nu_t = \nu_t / (1 - \rho^t)$ takes the place of $\nu_t$.
+    Then, with $\varepsilon$ outside of the root, it is [`eqopt.ScaleByAdam`][] at
+    $\beta_1 = 0$ without the memory for $\mu$.
+
+    **Arguments:**
+
+    - `decay`: $\rho \in [0, 1)$.
+    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are finite also without it.
+    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate.
+    - `eps_in_sqrt`: whether $\varepsilon$ is inside of the root.
+    - `bias_correction`: whether to correct $\nu$ for having started at zero.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @misc{hinton2012neural,
+            author = {Hinton, Geoffrey and Srivastava, Nitish and Swersky, Kevin},
+            title = {Neural Networks for Machine Learning. Lecture 6: Overview of
+                     Mini-Batch Gradient Descent},
+            howpublished = {Lecture notes, University of Toronto},
+            year = {2012},
+        }
+        ```
+    """
+
+    decay: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-8
+    initial_scale: Hyperparameter = 0.0
+    eps_in_sqrt: bool = True
+    bias_correction: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        _check_ranges(self)
+
+    def init(self, params: Params) -> ScaleByRMSState:
+        nu = real_full_like(params, self.initial_scale, self.nu_dtype)
+        return ScaleByRMSState(count=jnp.zeros((), jnp.int32), nu=nu)
+
+    def leafwise(
+        self, state: ScaleByRMSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        return Leafwise(rms, ScaleByRMSState(count, state.nu), _shared(self, count))
+
+
+class ScaleByStddevState(eqx.Module):
+    """The mean and the mean square of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def stddev(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    decay: Float[Array, ""],
+    eps: Float[Array, ""],
+    correction: Float[Array, ""] | None,
+    eps_in_sqrt: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - decay) * g + decay * mu
+    nu = (1 - decay) * abs_sq(g) + decay * nu
+    mu_hat, nu_hat = (m if correction is None else m / correction for m in (mu, nu))
+    # Differs from Optax in: the difference, rounded, may be below zero, and its root NaN.
+    variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
+    return over_root(g, variance, eps, eps_in_sqrt), mu, nu
+
+
+class ScaleByStddev(AbstractLeafwise):
+    r"""Divides the gradients by their standard deviation.
+
+    $$\begin{aligned}
+      \mu_t &= \rho \mu_{t-1} + (1 - \rho)\, g_t &
+      \nu_t &= \rho \nu_{t-1} + (1 - \rho)\, |g_t|^2 \\
+      \sigma_t^2 &= \nu_t - |\mu_t|^2 &
+      u_t &= \frac{g_t}{\sqrt{\sigma_t^2 + \varepsilon}}
+      \quad\text{or}\quad \frac{g_t}{\sigma_t + \varepsilon}
+    \end{aligned}$$
+
+    With bias correction $\mu_t$ and $\nu_t$ are divided by $1 - \rho^t$. A single
+    gradient has no variance, so that the first update is then $g_1 / \sqrt\varepsilon$:
+    choose $\varepsilon$ for that.
+
+    **Arguments:**
+
+    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero.
+    - `bias_correction`: whether to correct $\mu$ and $\nu$ for having started at zero.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Take float32
+        for half-precision parameters: little is left of their difference.
+    - The others are those of [`eqopt.ScaleByRMS`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{graves2013generating,
+            author = {Graves, Alex},
+            title = {Generating Sequences With Recurrent Neural Networks},
+            journal = {arXiv preprint arXiv:1308.0850},
+            year = {2013},
+        }
+        ```
+    """
+
+    decay: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-8
+    initial_scale: Hyperparameter = 0.0
+    eps_in_sqrt: bool = True
+    bias_correction: bool = False
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        _check_ranges(self)
+
+    def init(self, params: Params) -> ScaleByStddevState:
+        return ScaleByStddevState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_full_like(params, self.initial_scale, self.nu_dtype),
+        )
+
+    def leafwise(
+        self, state: ScaleByStddevState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        new_state = ScaleByStddevState(count, state.mu, state.nu)
+        return Leafwise(stddev, new_state, _shared(self, count))
+
+
+def _check_ranges(owner: ScaleByRMS | ScaleByStddev) -> None:
+    check_range(owner, "decay", 0, 1)
+    for name in ("eps", "initial_scale"):
+        check_range(owner, name, 0)
+
+
+def _shared(owner: ScaleByRMS | ScaleByStddev, count: Int[Array, ""]) -> dict[str, Any]:
+    return {
+        "decay": owner.decay,
+        "eps": owner.eps,
+        "correction": (
+            bias_correction(owner.decay, count) if owner.bias_correction else None
+        ),
+        "eps_in_sqrt": owner.eps_in_sqrt,
+    }
+
+
+class RMSprop(AbstractOptimizer):
+    r"""RMSprop: steps of about the learning rate in every coordinate.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByRMS`][], or of [`eqopt.ScaleByStddev`][] if
+    centered. Momentum ([`eqopt.Trace`][]) is that of the steps $-\eta_t u_t$: with a
+    schedule, steps that were large go on for a while.
+
+    `torch.optim.RMSprop` has $\varepsilon$ outside of the root (`eps_in_sqrt=False`),
+    `decay=0.99` (called `alpha`) as default, and multiplies by the learning rate after
+    the momentum, which is the same as long as it is constant.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `centered`: whether to divide by the standard deviation of the gradients.
+    - `momentum`: $\beta$ of [`eqopt.Trace`][]. Without it there is no state for it.
+    - `nesterov`: whether the momentum is Nesterov's; of no effect without `momentum`.
+    - `mu_dtype`: the dtype of $\mu$, if centered.
+    - `accumulator_dtype`: the dtype in which the momentum is stored.
+    - The others are those of [`eqopt.ScaleByRMS`][], which has the reference.
+    """
+
+    learning_rate: ScalarOrSchedule
+    decay: Hyperparameter = 0.9
+    eps: Hyperparameter = 1e-8
+    initial_scale: Hyperparameter = 0.0
+    eps_in_sqrt: bool = True
+    centered: bool = False
+    momentum: Hyperparameter | None = None
+    nesterov: bool = False
+    bias_correction: bool = False
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        normalize = self.part(ScaleByStddev if self.centered else ScaleByRMS)
+        descend = self.part(ScaleByLearningRate)
+        if self.momentum is None:
+            return Chain(normalize, descend)
+        trace = Trace(self.momentum, self.nesterov, self.accumulator_dtype)
+        return Chain(normalize, descend, trace)

@@ -1,0 +1,206 @@
+"""SM3: Adagrad whose sums of squares are remembered by row and by column only."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
+from ..._equations import equation
+from ..._leaves import is_none, parameters
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq
+from ...tree import zeros_like
+from ...tree._like import full_like_leaf
+from .rmsprop import over_root
+
+
+class ScaleBySM3State(eqx.Module):
+    """The momentum, and what is left of the sums of squares.
+
+    **Attributes:**
+
+    - `mu`: the mean of the updates so far, a tree like the parameters; `None` without
+        momentum.
+    - `nu`: the accumulators. In the place of each parameter there is a tuple of real
+        arrays, one for each set of its cover, with the axes that the parameter has. An
+        axis over which the set extends has size 1.
+    """
+
+    mu: Updates | None
+    nu: PyTree
+
+
+_Cover = tuple[Float[Array, "..."], ...]
+
+
+@equation
+def sm3(
+    g: Inexact[Array, "*leaf"],
+    nu: _Cover,
+    *,
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], _Cover]:
+    bound = b2 * functools.reduce(jnp.minimum, nu)
+    bound = bound + jnp.where(b2 == 1, 1, 1 - b2) * abs_sq(g)
+    return over_root(g, bound, eps), tuple(_maxima(bound, old.shape) for old in nu)
+
+
+def _maxima(x: Float[Array, "*leaf"], shape: tuple[int, ...]) -> Float[Array, "*set"]:
+    """The maxima of `x` over all axes along which `shape` is 1."""
+    axes = [axis for axis, size in enumerate(shape) if size == 1]
+    # Nothing is below zero; and an array without elements has a maximum, too.
+    return jnp.max(x, axes, keepdims=True, initial=0)
+
+
+@equation
+def sm3_momentum(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: _Cover,
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], _Cover]:
+    u, nu = sm3(g, nu, b2=b2, eps=eps)
+    mu = b1 * mu + (1 - b1) * u
+    return mu, mu, nu
+
+
+class ScaleBySM3(AbstractLeafwise):
+    r"""Divides the gradients by a bound on the root of the sum of their squares.
+
+    Of the sums, only maxima over the sets $S_r$ of a cover are remembered: over the rows
+    and over the columns of a matrix. Each element $i$ takes the least of those that it
+    is in (this is the paper's SM3-II):
+
+    $$\begin{aligned}
+      \bar\nu_t(i) &= \min_{r \,:\, i \in S_r} \nu_{t-1}(r) + |g_t(i)|^2 &
+      \nu_t(r) &= \max_{i \in S_r} \bar\nu_t(i) \\
+      u_t &= g_t \big/ \sqrt{\bar\nu_t + \varepsilon} &
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, u_t
+    \end{aligned}$$
+
+    The new update is $\mu_t$. At $\beta_2 < 1$ the sum is a mean,
+    $\bar\nu_t = \beta_2 \min_r \nu_{t-1}(r) + (1 - \beta_2)\, |g_t|^2$.
+
+    An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$ accumulators,
+    one for each index of each axis. (For a vector or a scalar this is Adagrad.) Layers in
+    a stack then share those of their rows and columns, and the axes of a convolution
+    kernel are covered one by one. Say by `weight_dimension_numbers` which axes are the
+    rows and columns of a matrix, and each matrix gets accumulators of its own, one for
+    each row and each column.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, or `None` for no momentum, $u_t$, and no memory for it.
+    - `b2`: $\beta_2 \in (0, 1]$.
+    - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
+        like the parameters or a prefix of it, or a function of the parameters that gives
+        one. Where it is `None`, each axis is covered. It matters in `init` only.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or, in `init`, if the
+    dimension numbers do not fit.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{anil2019memory,
+            author = {Anil, Rohan and Gupta, Vineet and Koren, Tomer and Singer, Yoram},
+            title = {Memory Efficient Adaptive Optimization},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2019},
+        }
+        ```
+    """
+
+    b1: Hyperparameter | None = 0.9
+    b2: Hyperparameter = 1.0
+    eps: Hyperparameter = 1e-8
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.b1 is not None:
+            check_range(self, "b1", 0, 1)
+        check_range(self, "b2", 0, 1, includes_low=False, includes_high=True)
+        check_range(self, "eps", 0)
+
+    def init(self, params: Params) -> ScaleBySM3State:
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_none)
+        axes = resolve_dimension_numbers(
+            self.weight_dimension_numbers, params, None, lambda _: [None] * len(leaves)
+        )
+        covers = [
+            None if x is None else _cover(x, a, self.nu_dtype)
+            for x, a in zip(leaves, axes, strict=True)
+        ]
+        mu = None if self.b1 is None else zeros_like(params, self.mu_dtype)
+        return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
+
+    def leafwise(
+        self, state: ScaleBySM3State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        shared = {"b2": self.b2, "eps": self.eps}
+        if self.b1 is None:
+            return Leafwise(sm3, state, shared)
+        return Leafwise(sm3_momentum, state, {"b1": self.b1, **shared})
+
+
+def _cover(x: Any, axes: Axes | None, dtype: DTypeLike | None) -> _Cover:
+    """Zeros for each set of the cover of `x`, sharded like it."""
+    zeros = full_like_leaf(x, 0, jnp.finfo(x.dtype).dtype if dtype is None else dtype)
+    if axes is None:
+        indexed = [(axis,) for axis in range(x.ndim)] or [()]
+    else:
+        indexed = [axes.stack + axes.reduction, axes.stack + axes.output]
+    shapes = [[n if i in own else 1 for i, n in enumerate(x.shape)] for own in indexed]
+    return tuple(_maxima(zeros, tuple(shape)) for shape in shapes)
+
+
+class SM3(AbstractOptimizer):
+    r"""SM3: Adagrad in little memory.
+
+    $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
+
+    where $\mu_t$ is that of [`eqopt.ScaleBySM3`][], which has the equations and the
+    reference. The authors warm the learning rate up as the square of the step count.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `momentum`: $\beta_1 \in [0, 1)$. With `None`, the state takes next to no memory.
+    - The others are those of [`eqopt.ScaleBySM3`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    momentum: Hyperparameter | None = 0.9
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        scale_by_sm3 = ScaleBySM3(
+            b1=self.momentum,
+            mu_dtype=self.mu_dtype,
+            weight_dimension_numbers=self.weight_dimension_numbers,
+            nu_dtype=self.nu_dtype,
+        )
+        return Chain(scale_by_sm3, self.part(ScaleByLearningRate))

@@ -1,0 +1,92 @@
+"""Fromage: steps of a fixed length, relative to each layer."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
+from ..._transforms.trust_ratio import ScaleByTrustRatio
+from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ...numerics import safe_increment
+
+
+@equation
+def contract(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    learning_rate: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    # 1 / sqrt(1 + eta^2) - 1, of which a difference would leave no digit.
+    shrinkage = jnp.expm1(-jnp.log1p(learning_rate**2) / 2)
+    return g + shrinkage * (p + g)
+
+
+class _Contract(AbstractLeafwise):
+    """Makes parameters, once updated, smaller by a factor of sqrt(1 + eta^2)."""
+
+    learning_rate: ScalarOrSchedule
+
+    def init(self, params: Params) -> ScaleByScheduleState:
+        return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
+
+    def leafwise(
+        self,
+        state: ScaleByScheduleState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        eta = at(self, "learning_rate", state.count)
+        count = safe_increment(state.count)
+        return Leafwise(contract, ScaleByScheduleState(count), {"learning_rate": eta})
+
+
+class Fromage(AbstractOptimizer):
+    r"""Fromage: each layer turns by the same angle, whatever the size of its gradient.
+
+    $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
+      \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$
+
+    with the norms of one leaf at a time. The factor in front keeps the norm of $p$ where
+    it is if $g$ and $p$ are orthogonal; without it, norms would grow from step to step.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the tangent of the
+        angle.
+    - `min_norm`: $m \ge 0$, below which neither of the norms falls, so that parameters
+        that start at zero move, and zero gradients are allowed.
+
+    **Raises:**
+
+    A `ValueError` if `min_norm` is negative, and in `update` if `params` is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{bernstein2020distance,
+            author = {Bernstein, Jeremy and Vahdat, Arash and Yue, Yisong and Liu,
+                      Ming-Yu},
+            title = {On the Distance between Two Neural Networks and the Stability of
+                     Learning},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2020},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    min_norm: Hyperparameter = 1e-6
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByTrustRatio),
+            self.part(ScaleByLearningRate),
+            self.part(_Contract),
+        )

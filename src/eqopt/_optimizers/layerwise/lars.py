@@ -1,0 +1,66 @@
+"""LARS: momentum with steps in proportion to each layer."""
+
+import equinox as eqx
+from jaxtyping import DTypeLike
+
+from ..._combinators.chain import Chain
+from ..._combinators.masked import Masked
+from ..._fields import static_choice
+from ..._transformation import AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import Trace
+from ..._transforms.trust_ratio import ScaleByTrustRatio
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, ScalarOrSchedule
+
+
+class LARS(AbstractOptimizer):
+    r"""LARS: SGD with momentum whose steps are in proportion to the norm of each layer.
+
+    $$d_t = g_t + \lambda p_{t-1}, \qquad
+      m_t = \beta m_{t-1} + \eta_t\, \frac{c\, \|p_{t-1}\|}{\|d_t\| + \varepsilon}\, d_t,
+      \qquad p_t = p_{t-1} - m_t,$$
+
+    with the norms of one leaf at a time. A leaf whose norm is zero is not rescaled. As in
+    the paper, the learning rate is part of what the momentum sums up: when it drops,
+    steps become smaller only bit by bit. The denominator is the norm of the sum $d_t$; in
+    the paper it is the sum of the norms, $\|g_t\| + \lambda \|p_{t-1}\|$.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `trust_coefficient`: $c$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `trust_ratio_mask`: for which parameters to rescale, likewise. Biases and the
+        parameters of normalisation layers are often left out of both.
+    - `momentum`: $\beta$.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
+        parameter.
+
+    The reference is that of [`eqopt.ScaleByTrustRatio`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    trust_coefficient: Hyperparameter = 0.001
+    eps: Hyperparameter = 0.0
+    trust_ratio_mask: Mask | None = static_choice(default=None)
+    momentum: Hyperparameter = 0.9
+    nesterov: bool = False
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        rescale = self.part(ScaleByTrustRatio)
+        if self.trust_ratio_mask is not None:
+            rescale = Masked(rescale, self.trust_ratio_mask)
+        return Chain(
+            self.part(AddDecayedWeights),
+            rescale,
+            self.part(ScaleByLearningRate),
+            Trace(self.momentum, self.nesterov, self.accumulator_dtype),
+        )

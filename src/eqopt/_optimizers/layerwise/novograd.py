@@ -1,0 +1,178 @@
+"""NovoGrad: one second moment for each layer."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_state
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import map_parameters
+from ..._owners import parts_of
+from ..._pipeline import Leafwise, Pipeline
+from ..._transformation import AbstractFused, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import Trace, TraceState
+from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
+from ...numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
+from ...tree import zeros_like
+
+
+class ScaleByNovoGradState(eqx.Module):
+    """The momentum, and the second moments of layers.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the decaying sum of normalised updates, a tree like the parameters.
+    - `nu`: the mean of their squared norms so far, a 0-d real array for each parameter.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+@equation
+def normalize(
+    g: Inexact[Array, "*leaf"],
+    nu: Float[Array, ""],
+    *,
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_root: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, ""]]:
+    nu = b2 * nu + (1 - b2) * jnp.sum(abs_sq(g))
+    root = safe_sqrt(nu + eps_root) + eps
+    return g / jnp.where(root == 0, 1, root), nu
+
+
+class ScaleByNovoGrad(AbstractFused):
+    r"""Normalises the update of each layer, then adds momentum.
+
+    $$\begin{aligned}
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, \|g_t\|^2, \qquad
+      \nu_1 = \|g_1\|^2 \\
+      \mu_t &= \beta_1 \mu_{t-1} + \frac{g_t}{\sqrt{\nu_t + \bar\varepsilon} +
+               \varepsilon} + \lambda p_{t-1} \\
+      u_t &= \mu_t
+    \end{aligned}$$
+
+    The norm is that of one leaf, so $\nu$ is a single number for each. The momentum is a
+    sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times larger than
+    without.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are finite also without it.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
+        zero, `params` are not needed.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
+        precision of a parameter that has more: it is but one number.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{ginsburg2019stochastic,
+            author = {Ginsburg, Boris and Castonguay, Patrice and Hrinchuk, Oleksii and
+                      Kuchaiev, Oleksii and Lavrukhin, Vitaly and Leary, Ryan and Li,
+                      Jason and Nguyen, Huyen and Zhang, Yang and Cohen, Jonathan M.},
+            title = {Stochastic Gradient Methods with Layer-wise Adaptive Moments for
+                     Training of Deep Networks},
+            journal = {arXiv:1905.11286},
+            year = {2019},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.25
+    eps: Hyperparameter = 1e-8
+    eps_root: Hyperparameter = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mask: Mask | None = static_choice(default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        for name in ("eps", "eps_root"):
+            check_range(self, name, 0)
+        AddDecayedWeights(self.weight_decay)
+
+    def init(self, params: Params) -> ScaleByNovoGradState:
+        def zero(x):
+            real = common_dtype(jnp.float32, jnp.finfo(x.dtype).dtype)
+            return jnp.zeros((), self.nu_dtype or real)
+
+        return ScaleByNovoGradState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=map_parameters(zero, params),
+        )
+
+    # Weights decay between the normalisation and the momentum, and by a mask of their
+    # own: three equations, two of which are there already.
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        owner, params = type(self).__name__, pipeline.params
+        shared = {
+            "b2": jnp.where(state.count == 0, 0.0, as_float(self.b2)),
+            "eps": self.eps,
+            "eps_root": self.eps_root,
+        }
+        decay = AddDecayedWeights(self.weight_decay, self.mask)
+        decay_state = AddDecayedWeightsState(state.count)
+        momentum, trace = Trace(self.b1), TraceState(state.mu)
+        nu = pipeline.push(owner, Leafwise(normalize, state, shared))
+        with parts_of(self):
+            pipeline.push(owner, decay.leafwise(decay_state, params))
+        mu = pipeline.push(owner, momentum.leafwise(trace, params))
+        count = safe_increment(state.count)
+        return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)
+
+
+class NovoGrad(AbstractOptimizer):
+    r"""NovoGrad: momentum of gradients that are normalised layer by layer.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByNovoGrad`][], which has the equations and the
+    reference. Half of the memory of Adam: one moment of the size of the parameters. The
+    weight decay is part of the momentum.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByNovoGrad`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.25
+    eps: Hyperparameter = 1e-6
+    eps_root: Hyperparameter = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByNovoGrad), self.part(ScaleByLearningRate))

@@ -1,0 +1,261 @@
+"""GaLore: the state of an optimizer, on gradients projected to a low rank."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Inexact, Int
+
+from ..._checks import check_count, check_scalar, check_state
+from ..._combinators.chain import Chain
+from ..._control import filter_cond
+from ..._dimension_numbers import (
+    Axes,
+    DimensionNumbers,
+    from_matrices,
+    resolve_dimension_numbers,
+    to_matrices,
+)
+from ..._explicit import on_automatic_axes, shardings_of
+from ..._fields import static_choice
+from ..._leaves import align, flatten_updates, is_none, keystr, parameters
+from ..._misfits import check_real
+from ..._owners import name_of
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
+from ...numerics import common_dtype, safe_increment
+from ...tree import zeros_like
+from ..adam.adam import ScaleByAdam
+
+
+class ScaleByGaLoreState(eqx.Module):
+    """The subspaces, and what the inner optimizer remembers in them.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `inner_state`: that of the inner optimizer, for projected matrices.
+    - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
+        stack may have any number of axes, and `None` in the place of what is no matrix.
+    """
+
+    count: Int[Array, ""]
+    inner_state: State
+    projector: Updates
+
+
+class ScaleByGaLore(AbstractTransformation):
+    r"""Runs an optimizer on gradients that are projected to a low rank.
+
+    Let each matrix $G_t$ be of shape $m \times n$, or transposed, with $m \le n$. Then
+
+    $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
+
+    where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$ (the
+    steps taken before it) a multiple of $T$. The inner state is one for $r \times n$
+    matrices. What is no matrix goes to the inner optimizer as it is; so do matrices of
+    a stack, each projected by itself.
+
+    The projector is held constant by derivatives through the step.
+
+    **Arguments:**
+
+    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `update_proj_gap`: $T$, an integer or a 0-d array of one. The inner state is not
+        changed when the subspace is.
+    - `scale`: $s$, a number or a 0-d array. The paper's experiments have 0.25.
+    - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
+        [`eqopt.ScaleByLion`][]. It is not shown the parameters: add weight decay
+        outside.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if `rank` or `update_proj_gap` is no integer of at least 1; in `init`
+    and `update`, one that names the key path if the dimension numbers do not fit the
+    parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhao2024galore,
+            author = {Zhao, Jiawei and Zhang, Zhenyu and Chen, Beidi and Wang, Zhangyang
+                      and Anandkumar, Anima and Tian, Yuandong},
+            title = {{GaLore}: Memory-Efficient {LLM} Training by Gradient Low-Rank
+                     Projection},
+            booktitle = {International Conference on Machine Learning},
+            year = {2024},
+        }
+        ```
+    """
+
+    rank: int = static_choice(static=True, default=128)
+    update_proj_gap: IntegerLike = 200
+    scale: Hyperparameter = 1.0
+    inner: AbstractTransformation = ScaleByAdam()
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_count(self, "rank")
+        check_count(self, "update_proj_gap")
+        check_scalar(self, "scale")
+
+    def init(self, params: Params) -> ScaleByGaLoreState:
+        leaves, treedef = flatten_updates(parameters(params))
+        zeros, _ = flatten_updates(zeros_like(params))
+        projectors: list = [None] * len(leaves)
+        for i, a in self._matrices(params, None):
+            matrices = to_matrices(zeros[i], a)
+            *stack, short, _ = matrices.shape
+            shape = *stack, short, min(self.rank, short)
+            projectors[i] = jnp.zeros(shape, matrices.dtype)
+            # Computed, not made anew: it is sharded like the parameter then.
+            leaves[i] = _project(projectors[i], matrices)
+        return ScaleByGaLoreState(
+            jnp.zeros((), jnp.int32),
+            self.inner.init(treedef.unflatten(leaves)),
+            treedef.unflatten(projectors),
+        )
+
+    def update(
+        self,
+        updates: Updates,
+        state: ScaleByGaLoreState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByGaLoreState]:
+        check_state(self, state)
+        shardings = shardings_of((updates, state))
+        arguments = self, updates, state, params, extra
+        return on_automatic_axes(ScaleByGaLore._update, *arguments, shardings=shardings)
+
+    def _update(
+        self,
+        updates: Updates,
+        state: ScaleByGaLoreState,
+        params: Params | None,
+        extra: dict[str, Any],
+    ) -> tuple[Updates, ScaleByGaLoreState]:
+        leaves, treedef = flatten_updates(updates)
+        projectors = align(treedef, state.projector, "state.projector", updates)
+        axes = dict(self._matrices(updates, params))
+        for i in axes:
+            if projectors[i] is None:
+                raise ValueError(
+                    _MISSING.format(owner=name_of(self), path=keystr(updates, i))
+                )
+        check_real(self, updates, state.projector, "state.projector")
+        matrices = {i: _wide(to_matrices(leaves[i], a)) for i, a in axes.items()}
+        old = {i: projectors[i] for i in axes}
+        new = filter_cond(
+            state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0,
+            lambda: {i: _subspace(x, old[i]) for i, x in matrices.items()},
+            lambda: old,
+        )
+        low = list(leaves)
+        for i in axes:
+            projectors[i] = new[i]
+            low[i] = _project(new[i], matrices[i])
+        low, inner_state = self.inner.update(
+            treedef.unflatten(low), state.inner_state, None, **extra
+        )
+        results = treedef.flatten_up_to(low)
+        for i, a in axes.items():
+            u = results[i]
+            back = jnp.asarray(self.scale).astype(u.dtype) * (
+                new[i].astype(u.dtype) @ u
+            )
+            results[i] = from_matrices(back, a, leaves[i]).astype(leaves[i].dtype)
+        new_state = ScaleByGaLoreState(
+            safe_increment(state.count), inner_state, treedef.unflatten(projectors)
+        )
+        return treedef.unflatten(results), new_state
+
+    def _matrices(
+        self, tree: Params, params: Params | None
+    ) -> Iterator[tuple[int, Axes]]:
+        """Which leaves are matrices, and their axes, those of the short side first."""
+        leaves = jtu.tree_leaves(tree, is_leaf=is_none)
+        axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
+        for i, (x, a) in enumerate(zip(leaves, axes, strict=True)):
+            if a is not None:
+                # Differs from Optax in: the short side is projected, as in the paper and
+                # its code; Optax projects the long one.
+                yield i, a.short_side_first(x.shape)
+
+
+_MISSING = (
+    "{owner}: `updates` has a matrix at `{path}`, which has no projector: was it "
+    "frozen, masked or not there at `init`? Call `init` with the model whose gradients "
+    "you pass."
+)
+
+
+def _wide(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    return x.astype(common_dtype(x.dtype, jnp.float32))
+
+
+def _subspace(
+    matrices: Inexact[Array, "*stack short long"],
+    like: Inexact[Array, "*stack short rank"],
+) -> Inexact[Array, "*stack short rank"]:
+    # Without a derivative: that of singular vectors is infinite where values are equal.
+    u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
+    return u[..., : like.shape[-1]].astype(like.dtype)
+
+
+def _project(
+    projector: Inexact[Array, "*stack short rank"],
+    matrices: Inexact[Array, "*stack short long"],
+) -> Inexact[Array, "*stack rank long"]:
+    adjoint = jnp.conj(jnp.swapaxes(projector, -2, -1)).astype(matrices.dtype)
+    return adjoint @ matrices
+
+
+class GaLore(AbstractOptimizer):
+    r"""GaLore: all parameters are trained, with the state of a low-rank adapter.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByGaLore`][], which has the equations and the
+    reference. For an $m \times n$ matrix with $m \le n$, Adam's state takes
+    $m r + 2 r n$ numbers in the place of $2 m n$.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByGaLore`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    rank: int = static_choice(static=True, default=128)
+    update_proj_gap: IntegerLike = 200
+    scale: Hyperparameter = 1.0
+    inner: AbstractTransformation = ScaleByAdam()
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByGaLore),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,205 @@
+"""D-Adaptation: Adam with a lower bound on the distance to the solution."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._cpu.order import after
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._reductions import sum_over_leaves
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+from ..measured import (
+    AbstractMeasured,
+    corrected_step,
+    decay,
+    ratio,
+    scalar,
+)
+
+
+class DAdaptAdamWState(eqx.Module):
+    """Moments, and a bound on how far the parameters were from the solution at first.
+
+    **Attributes:**
+
+    - `exp_avg`: the first moment, of the gradients times the learning rate in use.
+    - `exp_avg_sq`: the second moment, real also for complex parameters.
+    - `grad_sum`: a slower mean of the gradients times the learning rate in use.
+    - `estim_lr`: the bound on the distance, a 0-d array. It never falls.
+    - `numerator_weighted`: what the bound is made of, likewise.
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `learning_rate`: that of the last step, with the bound and the bias corrections in
+        it (before the first step: of the first), a 0-d array.
+    """
+
+    exp_avg: Updates
+    exp_avg_sq: Updates
+    grad_sum: Updates
+    estim_lr: Float[Array, ""]
+    numerator_weighted: Float[Array, ""]
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+
+
+@equation
+def dadapt_adamw_sums(
+    g: Inexact[Array, "*leaf"],
+    exp_avg_sq: Float[Array, "*leaf"],
+    grad_sum: Inexact[Array, "*leaf"],
+    *,
+    b3: Float[Array, ""],
+    step: Float[Array, ""],
+    eps: Float[Array, ""],
+    tiny: Float[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    # Not `safe_sqrt`: to sum up, XLA on a CPU keeps the result of a `where` in memory.
+    direction = grad_sum / (jnp.sqrt(exp_avg_sq + tiny) + eps)
+    grad_sum = b3 * grad_sum + (1 - b3) * step * g
+    return (jnp.conj(g) * direction).real.sum(), jnp.abs(grad_sum).sum()
+
+
+@equation
+def dadapt_adamw(
+    g: Inexact[Array, "*leaf"],
+    exp_avg: Inexact[Array, "*leaf"],
+    exp_avg_sq: Float[Array, "*leaf"],
+    grad_sum: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    b3: Float[Array, ""],
+    step: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Float[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+]:
+    exp_avg = b1 * exp_avg + (1 - b1) * step * g
+    exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
+    grad_sum = b3 * grad_sum + (1 - b3) * step * g
+    return -exp_avg / (safe_sqrt(exp_avg_sq) + eps), exp_avg, exp_avg_sq, grad_sum
+
+
+class DAdaptAdamW(AbstractMeasured):
+    r"""D-Adaptation: AdamW that finds its learning rate by itself.
+
+    With $\beta_3 = \sqrt{\beta_2}$,
+
+    $$\begin{aligned}
+      m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, \gamma_t\, g_t &
+      r_t &= \beta_3 r_{t-1} + (1 - \beta_3)\, \gamma_t \operatorname{Re}
+        \big\langle g_t,\, s_{t-1} \big/ (\sqrt{v_{t-1}} + \varepsilon) \big\rangle \\
+      v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      s_t &= \beta_3 s_{t-1} + (1 - \beta_3)\, \gamma_t\, g_t \\
+      \gamma_t &= d_{t-1}\, \eta_t\, \sqrt{1 - \beta_2^t} \big/ (1 - \beta_1^t) &
+      d_t &= \max\big(d_{t-1},\; r_t \big/ ((1 - \beta_3)\, \|s_t\|_1)\big) \\
+      && p_t &= p_{t-1} - m_t \big/ (\sqrt{v_t} + \varepsilon)
+        - \gamma_t\, \lambda\, p_{t-1}
+    \end{aligned}$$
+
+    Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
+    is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
+    While $s_t$ is zero, as in a warm-up from zero, $d$ stays as it is.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
+        a schedule should have its peak there.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
+    - `eps`: $\varepsilon \ge 0$.
+    - `estim_lr0`: $d_0 > 0$, a bound that is certainly too small.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
+        the parameters are of half precision.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{defazio2023dadaptation,
+            author = {Defazio, Aaron and Mishchenko, Konstantin},
+            title = {Learning-Rate-Free Learning by D-Adaptation},
+            booktitle = {International Conference on Machine Learning},
+            year = {2023},
+        }
+        ```
+    """
+
+    # Differs from Optax in: 0 / 0 is no bound, as in `Prodigy`.
+
+    learning_rate: ScalarOrSchedule = 1.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    estim_lr0: Hyperparameter = 1e-6
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("learning_rate", "weight_decay"):
+            check_scalar(self, name)
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        check_range(self, "eps", 0)
+        check_range(self, "estim_lr0", 0, includes_low=False)
+
+    def init(self, params: Params) -> DAdaptAdamWState:
+        count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
+        return DAdaptAdamWState(
+            exp_avg=zeros_like(params, self.mu_dtype),
+            exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
+            grad_sum=zeros_like(params, self.nu_dtype),
+            estim_lr=estim_lr,
+            numerator_weighted=scalar(0, params),
+            count=count,
+            learning_rate=corrected_step(self, estim_lr, count),
+        )
+
+    def stages(
+        self, updates: Updates, state: DAdaptAdamWState, params: Params, **extra: Any
+    ) -> list[Leafwise]:
+        d, count = state.estim_lr, state.count
+        now = lambda value: jnp.asarray(value, d.dtype)
+        step = corrected_step(self, d, count)
+        b3 = safe_sqrt(now(self.b2))
+        progress, norm = sum_over_leaves(
+            dadapt_adamw_sums,
+            updates,
+            {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
+            {"b3": b3, "step": step, "eps": self.eps, "tiny": jnp.finfo(d.dtype).tiny},
+        )
+        # The sums first, or XLA on a CPU copies the state that it is to sum up.
+        step, b2 = (after(progress + norm, x) for x in (step, now(self.b2)))
+        slow = {"b3": b3, "step": step, "eps": self.eps}
+        numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
+        estimate = ratio(numerator, (1 - b3) * now(norm))
+        state = dataclasses.replace(
+            state,
+            estim_lr=jnp.maximum(d, estimate),
+            numerator_weighted=numerator,
+            count=safe_increment(count),
+            learning_rate=step,
+        )
+        return [
+            Leafwise(dadapt_adamw, state, {"b1": self.b1, "b2": b2, **slow}),
+            *decay(self, count, step),
+        ]

@@ -1,0 +1,278 @@
+"""Distance over gradients: step sizes from how far the parameters have come."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._reductions import sum_over_leaves
+from ..._transformation import AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, scale
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Params,
+    RealScalarLike,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, safe_sqrt
+from ...tree import norm
+from ...tree._like import copy
+from ..measured import AbstractMeasured, ratio, scalar
+
+
+@equation
+def squares(
+    g: Inexact[Array, "*leaf"],
+    init_params: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    return abs_sq(p - init_params).sum(), abs_sq(g).sum()
+
+
+class DoGState(eqx.Module):
+    """How far the parameters have come, and by which gradients.
+
+    **Attributes:**
+
+    - `is_init_step`: whether no step has been taken yet, a 0-d bool array.
+    - `init_params`: the parameters that `init` was given.
+    - `max_dist`: the largest distance from them so far, a 0-d array.
+    - `sum_sq_norm_grads`: the sum of the squared norms of all gradients, likewise.
+    """
+
+    is_init_step: Bool[Array, ""]
+    init_params: Params
+    max_dist: Float[Array, ""]
+    sum_sq_norm_grads: Float[Array, ""]
+
+
+class ScaleByDoG(AbstractMeasured):
+    """All of [`eqopt.DoG`][] but the learning rate and the decay."""
+
+    kind: str = eqx.field(static=True)
+    init_step: Hyperparameter
+    eps: Hyperparameter
+
+    def __check_init__(self):
+        if self.kind not in _INIT_DIST:
+            raise ValueError(
+                f"ScaleByDoG: `init_step` must begin with one of {[*_INIT_DIST]}, but "
+                f"begins with {self.kind!r}."
+            )
+        check_range(self, "init_step", 0, includes_low=False)
+        check_range(self, "eps", 0)
+
+    def init(self, params: Params) -> DoGState:
+        return DoGState(
+            is_init_step=jnp.ones((), bool),
+            init_params=copy(params),
+            max_dist=scalar(_INIT_DIST[self.kind](self.init_step, params), params),
+            sum_sq_norm_grads=scalar(0, params),
+        )
+
+    def stages(
+        self, updates: Updates, state: DoGState, params: Params, **extra: Any
+    ) -> list[Leafwise]:
+        like = state.max_dist
+        sq_dist, sq_norm = _squares(updates, state.init_params, params, like)
+        max_dist = jnp.maximum(like, safe_sqrt(sq_dist))
+        total = state.sum_sq_norm_grads + sq_norm
+        step_size = ratio(
+            max_dist, safe_sqrt(total + jnp.asarray(self.eps, like.dtype))
+        )
+        if self.kind == "learning_rate":
+            first = jnp.asarray(self.init_step, like.dtype)
+            step_size = jnp.where(state.is_init_step, first, step_size)
+        state = DoGState(
+            is_init_step=jnp.zeros((), bool),
+            init_params=state.init_params,
+            max_dist=max_dist,
+            sum_sq_norm_grads=total,
+        )
+        return [Leafwise(scale, state, {"step_size": step_size})]
+
+
+def _relative(alpha: RealScalarLike, params: Params) -> Float[Array, ""]:
+    size = 1 + norm(params)
+    return jnp.asarray(alpha, size.dtype) * size
+
+
+_INIT_DIST = {
+    "heuristic": _relative,
+    "distance": lambda distance, params: distance,
+    "learning_rate": lambda learning_rate, params: 0,
+}
+
+
+class DoG(AbstractOptimizer):
+    r"""Distance over gradients: SGD that finds its learning rate by itself.
+
+    $$\begin{aligned}
+      \bar r_t &= \max\big(\bar r_{t-1},\, \|p_{t-1} - p_0\|_2\big) &
+      G_t &= G_{t-1} + \|g_t\|_2^2 &
+      p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
+    \end{aligned}$$
+
+    with norms over all leaves. The authors evaluate with an average of the parameters.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+    - `init_step`: what the first step is made of, a name and a positive number.
+        `("heuristic", α)` is $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors take
+        $10^{-6}$, or $10^{-4}$ for models with batch normalization.
+        `("distance", r)` is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and
+        $s$ in the place of the fraction in the first step.
+    - `eps`: $\varepsilon \ge 0$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
+        code it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range or `init_step` has another
+    name, and in `update` if `params` is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{ivgi2023dog,
+            author = {Ivgi, Maor and Hinder, Oliver and Carmon, Yair},
+            title = {{DoG} is {SGD}'s Best Friend: A Parameter-Free Dynamic Step Size
+                     Schedule},
+            booktitle = {International Conference on Machine Learning},
+            year = {2023},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    init_step: tuple[str, RealScalarLike] = ("heuristic", 1e-6)
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(AddDecayedWeights),
+            ScaleByDoG(*self.init_step, self.eps),
+            self.part(ScaleByLearningRate),
+        )
+
+
+class DoWGState(eqx.Module):
+    """How far the parameters have come, and by which gradients.
+
+    **Attributes:**
+
+    - `init_params`: the parameters that `init` was given.
+    - `weighted_sq_norm_grads`: the weighted sum of the squared norms of all gradients, a
+        0-d array.
+    - `estim_sq_dist`: the largest squared distance from `init_params` so far, likewise.
+    """
+
+    init_params: Params
+    weighted_sq_norm_grads: Float[Array, ""]
+    estim_sq_dist: Float[Array, ""]
+
+
+class ScaleByDoWG(AbstractMeasured):
+    """All of [`eqopt.DoWG`][] but the learning rate and the decay."""
+
+    init_estim_sq_dist: Hyperparameter | None
+    eps: Hyperparameter
+
+    def __check_init__(self):
+        if self.init_estim_sq_dist is not None:
+            check_range(self, "init_estim_sq_dist", 0, includes_low=False)
+        check_range(self, "eps", 0, includes_low=self.init_estim_sq_dist is not None)
+
+    def init(self, params: Params) -> DoWGState:
+        first = self.init_estim_sq_dist
+        return DoWGState(
+            init_params=copy(params),
+            weighted_sq_norm_grads=scalar(0, params),
+            estim_sq_dist=scalar(self.eps if first is None else first, params),
+        )
+
+    def stages(
+        self, updates: Updates, state: DoWGState, params: Params, **extra: Any
+    ) -> list[Leafwise]:
+        like = state.estim_sq_dist
+        sq_dist, sq_norm = _squares(updates, state.init_params, params, like)
+        sq_dist = jnp.maximum(like, sq_dist)
+        total = state.weighted_sq_norm_grads + sq_dist * sq_norm
+        step_size = ratio(sq_dist, safe_sqrt(total) + jnp.asarray(self.eps, like.dtype))
+        state = DoWGState(state.init_params, total, sq_dist)
+        return [Leafwise(scale, state, {"step_size": step_size})]
+
+
+class DoWG(AbstractOptimizer):
+    r"""Distance over weighted gradients: a DoG that trusts later gradients more.
+
+    $$\begin{aligned}
+      \bar r_t^2 &= \max\big(\bar r_{t-1}^2,\, \|p_{t-1} - p_0\|_2^2\big) &
+      v_t &= v_{t-1} + \bar r_t^2\, \|g_t\|_2^2 &
+      p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t^2}{\sqrt{v_t} + \varepsilon}\, g_t
+    \end{aligned}$$
+
+    with norms over all leaves.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+    - `init_estim_sq_dist`: $\bar r_0^2 > 0$. Defaults to $\varepsilon$.
+    - `eps`: $\varepsilon \ge 0$, but positive if it is $\bar r_0^2$ as well.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule, of an $L^2$ penalty:
+        $g_t$ includes $\lambda p_{t-1}$.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{khaled2023dowg,
+            author = {Khaled, Ahmed and Mishchenko, Konstantin and Jin, Chi},
+            title = {{DoWG} Unleashed: An Efficient Universal Parameter-Free Gradient
+                     Descent Method},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2023},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    init_estim_sq_dist: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-4
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(AddDecayedWeights),
+            self.part(ScaleByDoWG),
+            self.part(ScaleByLearningRate),
+        )
+
+
+def _squares(
+    updates: Updates, init_params: Params, params: Params, like: Float[Array, ""]
+) -> list[Float[Array, ""]]:
+    """Of the distance from the first parameters, and of the norm of the gradients."""
+    sums = sum_over_leaves(squares, updates, {"init_params": init_params, "p": params})
+    return [x.astype(like.dtype) for x in sums]

@@ -1,0 +1,235 @@
+"""Prodigy: Adam with an estimate of the distance to the solution."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise, Pipeline
+from ..._reductions import sum_over_leaves
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import copy, real_full_like
+from ..measured import (
+    AbstractMeasured,
+    corrected_step,
+    decay,
+    ratio,
+    scalar,
+)
+
+
+class ProdigyState(eqx.Module):
+    """Moments, the parameters at the beginning, and how far they are from the solution.
+
+    **Attributes:**
+
+    - `exp_avg`: the first moment of the gradients, multiplied by the estimates.
+    - `exp_avg_sq`: the second one, real also for complex parameters.
+    - `grad_sum`: the weighted sum of the gradients.
+    - `params0`: the parameters that `init` was given.
+    - `estim_lr`: the estimate of the distance, a 0-d array. It never falls.
+    - `numerator_weighted`: what the estimate is made of, likewise.
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `learning_rate`: that of the last step, with the estimate and the bias corrections
+        in it (before the first step: of the first), a 0-d array.
+    """
+
+    exp_avg: Updates
+    exp_avg_sq: Updates
+    grad_sum: Updates
+    params0: Params
+    estim_lr: Float[Array, ""]
+    numerator_weighted: Float[Array, ""]
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+
+
+@equation
+def weighted_sum(
+    g: Inexact[Array, "*leaf"],
+    grad_sum: Inexact[Array, "*leaf"],
+    *,
+    b3: Float[Array, ""],
+    weight: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    return g, b3 * grad_sum + weight * g
+
+
+@equation
+def progress(
+    g: Inexact[Array, "*leaf"],
+    params0: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> Float[Array, ""]:
+    return (jnp.conj(g) * (params0 - p)).real.sum()
+
+
+@equation
+def size(grad_sum: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+    return jnp.abs(grad_sum).sum()
+
+
+@equation
+def prodigy(
+    g: Inexact[Array, "*leaf"],
+    exp_avg: Inexact[Array, "*leaf"],
+    exp_avg_sq: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    d: Float[Array, ""],
+    step: Float[Array, ""],
+    eps: Float[Array, ""],
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Float[Array, "*leaf"],
+]:
+    exp_avg = b1 * exp_avg + (1 - b1) * d * g
+    exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * d**2 * abs_sq(g)
+    update = -step * exp_avg / (safe_sqrt(exp_avg_sq) + eps)
+    return update, exp_avg, exp_avg_sq
+
+
+class Prodigy(AbstractMeasured):
+    r"""Prodigy: AdamW that finds its learning rate by itself.
+
+    $$\begin{aligned}
+      m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, d_{t-1}\, g_t &
+      r_t &= \beta_3 r_{t-1} + w_t\,
+        \operatorname{Re} \langle g_t, p_0 - p_{t-1} \rangle \\
+      v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, d_{t-1}^2\, |g_t|^2 &
+      s_t &= \beta_3 s_{t-1} + w_t\, g_t \\
+      \gamma_t &= d_{t-1}\, \eta_t\, \sqrt{1 - \beta_2^t} \big/ (1 - \beta_1^t) &
+      d_t &= \max\big(d_{t-1},\; c\, r_t \big/ \|s_t\|_1\big) \\
+      w_t &= d_{t-1}\, \gamma_t / d_0 &
+      p_t &= p_{t-1} - \gamma_t \big(m_t \big/ (\sqrt{v_t} + d_t\, \varepsilon)
+        + \lambda\, p_{t-1}\big)
+    \end{aligned}$$
+
+    Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
+    is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
+    While $s_t$ is zero, as in a warm-up from zero, $d$ stays as it is.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
+        a schedule should have its peak there.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
+    - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
+        $\sqrt{\beta_2}$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `estim_lr0`: $d_0 > 0$, an estimate that is certainly too small.
+    - `estim_lr_coef`: $c$. If steps are too large or too small, change this one.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
+        that a warm-up does not make the estimate too large.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
+        the parameters are of half precision.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{mishchenko2024prodigy,
+            author = {Mishchenko, Konstantin and Defazio, Aaron},
+            title = {Prodigy: An Expeditiously Adaptive Parameter-Free Learner},
+            booktitle = {International Conference on Machine Learning},
+            year = {2024},
+        }
+        ```
+    """
+
+    # Differs from Optax in: 0 / 0 is no estimate. There, a gradient or a learning rate of
+    # zero in the first step makes everything NaN. The authors' code leaves out the step.
+
+    learning_rate: ScalarOrSchedule = 1.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-8
+    estim_lr0: Hyperparameter = 1e-6
+    estim_lr_coef: Hyperparameter = 1.0
+    weight_decay: ScalarOrSchedule = 0.0
+    safeguard_warmup: bool = False
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("learning_rate", "weight_decay"):
+            check_scalar(self, name)
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        if self.b3 is not None:
+            check_range(self, "b3", 0, 1, includes_high=True)
+        check_range(self, "eps", 0)
+        check_range(self, "estim_lr0", 0, includes_low=False)
+        check_scalar(self, "estim_lr_coef")
+
+    def init(self, params: Params) -> ProdigyState:
+        count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
+        return ProdigyState(
+            exp_avg=zeros_like(params, self.mu_dtype),
+            exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
+            grad_sum=zeros_like(params, self.nu_dtype),
+            params0=copy(params),
+            estim_lr=estim_lr,
+            numerator_weighted=scalar(0, params),
+            count=count,
+            learning_rate=corrected_step(self, estim_lr, count),
+        )
+
+    def stages(
+        self, updates: Updates, state: ProdigyState, params: Params, **extra: Any
+    ) -> list[Leafwise]:
+        d, count = state.estim_lr, state.count
+        now = lambda value: jnp.asarray(value, d.dtype)
+        step = corrected_step(self, d, count)
+        b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
+        growth = d / now(self.estim_lr0)
+        weight = growth * (d if self.safeguard_warmup else step)
+        # Stored first, and then read: what sums up g and s again reads one array more.
+        pipeline = Pipeline(updates, None, {})
+        shared = {"b3": b3, "weight": weight}
+        accumulated = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
+        pipeline.finish()
+        grad_sum = accumulated().grad_sum
+        (norm,) = sum_over_leaves(size, grad_sum)
+        reads = {"params0": state.params0, "p": params}
+        (gain,) = sum_over_leaves(progress, updates, reads)
+        numerator = b3 * state.numerator_weighted + growth * step * now(gain)
+        estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
+        new_d = jnp.maximum(d, estimate)
+        shared = {
+            "b1": self.b1,
+            "b2": self.b2,
+            "d": d,
+            "step": step,
+            "eps": new_d * now(self.eps),
+        }
+        state = dataclasses.replace(
+            state,
+            grad_sum=grad_sum,
+            estim_lr=new_d,
+            numerator_weighted=numerator,
+            count=safe_increment(count),
+            learning_rate=step,
+        )
+        return [
+            Leafwise(prodigy, state, shared),
+            *decay(self, count, step),
+        ]

@@ -1,0 +1,202 @@
+"""MoMo: momentum, and Adam, with a step size from the loss."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from ..._checks import check_range
+from ..._fields import static_choice
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import as_float, bias_correction, safe_increment
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+from .momo_model import (
+    AbstractMoMo,
+    Momentum,
+    initial_scalars,
+    momentum,
+    momentum_products,
+    preconditioned_momentum,
+    preconditioned_momentum_products,
+)
+
+
+class MoMoState(eqx.Module):
+    """The averages of which the model of the loss is made.
+
+    **Attributes:**
+
+    - `exp_avg`: that of the gradients, a tree like the parameters.
+    - `barf`: that of the losses, a 0-d array like the next three.
+    - `gamma`: that of the products of gradients and parameters.
+    - `lb`: the lower bound of the loss.
+    - `learning_rate`: the step size that the last step took, zero before the first.
+    - `count`: the steps taken so far, a 0-d int32 array.
+    """
+
+    exp_avg: Updates
+    barf: Float[Array, ""]
+    gamma: Float[Array, ""]
+    lb: Float[Array, ""]
+    learning_rate: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+class MoMoAdamState(eqx.Module):
+    """As [`eqopt.MoMoState`][], with the average of the squared gradients.
+
+    **Attributes:**
+
+    - `exp_avg`, `barf`, `gamma`, `lb`, `learning_rate`, `count`: as there.
+    - `exp_avg_sq`: the average of the squared moduli of the gradients, real also for
+        complex parameters.
+    """
+
+    exp_avg: Updates
+    exp_avg_sq: Updates
+    barf: Float[Array, ""]
+    gamma: Float[Array, ""]
+    lb: Float[Array, ""]
+    learning_rate: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+class MoMo(AbstractMoMo):
+    r"""Gradient descent with momentum, whose learning rate is computed from the loss.
+
+    $$\begin{aligned}
+      d_t &= \beta d_{t-1} + (1 - \beta)\, g_t \\
+      \bar f_t &= \beta \bar f_{t-1} + (1 - \beta)\, f_t \\
+      \gamma_t &= \beta \gamma_{t-1} + (1 - \beta)\, \langle g_t, p_{t-1} \rangle \\
+      \tau_t &= \min\left(\eta_t,\ \frac{\big((1 + \eta_t \lambda)
+          (\bar f_t - \gamma_t - f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
+          {\|d_t\|_2^2}\right) \\
+      p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
+    \end{aligned}$$
+
+    The averages start with their first values. `update` and `step` need the loss $f_t$ as
+    the extra argument `value`, and `params`:
+
+    ```python
+    model, state = opt.step(grads, state, model, value=loss)
+    ```
+
+    The step size $\tau$ that was taken is `eqopt.tree.get(state, "learning_rate")`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a schedule.
+    - `beta`: $\beta \in [0, 1)$, the decay of the averages.
+    - `lower_bound`: $f^*$, what the loss cannot fall below. Zero is good for most losses.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
+        for want of a good bound.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or if `update` was not given
+    `value` or `params`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{schaipp2024momo,
+            author = {Schaipp, Fabian and Ohana, Ruben and Eickenberg, Michael and
+                      Defazio, Aaron and Gower, Robert M.},
+            title = {{MoMo}: Momentum Models for Adaptive Learning Rates},
+            booktitle = {International Conference on Machine Learning},
+            year = {2024},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    beta: Hyperparameter = 0.9
+    lower_bound: Hyperparameter = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
+    adapt_lower_bound: bool = False
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_range(self, "beta", 0, 1)
+
+    def init(self, params: Params) -> MoMoState:
+        exp_avg = zeros_like(params, self.mu_dtype)
+        return MoMoState(exp_avg=exp_avg, **initial_scalars(params, self.lower_bound))
+
+    def _momentum(self, state: MoMoState) -> Momentum:
+        b1 = jnp.where(state.count == 0, 0.0, as_float(self.beta))
+        averages = {"exp_avg": state.exp_avg}
+        return Momentum(momentum, momentum_products, averages, {"b1": b1}, 1)
+
+
+class MoMoAdam(AbstractMoMo):
+    r"""Adam whose learning rate is computed from the loss.
+
+    With $d_t$, $\bar f_t$ and $\gamma_t$ as in [`eqopt.MoMo`][], but starting at zero,
+    $\rho_t = 1 - \beta_1^t$, and $\nu_t$ as in [`eqopt.ScaleByAdam`][],
+
+    $$\begin{aligned}
+      D_t &= \sqrt{\nu_t / (1 - \beta_2^t)} + \varepsilon \\
+      \tau_t &= \min\left(\frac{\eta_t}{\rho_t},\ \frac{\big((1 + \eta_t \lambda)
+          (\bar f_t - \gamma_t - \rho_t f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
+          {\langle d_t, D_t^{-1} d_t \rangle}\right) \\
+      p_t &= \frac{p_{t-1} - \tau_t D_t^{-1} d_t}{1 + \eta_t \lambda}
+    \end{aligned}$$
+
+    `update` and `step` need the loss $f_t$ as the extra argument `value`, and `params`.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of $d$, $\bar f$ and $\gamma$.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+    - The others are those of [`eqopt.MoMo`][], which has the reference.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or if `update` was not given
+    `value` or `params`.
+    """
+
+    learning_rate: ScalarOrSchedule = 1e-2
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    lower_bound: Hyperparameter = 0.0
+    weight_decay: ScalarOrSchedule = 0.0
+    adapt_lower_bound: bool = False
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        check_range(self, "eps", 0)
+
+    def init(self, params: Params) -> MoMoAdamState:
+        return MoMoAdamState(
+            exp_avg=zeros_like(params, self.mu_dtype),
+            exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
+            **initial_scalars(params, self.lower_bound),
+        )
+
+    def _momentum(self, state: MoMoAdamState) -> Momentum:
+        count = safe_increment(state.count)
+        return Momentum(
+            preconditioned_momentum,
+            preconditioned_momentum_products,
+            {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq},
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "eps": self.eps,
+                "correction": bias_correction(self.b2, count),
+            },
+            bias_correction(self.b1, count),
+        )

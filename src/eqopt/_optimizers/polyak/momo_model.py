@@ -1,0 +1,238 @@
+"""What MoMo and MoMoAdam share: a model of the loss, and how far to go down on it."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from ..._checks import check_range, check_scalar, required_value
+from ..._cpu.order import materialized
+from ..._equations import Equation, compute_dtype, equation
+from ..._leaves import mask_out, parameters
+from ..._pipeline import Leafwise
+from ..._reductions import dot, sum_over_leaves
+from ..._transforms.scale import at, scale
+from ..._transforms.weight_decay import is_off
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
+from ...numerics import abs_sq, safe_increment
+from ..measured import AbstractMeasured
+from .polyak import capped_ratio
+
+
+@equation
+def momentum(
+    g: Inexact[Array, "*leaf"],
+    exp_avg: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    exp_avg = b1 * exp_avg + (1 - b1) * g
+    return exp_avg, exp_avg
+
+
+@equation
+def preconditioned_momentum(
+    g: Inexact[Array, "*leaf"],
+    exp_avg: Inexact[Array, "*leaf"],
+    exp_avg_sq: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    exp_avg = b1 * exp_avg + (1 - b1) * g
+    exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
+    # The bound keeps the derivative of the root finite, and the denominator from zero.
+    nu_hat = jnp.maximum(exp_avg_sq / correction, jnp.finfo(exp_avg_sq.dtype).tiny)
+    return exp_avg / (jnp.sqrt(nu_hat) + eps), exp_avg, exp_avg_sq
+
+
+# What the step size needs to know, by the equations of the step itself. Where both are
+# compiled together, the new averages are computed once, in place.
+
+
+@equation
+def momentum_products(
+    g: Inexact[Array, "*leaf"],
+    exp_avg: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+) -> tuple[Float[Array, ""], ...]:
+    return _products(g, p, *momentum(g, exp_avg, b1=b1))
+
+
+@equation
+def preconditioned_momentum_products(
+    g: Inexact[Array, "*leaf"],
+    exp_avg: Inexact[Array, "*leaf"],
+    exp_avg_sq: Float[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    correction: Float[Array, ""],
+) -> tuple[Float[Array, ""], ...]:
+    # Or XLA on a CPU keeps the direction of this pass, a whole tree, for the next.
+    correction = materialized(correction)
+    moments = preconditioned_momentum(
+        g, exp_avg, exp_avg_sq, b1=b1, b2=b2, eps=eps, correction=correction
+    )
+    return _products(g, p, *moments[:2])
+
+
+def _products(g, p, direction, exp_avg):
+    return dot(g, p), dot(exp_avg, p), dot(exp_avg, direction)
+
+
+@equation
+def shrink(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    decay: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    # p + u = (p + g) / (1 + decay), without the cancellation.
+    return (g - decay * p) / (1 + decay)
+
+
+class Momentum(NamedTuple):
+    """The momentum of one step, and what it takes from the state."""
+
+    direction: Equation
+    products: Equation
+    averages: dict[str, Updates]
+    shared: dict[str, Any]
+    fill: Any  # how far the averages have filled up
+
+
+class AbstractMoMo(AbstractMeasured):
+    """The step size, the lower bound and the decay, whatever the momentum is.
+
+    Differs from Optax in: with weight decay, the step is divided by 1 + decay like the
+    parameters are, as in the paper and its code. (There, only these are.)
+    """
+
+    learning_rate: eqx.AbstractVar[ScalarOrSchedule]
+    lower_bound: eqx.AbstractVar[Hyperparameter]
+    weight_decay: eqx.AbstractVar[ScalarOrSchedule]
+    adapt_lower_bound: eqx.AbstractVar[bool]
+    mask: eqx.AbstractVar[Mask | None]
+
+    @abc.abstractmethod
+    def _momentum(self, state: State) -> Momentum: ...
+
+    def __check_init__(self):
+        for name in ("learning_rate", "weight_decay"):
+            if not callable(getattr(self, name)):
+                check_range(self, name, 0)
+        check_scalar(self, "lower_bound")
+
+    def stages(
+        self, updates: Updates, state: State, params: Params, **extra: Any
+    ) -> list[Leafwise]:
+        value = required_value(self, extra)
+        momentum = self._momentum(state)
+        alpha, weight_decay = (
+            jnp.asarray(at(self, name, state.count), state.barf.dtype)
+            for name in ("learning_rate", "weight_decay")
+        )
+        decay = alpha * weight_decay
+        sums = self._sums(updates, params, momentum, decay)
+        state = self._measured(state, momentum, value, alpha, *sums)
+        stages = [
+            Leafwise(momentum.direction, state, momentum.shared),
+            Leafwise(scale, shared={"step_size": -state.learning_rate}),
+        ]
+        if not is_off(self.weight_decay):
+            stages.append(Leafwise(shrink, shared={"decay": decay}, mask=self.mask))
+        return stages
+
+    def _measured(
+        self,
+        state: State,
+        momentum: Momentum,
+        value: Any,
+        alpha: Float[Array, ""],
+        sums: "Products",
+        shrunk: "Products",
+    ) -> State:
+        """The state with its new scalars; the step size to take is one of them."""
+        dtype = state.barf.dtype
+        # Copies: the bound goes into the state, which shares no buffer with `self`.
+        value, b1, rho, lower_bound = (
+            jnp.array(x, dtype)
+            for x in (value, momentum.shared["b1"], momentum.fill, self.lower_bound)
+        )
+        barf = b1 * state.barf + (1 - b1) * value
+        gamma = b1 * state.gamma + (1 - b1) * sums.g_p
+        # Of the model: its value where the decay alone leads, and from there its descent.
+        height, slope = barf - gamma + shrunk.d_p, shrunk.d_d
+        lb = lower_bound
+        if self.adapt_lower_bound:
+            reset = jnp.maximum(height / (2 * rho), lower_bound)
+            lb = jnp.where(height < rho * state.lb, reset, state.lb)
+        gap = jnp.maximum(height - rho * lb, 0)
+        tau = capped_ratio(gap, slope, alpha / rho)
+        if self.adapt_lower_bound:
+            lb = (barf - gamma + sums.d_p - tau * sums.d_d / 2) / rho
+            lb = jnp.maximum(lb, lower_bound)
+        return type(state)(
+            **momentum.averages,
+            barf=barf,
+            gamma=gamma,
+            lb=lb,
+            learning_rate=tau,
+            count=safe_increment(state.count),
+        )
+
+    def _sums(
+        self,
+        updates: Updates,
+        params: Params,
+        momentum: Momentum,
+        decay: Float[Array, ""],
+    ) -> tuple["Products", ...]:
+        """The products over all leaves, and these with what decays shrunk.
+
+        With a mask, the model is minimised where some leaves shrink and some do not.
+        """
+        reads = {**momentum.averages, "p": params}
+        parts = [updates]
+        if self.mask is not None:
+            parts = [mask_out(updates, self.mask, params, k) for k in (True, False)]
+        sums = [
+            jnp.stack(
+                sum_over_leaves(
+                    momentum.products, x, reads, momentum.shared, apart=False
+                )
+            )
+            for x in parts
+        ]
+        sums = [x.astype(decay.dtype) for x in sums]
+        shrunk = [sums[0] / (1 + decay), *sums[1:]]
+        return tuple(Products(*jnp.sum(jnp.stack(x), 0)) for x in (sums, shrunk))
+
+
+class Products(NamedTuple):
+    g_p: Float[Array, ""]
+    d_p: Float[Array, ""]
+    d_d: Float[Array, ""]
+
+
+def initial_scalars(params: Params, lower_bound: Any) -> dict[str, Array]:
+    """The fields of both states that are not averages over leaves."""
+    dtype = compute_dtype(*jax.tree.leaves(parameters(params)))
+    barf, gamma, learning_rate = (jnp.zeros((), dtype) for _ in range(3))
+    return {
+        "barf": barf,
+        "gamma": gamma,
+        "lb": jnp.array(lower_bound, dtype),
+        "learning_rate": learning_rate,
+        "count": jnp.zeros((), jnp.int32),
+    }

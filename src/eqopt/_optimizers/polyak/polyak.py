@@ -1,0 +1,168 @@
+"""Polyak's step size, from the value of the loss."""
+
+import functools
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..._checks import check_range, check_scalar, required_value
+from ..._combinators.chain import Chain
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at, scale
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from ...tree import norm
+
+
+def capped_ratio(
+    gap: Float[Array, ""], slope: Float[Array, ""], cap: Float[Array, ""]
+) -> Float[Array, ""]:
+    """The lesser of `gap / slope` and `cap`, and 0 where `slope` is 0.
+
+    How far it is down to zero from a height of `gap`. Differs from Optax in: any slope
+    that is not zero is a slope. Optax takes no step at all where the squared norm of the
+    gradient is less than 2.2e-16.
+    """
+    is_flat = slope == 0
+    is_capped = gap >= cap * slope
+    ratio = gap / jnp.where(is_flat | is_capped, 1, slope)
+    return jnp.where(is_flat, 0, jnp.where(is_capped, cap, ratio))
+
+
+class ScaleByPolyakState(eqx.Module):
+    """`count`: the steps taken so far, a 0-d int32 array; `None` without a schedule."""
+
+    count: Int[Array, ""] | None
+
+
+class ScaleByPolyak(AbstractLeafwise):
+    r"""Scales all updates together, by Polyak's step size.
+
+    $$u = g \cdot \min\left(\frac{f - f^*}{\|g\|_2^2 + \varepsilon},
+                            \gamma_{\max}\right),$$
+
+    where $f$ is the loss: `update` and `step` need it as the extra argument `value`. A
+    linear model of the loss falls from $f$ to $f^*$ in a step of this size. Zero updates
+    stay zero.
+
+    **Arguments:**
+
+    - `f_min`: $f^*$, the smallest value of the loss, or a guess of it. Zero for a model
+        that can fit its data.
+    - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
+        array or a schedule.
+    - `eps`: $\varepsilon \ge 0$.
+    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ in the place of $f - f^*$. It
+        stays where it is when the loss is below `f_min`; the former goes uphill.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, `variant` is another, or
+    `update` was not given `value`.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{loizou2021stochastic,
+            author = {Loizou, Nicolas and Vaswani, Sharan and Laradji, Issam and
+                      Lacoste-Julien, Simon},
+            title = {Stochastic {P}olyak Step-size for {SGD}: An Adaptive Learning Rate
+                     for Fast Convergence},
+            booktitle = {International Conference on Artificial Intelligence and
+                         Statistics},
+            year = {2021},
+        }
+
+        @misc{garrigos2023function,
+            author = {Garrigos, Guillaume and Gower, Robert M. and Schaipp, Fabian},
+            title = {Function Value Learning: Adaptive Learning Rates Based on the
+                     {P}olyak Stepsize and Function Splitting in {ERM}},
+            year = {2023},
+            eprint = {2307.14528},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    f_min: Hyperparameter = 0.0
+    max_learning_rate: ScalarOrSchedule = 1.0
+    eps: Hyperparameter = 0.0
+    variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
+
+    def __check_init__(self):
+        check_scalar(self, "f_min")
+        check_range(self, "eps", 0)
+        if not callable(self.max_learning_rate):
+            check_range(self, "max_learning_rate", 0)
+        if self.variant not in ("sps", "sps+"):
+            raise ValueError(
+                "ScaleByPolyak: `variant` must be 'sps' or 'sps+', but is "
+                f"{self.variant!r}."
+            )
+
+    def init(self, params: Params) -> ScaleByPolyakState:
+        is_scheduled = callable(self.max_learning_rate)
+        return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
+
+    def leafwise(
+        self, state: ScaleByPolyakState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        value, cap = required_value(self, extra), self.max_learning_rate
+        if state.count is not None:
+            cap = at(self, "max_learning_rate", state.count)
+            state = ScaleByPolyakState(safe_increment(state.count))
+        measure = functools.partial(self._step_size, value, cap)
+        return Leafwise(scale, state, measure=measure)
+
+    def _step_size(
+        self, value: Any, cap: Any, updates: Updates
+    ) -> dict[str, Float[Array, ""]]:
+        squared_norm = norm(updates, squared=True)
+        value, f_min, eps, cap = (
+            jnp.asarray(x, squared_norm.dtype)
+            for x in (value, self.f_min, self.eps, cap)
+        )
+        gap = value - f_min
+        if self.variant == "sps+":
+            gap = jnp.maximum(gap, 0)
+        return {"step_size": capped_ratio(gap, squared_norm + eps, cap)}
+
+
+class PolyakSGD(AbstractOptimizer):
+    r"""Gradient descent whose learning rate is computed from the loss.
+
+    $$p_t = p_{t-1} - s_t \min\left(\frac{f_t - f^*}{\|g_t\|_2^2 + \varepsilon},
+                                    \gamma_{\max}\right) g_t$$
+
+    `update` and `step` need the loss $f_t$ as the extra argument `value`:
+
+    ```python
+    model, state = opt.step(grads, state, model, value=loss)
+    ```
+
+    **Arguments:**
+
+    - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
+        array or a schedule.
+    - `scaling`: $s$, a number, a 0-d array or a schedule. It is what
+        `eqopt.tree.get(state, "learning_rate")` finds.
+    - The others are those of [`eqopt.ScaleByPolyak`][], which has the references.
+    """
+
+    max_learning_rate: ScalarOrSchedule = 1.0
+    scaling: ScalarOrSchedule = 1.0
+    f_min: Hyperparameter = 0.0
+    eps: Hyperparameter = 0.0
+    variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
+
+    def __check_init__(self):
+        check_scalar(self, "scaling")
+
+    # Differs from Optax in: the gradient is scaled by s after the step size is found.
+    # Before, s is squared in the norm, and the smaller it is the larger are the steps.
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByPolyak), ScaleByLearningRate(self.scaling))

@@ -1,0 +1,138 @@
+"""SGD and AdamW with averages of the parameters in the place of a schedule."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float
+
+from ..._checks import check_count, check_range, check_scalar
+from ..._combinators.chain import Chain
+from ..._fields import static_choice
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
+from ..._wrappers.schedule_free import ScheduleFree
+from ...schedules import AbstractSchedule, Linear
+from ...schedules._dtypes import real_dtype
+from ..adaptive.rmsprop import ScaleByRMS
+
+
+class WarmUp(AbstractSchedule):
+    """A learning rate or schedule that is multiplied by a line from 0 to 1 first."""
+
+    learning_rate: ScalarOrSchedule
+    warmup_steps: IntegerLike
+
+    def __check_init__(self):
+        check_scalar(self, "learning_rate")
+        check_count(self, "warmup_steps", 0)
+
+    def __call__(self, count: Any) -> Float[Array, ""]:
+        eta = at(self, "learning_rate", count)
+        dtype = real_dtype(eta)
+        ramp = Linear(0.0, 1.0, self.warmup_steps)(count)
+        return ramp.astype(dtype) * jnp.asarray(eta, dtype)
+
+
+class ScheduleFreeSGD(AbstractOptimizer):
+    r"""SGD without a schedule.
+
+    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, (g_t + \lambda y_{t-1})$. It has the
+    equations, the reference, and what there is to know of `eval_params`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
+        $t = 0, 1, …$ Defaults to no warm-up.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScheduleFree`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    warmup_steps: IntegerLike | None = None
+    b1: Hyperparameter = 0.9
+    weight_decay: ScalarOrSchedule = 0.0
+    weight_lr_power: Hyperparameter = 2.0
+    state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mask: Mask | None = static_choice(default=None)
+
+    @property
+    def chain(self) -> ScheduleFree:
+        return _schedule_free(self)
+
+
+class ScheduleFreeAdamW(AbstractOptimizer):
+    r"""AdamW without a schedule.
+
+    [`eqopt.ScheduleFree`][] around
+    $u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
+    + \lambda y_{t-1}\big)$ with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no
+    first moment: $\beta_1$ is that of [`eqopt.ScheduleFree`][], which has the equations,
+    the reference, and what there is to know of `eval_params`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
+        $t = 0, 1, …$ Defaults to no warm-up.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `nu_dtype`: the dtype in which the second moment is stored.
+    - The others are those of [`eqopt.ScheduleFree`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
+    """
+
+    learning_rate: ScalarOrSchedule = 0.0025
+    warmup_steps: IntegerLike | None = None
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 0.0
+    weight_lr_power: Hyperparameter = 2.0
+    state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mask: Mask | None = static_choice(default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_range(self, "b2", 0, 1)
+
+    @property
+    def chain(self) -> ScheduleFree:
+        normalize = ScaleByRMS(
+            self.b2,
+            self.eps,
+            eps_in_sqrt=False,
+            bias_correction=True,
+            nu_dtype=self.nu_dtype,
+        )
+        return _schedule_free(self, normalize)
+
+
+def _schedule_free(
+    opt: ScheduleFreeSGD | ScheduleFreeAdamW, *preconditioner: AbstractLeafwise
+) -> ScheduleFree:
+    warm_up = opt.warmup_steps
+    eta = opt.learning_rate if warm_up is None else WarmUp(opt.learning_rate, warm_up)
+    decay, step = opt.part(AddDecayedWeights), ScaleByLearningRate(eta)
+    return ScheduleFree(
+        Chain(*preconditioner, decay, step),
+        eta,
+        opt.b1,
+        opt.weight_lr_power,
+        opt.state_dtype,
+    )

@@ -1,0 +1,270 @@
+"""Sophia: momentum, divided by an estimate of the curvature and clipped."""
+
+import dataclasses
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
+
+from ..._checks import check_count, check_range, check_state
+from ..._combinators.chain import Chain
+from ..._control import filter_cond
+from ..._cpu.order import after
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import is_none, restrict
+from ..._pipeline import Leafwise, Pipeline
+from ..._reductions import sum_over_leaves
+from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
+from ..._transforms.clip import clip
+from ..._transforms.hutchinson import HutchinsonDiagHessian
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
+from ...numerics import bias_correction, safe_increment
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+class SophiaState(eqx.Module):
+    """The momentum and the curvature.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients, a tree like the parameters.
+    - `nu`: the mean of the estimates of the Hessian's diagonal, real also for complex
+        parameters.
+    - `hessian_state`: the state of the transformation that estimates it.
+    - `win_rate`: the share of the coordinates that were not clipped in the last step, a
+        0-d float32 array; `None` unless asked for.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+    hessian_state: State
+    win_rate: Float[Array, ""] | None
+
+
+@equation
+def sophia(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    eps: Float[Array, ""],
+    gamma: Float[Array, ""],
+    clip_threshold: Float[Array, ""] | None,
+    mu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    u = (mu / mu_correction) / jnp.maximum(gamma * nu, eps)
+    if clip_threshold is not None:
+        u = clip(u, max_delta=clip_threshold)
+    return u, mu
+
+
+@equation
+def average(
+    h: Inexact[Array, "*leaf"], nu: Float[Array, "*leaf"], *, b2: Float[Array, ""]
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    return h, (1 - b2) * h.real + b2 * nu
+
+
+@equation
+def wins(
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    eps: Float[Array, ""],
+    gamma: Float[Array, ""],
+    clip_threshold: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    size = jnp.abs(mu / mu_correction) / jnp.maximum(gamma * nu, eps)
+    return jnp.sum(size < clip_threshold, dtype=nu.dtype), jnp.sum(jnp.ones_like(nu))
+
+
+class ScaleBySophia(AbstractFused):
+    """What [`eqopt.Sophia`][] does before weight decay and learning rate."""
+
+    b1: Hyperparameter = 0.965
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    gamma: Hyperparameter = 0.01
+    clip_threshold: Hyperparameter | None = 1.0
+    update_interval: IntegerLike = 10
+    hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    track_win_rate: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        for name in ("eps", "gamma"):
+            check_range(self, name, 0)
+        check_count(self, "update_interval")
+        if self.clip_threshold is not None:
+            check_range(self, "clip_threshold", 0)
+        elif self.track_win_rate:
+            raise ValueError(
+                "ScaleBySophia: `track_win_rate` needs a `clip_threshold`: the win rate "
+                "is the share of the coordinates that are not clipped."
+            )
+
+    def init(self, params: Params) -> SophiaState:
+        return SophiaState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_full_like(params, 0, self.nu_dtype),
+            hessian_state=self.hessian_diagonal_fn.init(params),
+            win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
+        )
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        grads, params, extra = pipeline.flush(), pipeline.params, pipeline.extra
+        nu, hessian_state = filter_cond(
+            state.count % jnp.asarray(self.update_interval, jnp.int32) == 0,
+            lambda: self._estimated(grads, state, params, extra),
+            lambda: (state.nu, state.hessian_state),
+        )
+        # The estimate first, then the step, or XLA on a CPU copies the parameters.
+        pipeline.replace(_after(nu, grads))
+        count = safe_increment(state.count)
+        shared = {
+            "eps": self.eps,
+            "gamma": self.gamma,
+            "clip_threshold": self.clip_threshold,
+            "mu_correction": bias_correction(self.b1, count),
+        }
+        old = {"nu": state.nu}
+        new = SophiaState(count, state.mu, nu, hessian_state, None)
+        promise = pipeline.push(
+            "Sophia", Leafwise(sophia, new, {"b1": self.b1, **shared}, old)
+        )
+        if not self.track_win_rate:
+            return promise
+
+        def with_win_rate():
+            new = promise()
+            mu = restrict(new.mu, grads, "state.mu")
+            unclipped, total = sum_over_leaves(wins, mu, old, shared)
+            rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
+            return dataclasses.replace(new, win_rate=rate)
+
+        return with_win_rate
+
+    def _estimated(self, grads, state, params, extra):
+        """The curvature with a new estimate in it, and the state of what made it."""
+        estimate, hessian_state = self.hessian_diagonal_fn.update(
+            grads, state.hessian_state, params, **extra
+        )
+        pipeline = Pipeline(estimate, None, {})
+        promise = pipeline.push("Sophia", Leafwise(average, state, {"b2": self.b2}))
+        pipeline.flush()
+        return promise().nu, hessian_state
+
+
+def _after(first: PyTree, tree: PyTree) -> PyTree:
+    pair = lambda x, y: None if x is None else after(y, x)
+    return jax.tree.map(pair, tree, first, is_leaf=is_none)
+
+
+class Sophia(AbstractOptimizer):
+    r"""Sophia: momentum over curvature, clipped.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
+      u_t &= \operatorname{clip}\Big(\frac{\mu_t / (1 - \beta_1^t)}
+        {\max(\gamma\, \nu_{t-1}, \varepsilon)}, \rho\Big) \\
+      p_t &= p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, \hat h_t
+        \quad\text{in steps } 1, k + 1, 2k + 1, \dots; \text{ else } \nu_{t-1},
+    \end{aligned}$$
+
+    where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$. The estimate is
+    only computed in those steps. Where the curvature is small, or negative, or not known
+    yet, the update is clipped, and so the sign of the momentum.
+
+    `step` and `update` take what the estimate needs by name, in *every* step; by default
+    that is the loss as a function of the model:
+
+    ```python
+    opt.step(grads, state, model, value_fn=lambda model: loss_fn(model, batch))
+    ```
+
+    As in Optax and in the authors' code, an estimate takes effect in the step after it
+    was made; in the paper it does at once, and $\mu_t$ is not corrected.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the curvature, from estimate to estimate.
+    - `eps`: $\varepsilon \ge 0$, the least to divide by.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `gamma`: $\gamma \ge 0$, how much of the curvature counts. The authors tune it such
+        that the win rate is between 0.1 and 0.5.
+    - `clip_threshold`: $\rho \ge 0$, or `None` not to clip.
+    - `update_interval`: $k \ge 1$, an integer.
+    - `hessian_diagonal_fn`: the transformation that turns gradients into an estimate of
+        the Hessian's diagonal. It gets all extra arguments.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+    - `track_win_rate`: whether the state says which share of the coordinates was not
+        clipped; `eqopt.tree.get(state, "win_rate")`. Costs some time.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{liu2024sophia,
+            author = {Liu, Hong and Li, Zhiyuan and Hall, David and Liang, Percy and
+                      Ma, Tengyu},
+            title = {Sophia: A Scalable Stochastic Second-order Optimizer for Language
+                     Model Pre-training},
+            booktitle = {International Conference on Learning Representations},
+            year = {2024},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.965
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 1e-4
+    mask: Mask | None = static_choice(default=None)
+    gamma: Hyperparameter = 0.01
+    clip_threshold: Hyperparameter | None = 1.0
+    update_interval: IntegerLike = 10
+    hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    track_win_rate: bool = False
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleBySophia),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

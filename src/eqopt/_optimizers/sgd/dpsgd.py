@@ -1,0 +1,55 @@
+"""Gradient descent that tells little about any one example."""
+
+import equinox as eqx
+from jaxtyping import DTypeLike
+
+from ..._combinators.chain import Chain
+from ..._transformation import AbstractOptimizer
+from ..._transforms.privacy import DifferentiallyPrivateAggregate
+from ..._types import Hyperparameter, Key, ScalarOrSchedule
+from .sgd import SGD
+
+
+class DPSGD(AbstractOptimizer):
+    r"""Differentially private gradient descent.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is the noisy mean of clipped per-example gradients of
+    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
+    or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
+
+    It takes the sum of clipped gradients that [`eqopt.microbatching.clipped_grad`][]
+    computes, with `clipped=True`; or else per-example gradients: those of each parameter
+    have one more axis, the first one.
+
+    !!! example
+
+        ```python
+        opt = eqopt.DPSGD(0.1, 1.0, 1.1, key=0, batch_size=256, clipped=True)
+        grads, _ = clipped_grad(loss, 1.0, weights=is_real)(model, batch)
+        model, state = opt.step(grads, state, model)
+        ```
+
+    **Arguments:**
+
+    - `learning_rate`: a number, a 0-d array or a schedule.
+    - `l2_norm_clip`, `noise_multiplier`, `key`: those of
+        [`eqopt.DifferentiallyPrivateAggregate`][].
+    - `momentum`, `nesterov`, `accumulator_dtype`: those of [`eqopt.SGD`][].
+    - `batch_size`, `clipped`: those of [`eqopt.DifferentiallyPrivateAggregate`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    l2_norm_clip: Hyperparameter
+    noise_multiplier: Hyperparameter
+    key: Key
+    momentum: Hyperparameter | None = None
+    nesterov: bool = False
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    batch_size: Hyperparameter | None = None
+    clipped: bool = eqx.field(static=True, default=False)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(DifferentiallyPrivateAggregate), self.part(SGD))

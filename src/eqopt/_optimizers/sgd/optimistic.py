@@ -1,0 +1,126 @@
+"""Optimistic gradients: the next one is expected to change as the last one did."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from ..._checks import check_scalar
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._types import Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from ...tree import zeros_like
+
+
+class ScaleByOptimisticGradientState(eqx.Module):
+    """The last gradients.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `previous_gradient`: the updates that came in in the last step.
+    """
+
+    count: Int[Array, ""]
+    previous_gradient: Updates
+
+
+@equation
+def optimistic(
+    g: Inexact[Array, "*leaf"],
+    previous_gradient: Inexact[Array, "*leaf"],
+    *,
+    alpha: Float[Array, ""],
+    beta: Float[Array, ""],
+    is_first: Bool[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    beta = jnp.where(is_first, 0, beta)
+    return (alpha + beta) * g - beta * previous_gradient, g
+
+
+class ScaleByOptimisticGradient(AbstractLeafwise):
+    r"""Adds to each gradient what has changed since the last one.
+
+    $$u_t = \alpha\, g_t + \beta\, (g_t - g_{t-1}), \qquad g_0 = g_1.$$
+
+    As nothing is known before the first step, nothing is added in it.
+
+    **Arguments:**
+
+    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
+    - `beta`: $\beta$, the weight of its change, or a schedule.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{mokhtari2020unified,
+            author = {Mokhtari, Aryan and Ozdaglar, Asuman and Pattathil, Sarath},
+            title = {A Unified Analysis of Extra-gradient and Optimistic Gradient
+                     Methods for Saddle Point Problems: Proximal Point Approach},
+            booktitle = {International Conference on Artificial Intelligence and
+                         Statistics},
+            year = {2020},
+        }
+        ```
+    """
+
+    alpha: ScalarOrSchedule = 1.0
+    beta: ScalarOrSchedule = 1.0
+
+    def __check_init__(self):
+        for name in ("alpha", "beta"):
+            check_scalar(self, name)
+
+    def init(self, params: Params) -> ScaleByOptimisticGradientState:
+        return ScaleByOptimisticGradientState(
+            count=jnp.zeros((), jnp.int32), previous_gradient=zeros_like(params)
+        )
+
+    def leafwise(
+        self,
+        state: ScaleByOptimisticGradientState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        return Leafwise(
+            optimistic,
+            ScaleByOptimisticGradientState(
+                safe_increment(state.count), state.previous_gradient
+            ),
+            {
+                "alpha": at(self, "alpha", state.count),
+                "beta": at(self, "beta", state.count),
+                "is_first": state.count == 0,
+            },
+            last=("previous_gradient",),
+        )
+
+
+class OptimisticGradientDescent(AbstractOptimizer):
+    r"""Optimistic gradient descent, for games of two players and saddle points.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByOptimisticGradient`][], which has the equation
+    and the reference.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByOptimisticGradient`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    alpha: ScalarOrSchedule = 1.0
+    beta: ScalarOrSchedule = 1.0
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByOptimisticGradient), self.part(ScaleByLearningRate)
+        )

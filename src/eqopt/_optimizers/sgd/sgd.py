@@ -1,0 +1,55 @@
+"""Stochastic gradient descent, with or without momentum."""
+
+import equinox as eqx
+from jaxtyping import DTypeLike
+
+from ..._combinators.chain import Chain
+from ..._transformation import AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import Trace
+from ..._types import Hyperparameter, ScalarOrSchedule
+
+
+class SGD(AbstractOptimizer):
+    r"""Stochastic gradient descent.
+
+    $$p_t = p_{t-1} - \eta_t\, g_t,$$
+
+    or, with momentum, $m_t$ of [`eqopt.Trace`][] in the place of $g_t$. As in
+    `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average: at
+    $\beta = 0.9$ steps are up to ten times larger than without.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `momentum`: $\beta$. Without it there is no state but the step count.
+    - `nesterov`: whether to use Nesterov momentum; of no effect without `momentum`.
+    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to that of
+        each parameter.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{sutskever2013importance,
+            author = {Sutskever, Ilya and Martens, James and Dahl, George and Hinton,
+                      Geoffrey},
+            title = {On the Importance of Initialization and Momentum in Deep Learning},
+            booktitle = {International Conference on Machine Learning},
+            year = {2013},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    momentum: Hyperparameter | None = None
+    nesterov: bool = False
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        descend = self.part(ScaleByLearningRate)
+        if self.momentum is None:
+            return Chain(descend)
+        return Chain(
+            Trace(self.momentum, self.nesterov, self.accumulator_dtype), descend
+        )

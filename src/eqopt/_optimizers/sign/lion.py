@@ -1,0 +1,164 @@
+"""Lion: the sign of an interpolated momentum."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._combinators.chain import Chain
+from ..._cpu import equations as on_cpu
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from ...tree import zeros_like
+
+
+class ScaleByLionState(eqx.Module):
+    """The momentum.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients so far, a tree like the parameters.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+
+
+@equation
+def lion(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    smooth_beta: Float[Array, ""],
+    sign: Callable[[Array, Array], Array],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    c = b1 * mu + (1 - b1) * g
+    return sign(c, smooth_beta), b2 * mu + (1 - b2) * g
+
+
+_SIGNS = {
+    "hard": lambda c, beta: jnp.sign(c),
+    "smooth": lambda c, beta: jnp.tanh(beta * c),
+    "refined": lambda c, beta: jnp.where(jnp.abs(c) < 1, c, jnp.sign(c)),
+}
+
+
+class ScaleByLion(AbstractLeafwise):
+    r"""The sign of a mean of the gradient and the momentum.
+
+    $$\begin{aligned}
+      c_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t & u_t &= \operatorname{sign}(c_t) \\
+      \mu_t &= \beta_2 \mu_{t-1} + (1 - \beta_2)\, g_t
+    \end{aligned}$$
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the weight of the momentum in the update.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
+        itself where it is smaller than 1.
+    - `smooth_beta`: $s$, for the mode `"smooth"`.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range or `mode` is another.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{chen2023symbolic,
+            author = {Chen, Xiangning and Liang, Chen and Huang, Da and Real, Esteban and
+                      Wang, Kaiyuan and Pham, Hieu and Dong, Xuanyi and Luong, Thang and
+                      Hsieh, Cho-Jui and Lu, Yifeng and Le, Quoc V.},
+            title = {Symbolic Discovery of Optimization Algorithms},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2023},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.99
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
+    smooth_beta: Hyperparameter = 1.0
+
+    def __check_init__(self):
+        for name in ("b1", "b2"):
+            check_range(self, name, 0, 1)
+        check_scalar(self, "smooth_beta")
+        if self.mode not in _SIGNS:
+            raise ValueError(
+                f"ScaleByLion: `mode` must be one of {[*_SIGNS]}, but is {self.mode!r}."
+            )
+
+    def init(self, params: Params) -> ScaleByLionState:
+        mu = zeros_like(params, self.mu_dtype)
+        return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
+
+    def leafwise(
+        self, state: ScaleByLionState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(
+            lion,
+            ScaleByLionState(safe_increment(state.count), state.mu),
+            {
+                "b1": self.b1,
+                "b2": self.b2,
+                "smooth_beta": self.smooth_beta,
+                "sign": _SIGNS[self.mode],
+            },
+            # Which divides by `b2`.
+            on_cpu=on_cpu.lion if _is_half(self.b2) else None,
+        )
+
+
+def _is_half(x: Any) -> bool:
+    """Whether it is known that `x` is 1/2 at least."""
+    return isinstance(x, float) and bool(x >= 0.5)
+
+
+class Lion(AbstractOptimizer):
+    r"""Lion: every coordinate moves by the learning rate, one way or the other.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByLion`][], which has the equations and the
+    reference. The weight decay is decoupled. Compared to AdamW, take a learning rate that
+    is 3 to 10 times smaller, and a decay that is as much larger.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByLion`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.99
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: ScalarOrSchedule = 1e-3
+    mask: Mask | None = static_choice(default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByLion),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

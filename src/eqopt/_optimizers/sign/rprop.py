@@ -1,0 +1,208 @@
+"""Rprop: a step size for each element, by whether its gradient keeps its sign."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Inexact, Int
+
+from ..._checks import check_range, check_scalar
+from ..._combinators.chain import Chain
+from ..._cpu import equations as on_cpu
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import Scale, at
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from ...tree import zeros_like
+from ...tree._like import real_full_like
+
+
+class ScaleByRpropState(eqx.Module):
+    """What each element remembers.
+
+    **Attributes:**
+
+    - `step_sizes`: how far to go, a tree like the parameters, real also for complex ones.
+    - `prev_updates`: the last updates, before a schedule scaled them; zero where the
+        gradient had changed its sign.
+    - `count`: the steps taken so far, a 0-d int32 array.
+    """
+
+    step_sizes: Updates
+    prev_updates: Updates
+    count: Int[Array, ""]
+
+
+@equation
+def rprop(
+    g: Inexact[Array, "*leaf"],
+    step_sizes: Float[Array, "*leaf"],
+    prev_updates: Inexact[Array, "*leaf"],
+    *,
+    eta_minus: Float[Array, ""],
+    eta_plus: Float[Array, ""],
+    min_step_size: Float[Array, ""],
+    max_step_size: Float[Array, ""],
+    ratio: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    # Differs from Optax in: what is applied is the update of this step, as in the paper
+    # and in torch, not the one of the step before. And it is a product of signs, because
+    # that of two small gradients is zero.
+    agreement = (jnp.sign(g) * jnp.sign(prev_updates).conj()).real
+    turned = agreement < 0
+    longer = jnp.minimum(eta_plus * step_sizes, max_step_size)
+    shorter = jnp.maximum(eta_minus * step_sizes, min_step_size)
+    step_sizes = jnp.select([agreement > 0, turned], [longer, shorter], step_sizes)
+    prev_updates = jnp.where(turned, 0, step_sizes * jnp.sign(g))
+    return ratio * prev_updates, step_sizes, prev_updates
+
+
+class ScaleByRprop(AbstractLeafwise):
+    r"""The sign of the gradient, times a step size that each element finds for itself.
+
+    $$\begin{aligned}
+      \Delta_t &= \begin{cases}
+          \min(\eta_+ \Delta_{t-1}, \Delta_{\max}) & \text{if } g_t\, u_{t-1} > 0 \\
+          \max(\eta_- \Delta_{t-1}, \Delta_{\min}) & \text{if } g_t\, u_{t-1} < 0 \\
+          \Delta_{t-1} & \text{else}
+        \end{cases} \\
+      u_t &= \begin{cases}
+          0 & \text{if } g_t\, u_{t-1} < 0 \\
+          \Delta_t \operatorname{sign}(g_t) & \text{else}
+        \end{cases}
+    \end{aligned}$$
+
+    Where the gradient changes its sign, a minimum was jumped over: the element stays for
+    one step where it is, and the next one counts as neither case. This is
+    `torch.optim.Rprop`, but for complex elements, whose sign is $g / |g|$ and for which
+    the product stands for $\operatorname{Re}(g_t \bar u_{t-1})$.
+
+    **Arguments:**
+
+    - `learning_rate`: $\Delta_0 > 0$, a number or a 0-d array. With a schedule $\eta$ it
+        is $\eta(0)$, and what comes out is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
+    - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
+    - `eta_plus`: $\eta_+ > 1$, the factor after none.
+    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first step.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or a schedule does not start
+    at a positive value.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{riedmiller1993direct,
+            author = {Riedmiller, Martin and Braun, Heinrich},
+            title = {A Direct Adaptive Method for Faster Backpropagation Learning: The
+                     {RPROP} Algorithm},
+            booktitle = {IEEE International Conference on Neural Networks},
+            year = {1993},
+        }
+
+        @article{igel2003empirical,
+            author = {Igel, Christian and H{\"u}sken, Michael},
+            title = {Empirical Evaluation of the Improved {Rprop} Learning Algorithms},
+            journal = {Neurocomputing},
+            volume = {50},
+            year = {2003},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    eta_minus: Hyperparameter = 0.5
+    eta_plus: Hyperparameter = 1.2
+    min_step_size: Hyperparameter = 1e-6
+    max_step_size: Hyperparameter = 50.0
+
+    def __check_init__(self):
+        check_scalar(self, "learning_rate")
+        check_range(self, "eta_minus", 0, 1, includes_low=False)
+        check_range(self, "eta_plus", 1, includes_low=False)
+        check_range(self, "min_step_size", 0)
+        check_range(self, "max_step_size", 0, includes_low=False)
+        low, high = self.min_step_size, self.max_step_size
+        if (
+            isinstance(low, float | int)
+            and isinstance(high, float | int)
+            and low > high
+        ):
+            raise ValueError(
+                f"ScaleByRprop: `min_step_size` is {low}, more than `max_step_size`, "
+                f"{high}."
+            )
+        initial = self._initial()
+        if not isinstance(initial, Tracer) and not np.asarray(initial) > 0:
+            found = "starts at" if callable(self.learning_rate) else "is"
+            raise ValueError(
+                "ScaleByRprop: `learning_rate` is the initial step size, which must be "
+                f"positive, but {found} {initial}. A schedule scales all steps by its "
+                "value over its first one, so that a warmup has to start above zero."
+            )
+
+    def init(self, params: Params) -> ScaleByRpropState:
+        low, initial, high = (
+            jnp.asarray(x, float)
+            for x in (self.min_step_size, self._initial(), self.max_step_size)
+        )
+        return ScaleByRpropState(
+            step_sizes=real_full_like(params, jnp.clip(initial, low, high)),
+            prev_updates=zeros_like(params),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+    def leafwise(
+        self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        ratio, count = 1.0, safe_increment(state.count)
+        if callable(self.learning_rate):
+            ratio = at(self, "learning_rate", state.count) / self._initial()
+        return Leafwise(
+            rprop,
+            ScaleByRpropState(state.step_sizes, state.prev_updates, count),
+            {
+                "eta_minus": self.eta_minus,
+                "eta_plus": self.eta_plus,
+                "min_step_size": self.min_step_size,
+                "max_step_size": self.max_step_size,
+                "ratio": ratio,
+            },
+            on_cpu=on_cpu.rprop,
+        )
+
+    def _initial(self) -> Any:
+        return at(self, "learning_rate", jnp.zeros((), jnp.int32))
+
+
+class Rprop(AbstractOptimizer):
+    r"""Rprop: for gradients without noise, whose sizes say little.
+
+    $$p_t = p_{t-1} - u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByRprop`][], which has the equations and the
+    references.
+
+    **Arguments:**
+
+    - `learning_rate`: the initial step size, a positive number or 0-d array, or a
+        schedule that starts at one.
+    - The others are those of [`eqopt.ScaleByRprop`][]. `eta_minus` and `eta_plus` are
+        `etas`, and `min_step_size` and `max_step_size` are `step_sizes` of
+        `torch.optim.Rprop`.
+    """
+
+    learning_rate: ScalarOrSchedule
+    eta_minus: Hyperparameter = 0.5
+    eta_plus: Hyperparameter = 1.2
+    min_step_size: Hyperparameter = 1e-6
+    max_step_size: Hyperparameter = 50.0
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByRprop), Scale(-1.0))

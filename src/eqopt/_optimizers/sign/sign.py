@@ -1,0 +1,121 @@
+"""The sign of the gradient, or of its running mean."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Inexact
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractStateless
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import Trace
+from ..._types import Hyperparameter, Params, ScalarOrSchedule
+
+
+@equation
+def sign(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+    return jnp.sign(g)
+
+
+class ScaleBySign(AbstractStateless):
+    r"""The sign of each element of the updates: $u = \operatorname{sign}(g)$.
+
+    The sign of zero is zero, that of NaN is NaN, and that of a complex number is
+    $g / |g|$.
+    """
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(sign)
+
+
+class SignSGD(AbstractOptimizer):
+    r"""Gradient descent that looks at the signs of the gradient alone.
+
+    $$p_t = p_{t-1} - \eta_t \operatorname{sign}(g_t)$$
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter moves
+        by just this much in each step, so let it decay.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{bernstein2018signsgd,
+            author = {Bernstein, Jeremy and Wang, Yu-Xiang and Azizzadenesheli, Kamyar
+                      and Anandkumar, Animashree},
+            title = {{signSGD}: Compressed Optimisation for Non-Convex Problems},
+            booktitle = {International Conference on Machine Learning},
+            year = {2018},
+        }
+
+        @misc{balles2020geometry,
+            author = {Balles, Lukas and Pedregosa, Fabian and Le Roux, Nicolas},
+            title = {The Geometry of Sign Gradient Descent},
+            year = {2020},
+            eprint = {2002.08056},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(ScaleBySign(), self.part(ScaleByLearningRate))
+
+
+class Signum(AbstractOptimizer):
+    r"""[`eqopt.SignSGD`][] with momentum.
+
+    $$m_t = \beta m_{t-1} + g_t, \qquad
+      p_t = p_{t-1} - \eta_t \operatorname{sign}(m_t)$$
+
+    A decaying sum has the signs of the mean, $(1 - \beta)\, m_t$, of which the paper
+    writes.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
+        parameter.
+
+    **Raises:**
+
+    A `ValueError` if `beta` is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{bernstein2018signsgd,
+            author = {Bernstein, Jeremy and Wang, Yu-Xiang and Azizzadenesheli, Kamyar
+                      and Anandkumar, Animashree},
+            title = {{signSGD}: Compressed Optimisation for Non-Convex Problems},
+            booktitle = {International Conference on Machine Learning},
+            year = {2018},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    beta: Hyperparameter = 0.9
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_range(self, "beta", 0, 1)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            Trace(self.beta, accumulator_dtype=self.accumulator_dtype),
+            ScaleBySign(),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,117 @@
+"""What the laws and the comparison with Optax do not say of the kin with more momenta."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..trajectory import GRADS, START, trajectory
+
+
+def reference_adan(grads, p, lr, b1, b2, b3, eps, weight_decay):
+    """The algorithm of the authors' code, in float64 and in other variables."""
+    m, v, n, last, seen = 0.0, 0.0, 0.0, grads[0], []
+    for t, g in enumerate(grads, start=1):
+        m = m + (1 - b1) * (g - m)
+        v = v + (1 - b2) * ((g - last) - v)
+        n = n + (1 - b3) * ((g + b2 * (g - last)) ** 2 - n)
+        eta = lr(t - 1) / (np.sqrt(n) / np.sqrt(1 - b3**t) + eps)
+        p = p - eta * m / (1 - b1**t) - eta * b2 * v / (1 - b2**t)
+        p = p / (1 + lr(t - 1) * weight_decay)
+        last = g
+        seen.append(p)
+    return np.stack(seen)
+
+
+@pytest.mark.parametrize("betas", [(0.98, 0.92, 0.99), (0.5, 0.1, 0.7)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_adan_is_that_of_its_authors(betas, weight_decay):
+    schedule = lambda count: 0.3 / (1 + count)
+    opt = eqopt.Adan(
+        lambda count: schedule(jnp.asarray(count, jnp.float32)),
+        *betas,
+        eps=1e-3,
+        weight_decay=weight_decay,
+    )
+    expected = reference_adan(GRADS, START, schedule, *betas, 1e-3, weight_decay)
+    np.testing.assert_allclose(trajectory(opt, GRADS, START), expected, 2e-5, 1e-6)
+
+
+def test_adans_decay_is_proximal_and_masked():
+    """However large it is, it does not turn a sign; what is left out does not decay."""
+    params = {"in": jnp.ones(2), "out": jnp.ones(2)}
+    opt = eqopt.Adan(1.0, weight_decay=9.0, mask={"in": True, "out": False})
+    zeros = eqopt.tree.zeros_like(params)
+    new, _ = opt.step(zeros, opt.init(params), params)
+    np.testing.assert_allclose(new["in"], 0.1, rtol=1e-6)
+    np.testing.assert_array_equal(new["out"], 1)
+
+
+def test_adan_moves_by_the_rate_whatever_the_scale():
+    """No `eps_root` by default, which would swallow small gradients."""
+    for scale in (1.0, 1e-5):
+        moved = trajectory(eqopt.Adan(0.1), [np.full(5, scale)], START)[0] - START
+        np.testing.assert_allclose(moved, -0.1, rtol=2e-3)
+
+
+def test_ademamix_by_hand():
+    """With schedules, which are asked for the number of steps before this one."""
+    b1, b2, b3, alpha = 0.5, 0.8, lambda t: 0.1 * t, lambda t: 2.0 + t
+    m1, m2, nu, p, expected = 0.0, 0.0, 0.0, START, []
+    for t, g in enumerate(GRADS):
+        m1, m2 = b1 * m1 + (1 - b1) * g, b3(t) * m2 + (1 - b3(t)) * g
+        nu = b2 * nu + (1 - b2) * g**2
+        hat, root = m1 / (1 - b1 ** (t + 1)), np.sqrt(nu / (1 - b2 ** (t + 1)))
+        p = p - 0.1 * ((hat + alpha(t) * m2) / (root + 1e-3) + 0.2 * p)
+        expected.append(p)
+    as_float = lambda f: lambda count: f(jnp.asarray(count, jnp.float32))
+    opt = eqopt.AdEMAMix(
+        0.1, b1, b2, as_float(b3), as_float(alpha), 1e-3, weight_decay=0.2
+    )
+    np.testing.assert_allclose(trajectory(opt, GRADS, START), expected, 2e-5, 1e-6)
+
+
+def test_simplified_ademamix_without_the_gradient_is_adam():
+    """A momentum that is a sum makes the rate `1 / (1 - b1)` times as large."""
+    b1 = 0.5
+    ours = eqopt.ScaleBySimplifiedAdEMAMix(b1=b1, b2=0.9)
+    adam = eqopt.ScaleByAdam(b1=b1, b2=0.9)
+    params = jnp.asarray(START, jnp.float32)
+    state, adam_state = ours.init(params), adam.init(params)
+    for t, g in enumerate(jnp.asarray(GRADS, jnp.float32), start=1):
+        u, state = ours.update(g, state)
+        v, adam_state = adam.update(g, adam_state)
+        np.testing.assert_allclose(u, v * (1 - b1**t) / (1 - b1), rtol=1e-5)
+
+
+def test_adopt_only_looks_at_first():
+    opt = eqopt.ADOPT(0.1, b1=0.0)
+    path = trajectory(opt, [np.full(5, 2.0), np.full(5, 8.0), np.full(5, 1.0)], START)
+    np.testing.assert_array_equal(path[0], START.astype(np.float32))
+    np.testing.assert_allclose(path[1] - path[0], -0.1, rtol=1e-5)  # clipped to 1
+    nu = 0.9999 * 4 + 0.0001 * 64
+    np.testing.assert_allclose(path[2] - path[1], -0.1 / np.sqrt(nu), rtol=1e-4)
+
+
+def test_adopt_without_past_is_not_nan():
+    """A first gradient that overflows once divided, and an `eps` of zero."""
+    opt = eqopt.ScaleByADOPT(eps=0.0, use_clipping=False)
+    u, state = opt.update(jnp.array([1e38, 0.0]), opt.init(jnp.ones(2)))
+    np.testing.assert_array_equal(u, 0)
+    np.testing.assert_array_equal(state.mu, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.Adan(0.1, b3=1.0), r"Adan: `b3` must be in \[0, 1\)"),
+        (lambda: eqopt.Adan(0.1, weight_decay=True), "Adan: `weight_decay` must be a"),
+        (lambda: eqopt.AdEMAMix(0.1, b3=-0.1), r"AdEMAMix: `b3` must be in \[0, 1\)"),
+        (lambda: eqopt.ADOPT(0.1, eps=-1.0), r"ADOPT: `eps` must be in \[0, inf"),
+        (lambda: eqopt.OptimisticAdam(0.1, jnp.ones(2)), "Adam: `optimism` must be a"),
+    ],
+)
+def test_bad_hyperparameters(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()

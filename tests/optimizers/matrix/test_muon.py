@@ -1,0 +1,242 @@
+"""What the laws and the comparison with Optax do not say of Muon."""
+
+import equinox as eqx
+import jax
+import jax.export
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax import lax
+
+import eqopt
+from eqopt._optimizers.matrix import newton_schulz
+
+
+STANDARD = (3.4445, -4.775, 2.0315)
+
+
+def singular_values_mapped(x, steps=5):
+    """The iteration as what it does to singular values, in float64."""
+    u, s, vh = np.linalg.svd(np.asarray(x, np.complex128), full_matrices=False)
+    s /= np.linalg.norm(s, axis=-1, keepdims=True)
+    for a, b, c in [STANDARD] * steps:
+        s = a * s + b * s**3 + c * s**5
+    return (u * s[..., None, :]) @ vh
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (3, 5, 2)])
+def test_by_hand(shape, dtype, nesterov):
+    """The momentum is made orthogonal, not the gradient; with the right conjugate."""
+    opt = eqopt.ScaleByMuon(
+        beta=0.8,
+        nesterov=nesterov,
+        weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-1, -2),
+    )
+    params = jnp.zeros(shape, dtype)
+    state, m = opt.init(params), 0
+    for t in range(1, 4):
+        g = jr.normal(jr.key(t), shape, dtype)
+        updates, state = opt.update(g, state)
+        m = 0.8 * m + 0.2 * np.asarray(g)
+        direction = m
+        if nesterov:
+            direction = 0.8 * m / (1 - 0.8 ** (t + 1)) + 0.2 * g / (1 - 0.8**t)
+        np.testing.assert_allclose(
+            updates, singular_values_mapped(direction), rtol=1e-3, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("preconditioning", newton_schulz.PRECONDITIONINGS)
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_singular_values_are_near_one(preconditioning, scale):
+    opt = eqopt.ScaleByMuon(eps=0.0, preconditioning=preconditioning)
+    g = scale * jr.normal(jr.key(0), (8, 20))
+    updates, _ = opt.update(g, opt.init(g))
+    values = jnp.linalg.svd(updates, compute_uv=False)
+    assert values.min() > 0.6 and values.max() < 1.3
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(1, 5), (59, 3), (10**6, 2)])
+def test_accelerators_come_to_the_same(limit, batches, monkeypatch):
+    """They take matrices of one shape together, as many as fit into a batch."""
+    shapes = [(2, 5), (2, 3, 4), (5, 2), (2, 2, 2, 5), (1, 3, 4)]
+    grads = [jr.normal(jr.key(i), shape) for i, shape in enumerate(shapes)]
+    opt = eqopt.ScaleByMuon(
+        adaptive=True, weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)
+    )
+    alone, _ = opt.update(grads, opt.init(grads))
+    calls, iterate = [], newton_schulz.newton_schulz
+
+    def counting(stacks, *args, **kwargs):
+        calls.append(len(stacks))
+        return iterate(stacks, *args, **kwargs)
+
+    monkeypatch.setattr(newton_schulz, "_BATCH", limit)
+    monkeypatch.setattr(newton_schulz, "newton_schulz", counting)
+    monkeypatch.setattr(lax, "platform_dependent", lambda cpu, default: default())
+    jax.clear_caches()
+    together, _ = opt.update(grads, opt.init(grads))
+    for a, b in zip(together, alone, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert calls == [batches]
+
+
+def test_program_for_other_platforms():
+    params = [jnp.ones((2, 3)), jnp.ones((3, 2)), jnp.ones(2)]
+    opt = eqopt.Muon(0.1)
+    step = jax.jit(lambda grads, state: opt.update(grads, state, params))
+    for platform, joins in (("cpu", False), ("cuda", True), ("tpu", True)):
+        exported = jax.export.export(step, platforms=[platform])
+        module = exported(params, opt.init(params)).mlir_module()
+        assert ("tensor<2x2x3xf32>" in module) is joins
+
+
+@pytest.mark.parametrize("preconditioning", newton_schulz.PRECONDITIONINGS)
+def test_empty_matrices(preconditioning):
+    params = [jnp.ones((0, 3)), jnp.ones((2, 0))]
+    opt = eqopt.Muon(0.1, preconditioning=preconditioning)
+    updates, _ = opt.update(params, opt.init(params))
+    assert [u.shape for u in updates] == [(0, 3), (2, 0)]
+
+
+class Model(eqx.Module):
+    embedding: eqx.nn.Embedding
+    conv: eqx.nn.Conv1d
+    layers: eqx.nn.Linear  # stacked
+    norms: eqx.nn.LayerNorm  # stacked
+    scale: jax.Array
+
+    def __init__(self, key):
+        keys = jr.split(key, 4)
+        self.embedding = eqx.nn.Embedding(7, 3, key=keys[0])
+        self.conv = eqx.nn.Conv1d(3, 4, 2, key=keys[1])
+        make = lambda key: eqx.nn.Linear(4, 6, key=key)
+        self.layers = eqx.filter_vmap(make)(jr.split(keys[2], 3))
+        self.norms = eqx.filter_vmap(lambda _: eqx.nn.LayerNorm(4))(jnp.arange(3))
+        self.scale = jnp.ones(())
+
+
+def test_models():
+    """Matrices take orthogonal steps, all else those of Adam."""
+    model = Model(jr.key(0))
+    grads = jax.tree.map(
+        lambda p: jnp.cos(jnp.arange(p.size, dtype=p.dtype) ** 2).reshape(p.shape),
+        eqx.filter(model, eqx.is_inexact_array),
+    )
+    opt, adam = eqopt.Muon(0.1), eqopt.Adam(0.1, nesterov=True)
+    state = opt.init(model)
+    updates, state = opt.update(grads, state, model)
+    expected, _ = adam.update(grads, adam.init(model), model)
+    is_matrix = lambda m: (m.conv.weight, m.layers.weight)
+    others = lambda m: eqx.tree_at(is_matrix, m, (None, None))
+    assert bool(eqx.tree_equal(others(updates), others(expected), rtol=1e-5))
+    for weight, g, out in [
+        (updates.conv.weight.reshape(4, 6), grads.conv.weight.reshape(4, 6), 4),
+        (updates.layers.weight, grads.layers.weight, 6),
+    ]:
+        factor = 0.1 * max(1, out / weight.shape[-1]) ** 0.5
+        expected = -factor * singular_values_mapped(g)
+        np.testing.assert_allclose(weight, expected, rtol=1e-3, atol=1e-4)
+    # Neither holds state for what is the other's, and there is one learning rate.
+    assert len(jax.tree.leaves(eqopt.tree.get(state, "ScaleByMuonState").mu)) == 2
+    adam_state = eqopt.tree.get(state, "ScaleByAdamState")
+    assert adam_state.mu.conv.weight is None
+    assert eqopt.tree.get(state, "learning_rate") == jnp.float32(0.1)
+
+
+def test_the_fallback_is_any_optimizer():
+    params = {"matrix": jnp.ones((2, 2)), "vector": jnp.ones(2)}
+    opt = eqopt.Muon(0.1, weight_decay=0.5, fallback=eqopt.SGD(1.0))
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    new, _ = opt.step(zeros, opt.init(params), params)
+    np.testing.assert_allclose(new["matrix"], 0.95)
+    np.testing.assert_allclose(new["vector"], 1.0)
+    new, _ = opt.step(params, opt.init(params), params)
+    np.testing.assert_allclose(new["vector"], 0.0)
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (64, 16), (2, 32, 32)])
+def test_consistent_rms(shape):
+    numbers = eqopt.MatrixDimensionNumbers(-2, -1)
+    opt = eqopt.Muon(1.0, consistent_rms=0.2, weight_dimension_numbers=numbers)
+    g = jr.normal(jr.key(0), shape)
+    updates, _ = opt.update(g, opt.init(g))
+    assert 0.15 < jnp.sqrt(jnp.mean(updates**2)) < 0.25
+
+
+def test_the_iteration_is_in_float32():
+    """Of bfloat16 matrices, only what comes out is rounded."""
+    g = jr.normal(jr.key(0), (8, 8)).astype(jnp.bfloat16)
+    opt = eqopt.ScaleByMuon()
+    updates, _ = opt.update(g, opt.init(g))
+    wide = g.astype(jnp.float32)
+    expected, _ = opt.update(wide, opt.init(wide))
+    np.testing.assert_array_equal(
+        updates.astype(jnp.float32), expected.astype(jnp.bfloat16).astype(jnp.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ns_coeffs": (1.0, 2.0)}, r"shape \(3,\), or \(steps, 3\) .* shape \(2,\)"),
+        ({"ns_coeffs": jnp.ones((0, 3))}, r"has shape \(0, 3\)"),
+        ({"ns_steps": 0}, "`ns_steps` must be an integer of at least 1, but is 0"),
+        ({"beta": 1.0}, r"`beta` must be in \[0, 1\), but is 1.0"),
+        ({"eps": -1.0}, r"`eps` must be in \[0, inf\), but is -1.0"),
+    ],
+)
+def test_errors(arguments, message):
+    for make in (eqopt.ScaleByMuon, lambda **kwargs: eqopt.Muon(0.1, **kwargs)):
+        with pytest.raises(ValueError, match=message):
+            make(**arguments)
+
+
+def test_error_of_a_matrix_without_state():
+    opt = eqopt.ScaleByMuon()
+    state = opt.init([jnp.ones(2)])
+    with pytest.raises(ValueError, match=r"has a value at `\[0\]`, which has no"):
+        opt.update([jnp.ones((2, 2))], state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {"weight_decay": 0.0}),
+        (
+            {"beta": 0.5, "weight_decay": 0.3, "consistent_rms": 0.2, "ns_steps": 4},
+            {
+                "momentum": 0.5,
+                "weight_decay": 0.3,
+                "adjust_lr_fn": "match_rms_adamw",
+                "ns_steps": 4,
+            },
+        ),
+    ],
+)
+def test_torch(ours, theirs, monkeypatch):
+    """Without Nesterov momentum, where torch has no bias correction to leave out."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    opt = eqopt.Muon(
+        0.1,
+        nesterov=False,
+        weight_dimension_numbers=eqopt.MatrixDimensionNumbers(1, 0),
+        **ours,
+    )
+    params = [jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 5), (6, 4)])]
+    reference = [torch.nn.Parameter(torch.tensor(np.asarray(p))) for p in params]
+    optimizer = torch.optim.Muon(reference, lr=0.1, nesterov=False, **theirs)
+    state = opt.init(params)
+    for i in range(8):
+        grads = [jr.normal(jr.key(10 * i), p.shape) for p in params]
+        params, state = opt.step(grads, state, params)
+        for p, g in zip(reference, grads, strict=True):
+            p.grad = torch.tensor(np.asarray(g))
+        optimizer.step()
+    for p, q in zip(params, reference, strict=True):
+        np.testing.assert_allclose(p, q.detach().numpy(), rtol=1e-4, atol=1e-5)

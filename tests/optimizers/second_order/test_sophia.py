@@ -1,0 +1,133 @@
+"""Sophia, and the estimate of curvature that it takes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..trajectory import GRADS, START, trajectory
+
+
+def bowl(hessian):
+    return lambda p: p @ jnp.asarray(hessian, p.dtype) @ p / 2
+
+
+def test_hutchinson_is_right_on_average():
+    hessian = np.array([[2.0, 1.0, 0.5], [1.0, 3.0, -1.0], [0.5, -1.0, 1.0]])
+    opt, params = eqopt.HutchinsonDiagHessian(jr.key(3)), jnp.ones(3)
+
+    def body(state, _):
+        estimate, state = opt.update(params, state, params, value_fn=bowl(hessian))
+        return state, estimate
+
+    _, estimates = jax.lax.scan(body, opt.init(params), length=4000)
+    np.testing.assert_allclose(estimates.mean(0), np.diag(hessian), atol=0.1)
+    assert estimates.std(0).min() > 0.5  # they differ from step to step
+
+
+def test_hutchinson_of_a_complex_parameter_is_the_mean_of_its_parts():
+    value_fn = lambda z: jnp.sum(3 * z.real**2 + z.imag**2 / 2)  # 6 and 1
+    z = jnp.array([1 + 2j], jnp.complex64)
+    opt = eqopt.HutchinsonDiagHessian()
+    estimate, _ = opt.update(z, opt.init(z), z, value_fn=value_fn)
+    np.testing.assert_allclose(estimate, 3.5, rtol=1e-6)
+
+
+def test_hutchinson_takes_models_with_frozen_parts():
+    """It differentiates where there are gradients; the rest of the model is there."""
+    model = eqx.nn.MLP(2, 1, 3, 1, activation=jnp.tanh, key=jr.key(0))
+    value_fn = lambda model: jnp.sum(jax.vmap(model)(jnp.ones((4, 2))) ** 2)
+    grads = eqx.filter_grad(value_fn)(model)
+    frozen = lambda m: [m.layers[0].weight, m.layers[0].bias, m.layers[1].weight]
+    grads = eqx.tree_at(frozen, grads, [None] * 3)
+    opt = eqopt.HutchinsonDiagHessian()
+    estimate, _ = opt.update(grads, opt.init(model), model, value_fn=value_fn)
+    assert jax.tree.structure(estimate) == jax.tree.structure(grads)
+    np.testing.assert_allclose(estimate.layers[1].bias, 8.0, rtol=1e-5)
+
+
+class Curvature(eqopt.AbstractTransformation):
+    """An estimator of one's own, which says when it is asked."""
+
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, **extra):
+        jax.debug.callback(extra["tell"])
+        return jax.tree.map(jnp.full_like, updates, extra["curvature"]), state
+
+
+def test_sophia_by_hand():
+    """An estimate every third step, used from the next one on, by an own estimator."""
+    calls, curvature = [], jnp.array([1.0, 2.0, -1.0, 50.0, 0.1])
+    extra = {"curvature": curvature, "tell": lambda: calls.append(1)}
+    opt = eqopt.Sophia(
+        0.1,
+        b1=0.5,
+        b2=0.8,
+        weight_decay=0.0,
+        gamma=2.0,
+        update_interval=3,
+        hessian_diagonal_fn=Curvature(),
+    )
+    mu, nu, p, expected = 0.0, np.zeros(5), START, []
+    for t, g in enumerate(GRADS):
+        mu = 0.5 * mu + 0.5 * g
+        u = mu / (1 - 0.5 ** (t + 1)) / np.maximum(2.0 * nu, 1e-8)
+        p = p - 0.1 * np.clip(u, -1, 1)
+        nu = 0.8 * nu + 0.2 * np.asarray(curvature) if t % 3 == 0 else nu
+        expected.append(p)
+    path = trajectory(opt, GRADS, START, **extra)
+    jax.effects_barrier()
+    np.testing.assert_allclose(path, expected, rtol=1e-5, atol=1e-6)
+    assert len(calls) == 2
+
+
+def test_sophia_minimizes_whole_models_and_tells_its_win_rate():
+    model = eqx.nn.MLP(2, 1, 8, 1, activation=jnp.tanh, key=jr.key(0))
+    x = jr.normal(jr.key(1), (32, 2))
+    loss = lambda model: jnp.mean((jax.vmap(model)(x)[:, 0] - x[:, 0] * x[:, 1]) ** 2)
+    opt = eqopt.Sophia(0.02, gamma=0.5, update_interval=2, track_win_rate=True)
+
+    @eqx.filter_jit
+    def train_step(model, state):
+        grads = eqx.filter_grad(loss)(model)
+        return opt.step(grads, state, model, value_fn=loss)
+
+    before, state = loss(model), opt.init(model)
+    for _ in range(100):
+        model, state = train_step(model, state)
+    assert loss(model) < before / 2
+    assert 0 < eqopt.tree.get(state, "win_rate") < 1
+    assert eqopt.tree.get(eqopt.Sophia(0.1).init(model), "win_rate") is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.Sophia(0.1, gamma=-1.0), r"Sophia: `gamma` must be in \[0, inf"),
+        (
+            lambda: eqopt.Sophia(0.1, update_interval=0),
+            "Sophia: `update_interval` must",
+        ),
+        (
+            lambda: eqopt.Sophia(0.1, clip_threshold=None, track_win_rate=True),
+            "Sophia: `track_win_rate` needs a `clip_threshold`",
+        ),
+    ],
+)
+def test_bad_hyperparameters(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_sophia_says_what_it_needs():
+    opt, params = eqopt.Sophia(0.1), jnp.ones(2)
+    with pytest.raises(ValueError, match="needs the extra argument `value_fn`"):
+        opt.step(params, opt.init(params), params)
+    with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
+        opt.update(params, opt.init(params), value_fn=jnp.sum)
