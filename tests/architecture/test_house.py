@@ -38,7 +38,7 @@ FLOORS = [
     },
     {"_random", "_threefry"},
     {"_misfits", "_stages", "_pipeline", "_reductions"},
-    {"_apply", "_transformation", "tree"},
+    {"_apply", "_transformation", "_wrapper", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {
         "projections",

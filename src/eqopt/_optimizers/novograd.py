@@ -18,7 +18,7 @@ from .._transforms.scale import ScaleByLearningRate
 from .._transforms.trace import Trace, TraceState
 from .._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
-from ..numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree import zeros_like
 
 
@@ -117,7 +117,7 @@ class ScaleByNovoGrad(AbstractFused):
 
     def init(self, params: Params) -> ScaleByNovoGradState:
         def zero(x):
-            real = common_dtype(jnp.float32, jnp.finfo(x.dtype).dtype)
+            real = wide_dtype(jnp.finfo(x.dtype).dtype)
             return jnp.zeros((), self.nu_dtype or real)
 
         return ScaleByNovoGradState(

@@ -24,7 +24,7 @@ from .._leaves import is_none, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, IntegerLike, Params
-from ..numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree._like import full_like_leaf
 
 
@@ -265,7 +265,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     def _zeros(self, x: Any, axes: _Axes | None) -> tuple[Any, Any, Any]:
         if not is_parameter(x):
             return None, None, None
-        dtype = self.nu_dtype or common_dtype(jnp.float32, jnp.finfo(x.dtype).dtype)
+        dtype = self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype)
         v = full_like_leaf(x, 0, dtype)
         if axes is None:
             return (), (), v
