@@ -103,7 +103,7 @@ class ScaleByAdadelta(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(adadelta, state, {"rho": self.rho, "eps": self.eps})
+        return Leafwise(adadelta, state)
 
 
 class Adadelta(AbstractOptimizer):

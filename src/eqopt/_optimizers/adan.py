@@ -15,9 +15,10 @@ from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at, same
 from .._transforms.weight_decay import AddDecayedWeights, is_off
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
+from .moments import counted
 
 
 class ScaleByAdanState(eqx.Module):
@@ -148,23 +149,8 @@ class ScaleByAdan(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        return Leafwise(
-            adan,
-            ScaleByAdanState(count, state.m, state.v, state.n, state.previous_gradient),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "b3": self.b3,
-                "eps": self.eps,
-                "eps_root": self.eps_root,
-                "m_correction": bias_correction(self.b1, count),
-                "v_correction": bias_correction(self.b2, count),
-                "n_correction": bias_correction(self.b3, count),
-                "is_first": state.count == 0,
-            },
-            last=("previous_gradient",),
-        )
+        last, is_first = ("previous_gradient",), state.count == 0
+        return counted(self, adan, state, last=last, is_first=is_first)
 
 
 class ProximalDecayState(eqx.Module):

@@ -15,9 +15,10 @@ from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate, at
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ..numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ..numerics import abs_sq, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
+from .moments import counted
 
 
 class ScaleByAdEMAMixState(eqx.Module):
@@ -142,21 +143,8 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdEMAMixState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        return Leafwise(
-            ademamix,
-            ScaleByAdEMAMixState(count, state.m1, state.m2, state.nu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "b3": at(self, "b3", state.count),
-                "alpha": at(self, "alpha", state.count),
-                "eps": self.eps,
-                "eps_root": self.eps_root,
-                "m1_correction": bias_correction(self.b1, count),
-                "nu_correction": bias_correction(self.b2, count),
-            },
-        )
+        b3, alpha = (at(self, name, state.count) for name in ("b3", "alpha"))
+        return counted(self, ademamix, state, b3=b3, alpha=alpha)
 
 
 class AdEMAMix(AbstractOptimizer):

@@ -131,12 +131,7 @@ class ScaleByCOCOB(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByCOCOBState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            cocob,
-            state,
-            {"alpha": self.alpha, "eps": self.eps},
-            reads={"init_particles": state.init_particles},
-        )
+        return Leafwise(cocob, state, reads={"init_particles": state.init_particles})
 
 
 class COCOB(AbstractOptimizer):

@@ -188,7 +188,6 @@ class DAdaptAdamW(AbstractMeasured):
             {"b3": b3, "step": step, "eps": self.eps, "tiny": jnp.finfo(d.dtype).tiny},
         )
         step, b2 = after((progress, norm), step, now(self.b2))
-        slow = {"b3": b3, "step": step, "eps": self.eps}
         numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
         estimate = ratio(numerator, (1 - b3) * now(norm))
         state = dataclasses.replace(
@@ -199,6 +198,6 @@ class DAdaptAdamW(AbstractMeasured):
             learning_rate=step,
         )
         return [
-            Leafwise(dadapt_adamw, state, {"b1": self.b1, "b2": b2, **slow}),
+            Leafwise(dadapt_adamw, state, {"b2": b2, "b3": b3, "step": step}),
             *decay(self, count, step),
         ]

@@ -15,8 +15,8 @@ from .._transformation import AbstractLeafwise, AbstractOptimizer
 from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ..numerics import safe_increment
 from ..tree import zeros_like
+from .moments import counted
 
 
 class ScaleByLionState(eqx.Module):
@@ -118,17 +118,8 @@ class ScaleByLion(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByLionState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            lion,
-            ScaleByLionState(safe_increment(state.count), state.mu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "smooth_beta": self.smooth_beta,
-                "mode": self.mode,
-                "in_place": isinstance(self.b2, float) and bool(self.b2 >= 0.5),
-            },
-        )
+        in_place = isinstance(self.b2, float) and bool(self.b2 >= 0.5)
+        return counted(self, lion, state, in_place=in_place)
 
 
 class Lion(AbstractOptimizer):

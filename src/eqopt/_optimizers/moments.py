@@ -1,14 +1,17 @@
 """What Adam and its kin have in common: two moments, and how biased they are."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_range
-from .._types import Params
+from .._equations import Equation
+from .._pipeline import Leafwise
+from .._types import Params, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -17,19 +20,37 @@ from ..tree._like import real_full_like
 _State = TypeVar("_State", bound=eqx.Module)
 
 
+# Of which decay each bias correction is.
+_DECAYS = {
+    "mu_correction": "b1",
+    "g_correction": "b1",
+    "m_correction": "b1",
+    "m1_correction": "b1",
+    "nu_correction": "b2",
+    "v_correction": "b2",
+    "n_correction": "b3",
+}
+
+
+class AbstractMomentsState(eqx.Module):
+    """Two moments of the gradients, and how many of these they are of."""
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
 def init_moments(
-    cls: Callable[..., _State],
-    params: Params,
-    mu_dtype: DTypeLike | None,
-    nu_dtype: DTypeLike | None,
-    nu: Any = 0,
-    **more: Any,
+    owner: Any, cls: Callable[..., _State], params: Params, nu: Any = 0, **more: Any
 ) -> _State:
-    """The state of type `cls`, with a first moment of zero and a second one of `nu`."""
+    """The state of type `cls`, with a first moment of zero and a second one of `nu`.
+
+    They are stored in the dtypes that `owner` says.
+    """
     return cls(
         count=jnp.zeros((), jnp.int32),
-        mu=zeros_like(params, mu_dtype),
-        nu=real_full_like(params, nu, nu_dtype),
+        mu=zeros_like(params, owner.mu_dtype),
+        nu=real_full_like(params, nu, owner.nu_dtype),
         **more,
     )
 
@@ -43,20 +64,28 @@ def check_moments(owner: object) -> None:
             check_range(owner, name, 0)
 
 
-def corrected(owner: Any, count: Int[Array, ""]) -> Mapping[str, Any]:
-    """What equations share in the step number `count`, by name.
+def counted(
+    owner: Any,
+    equation: Equation,
+    state: Any,
+    *,
+    count: Int[Array, ""] | None = None,
+    last: tuple[str, ...] = (),
+    **shared: Any,
+) -> Leafwise:
+    """The equation of the next step, with that step counted in the state.
 
-    These are all fields of `owner`, and the bias corrections; an equation takes those
-    that it names.
+    The bias corrections that the equation names, and `shared` has not, are those at the
+    new `count`, for callers who have that already.
     """
-    nesterov = getattr(owner, "nesterov", False)
-    mu_count = safe_increment(count) if nesterov else count
-    return {
-        **vars(owner),
-        "mu_correction": bias_correction(owner.b1, mu_count),
-        "g_correction": bias_correction(owner.b1, count),
-        "nu_correction": bias_correction(owner.b2, count),
-    }
+    count = safe_increment(state.count) if count is None else count
+    for name in equation.shared:
+        if name in _DECAYS and name not in shared:
+            ahead = name == "mu_correction" and getattr(owner, "nesterov", False)
+            t = safe_increment(count) if ahead else count
+            shared[name] = bias_correction(getattr(owner, _DECAYS[name]), t)
+    new = dataclasses.replace(state, count=count)
+    return Leafwise(equation, new, shared, last=last)
 
 
 def unbiased(

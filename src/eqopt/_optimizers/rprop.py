@@ -171,13 +171,7 @@ class ScaleByRprop(AbstractLeafwise):
         return Leafwise(
             rprop,
             ScaleByRpropState(state.step_sizes, state.prev_updates, count),
-            {
-                "eta_minus": self.eta_minus,
-                "eta_plus": self.eta_plus,
-                "min_step_size": self.min_step_size,
-                "max_step_size": self.max_step_size,
-                "ratio": ratio,
-            },
+            {"ratio": ratio},
         )
 
     def _initial(self) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
+from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
 
 from .._checks import check_count, check_range, check_state
 from .._combinators.chain import Chain
@@ -28,14 +28,12 @@ from .._types import (
     Params,
     ScalarOrSchedule,
     State,
-    Updates,
 )
 from ..numerics import bias_correction, safe_increment
-from ..tree import zeros_like
-from ..tree._like import real_full_like
+from .moments import AbstractMomentsState, init_moments
 
 
-class SophiaState(eqx.Module):
+class SophiaState(AbstractMomentsState):
     """The momentum and the curvature.
 
     **Attributes:**
@@ -49,9 +47,6 @@ class SophiaState(eqx.Module):
         0-d float32 array; `None` unless asked for.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
     hessian_state: State
     win_rate: Float[Array, ""] | None
 
@@ -125,10 +120,10 @@ class ScaleBySophia(AbstractFused):
             )
 
     def init(self, params: Params) -> SophiaState:
-        return SophiaState(
-            count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_full_like(params, 0, self.nu_dtype),
+        return init_moments(
+            self,
+            SophiaState,
+            params,
             hessian_state=self.hessian_diagonal_fn.init(params),
             win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
         )

@@ -162,11 +162,8 @@ class AdaptiveGradClip(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            adaptive_clip,
-            shared={"clipping": self.clipping, "eps": self.eps},
-            reads={"unit": lambda updates: self._units(updates, params)},
-        )
+        reads = {"unit": lambda updates: self._units(updates, params)}
+        return Leafwise(adaptive_clip, reads=reads)
 
     def _units(self, updates: Updates, params: Params | None) -> PyTree:
         if params is not None:

@@ -233,11 +233,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         return Leafwise(
             factored_rms,
             eqx.tree_at(lambda s: s.count, state, count),
-            {
-                "decay": self.decay_rate_fn(step, self.decay_rate),
-                "eps": self.eps,
-                "clipping_threshold": self.clipping_threshold,
-            },
+            {"decay": self.decay_rate_fn(step, self.decay_rate)},
             reads={"axes": treedef.unflatten(self._axes(params))},
         )
 

@@ -79,7 +79,7 @@ class Scale(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale, shared={"step_size": self.step_size})
+        return Leafwise(scale)
 
 
 @equation

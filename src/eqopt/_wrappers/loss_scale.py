@@ -15,7 +15,7 @@ from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, IntegerLike, Params, State
 from .._wrapper import AbstractWrapper, Call
-from ..numerics import safe_increment, widened
+from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import all_finite
 
 
@@ -161,7 +161,7 @@ class DynamicLossScale(AbstractWrapper):
         A 0-d array, at least float32.
         """
         check_state(self, state)
-        loss = widened(loss)
+        loss = at_least_float32(loss)
         return loss * state.loss_scale.astype(loss.dtype)
 
     def handle(
@@ -193,7 +193,7 @@ class DynamicLossScale(AbstractWrapper):
     def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
         # Before anything rounds them: not all that is inside takes what is pending, and
         # what the pipeline hands out has the dtype of what went in.
-        grads = map_parameters(widened, call.updates)
+        grads = map_parameters(at_least_float32, call.updates)
         pipeline = Pipeline(grads, call.params, call.extra)
         shared = {"inverse_scale": 1 / state.loss_scale}
         pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
