@@ -127,8 +127,9 @@ class AbstractComposite(AbstractTransformation):
 class AbstractWrapper(AbstractComposite):
     """A transformation round another one, its field `inner`.
 
-    Subclass it and implement `init` and `handle`; `update` and `step` follow. The state
-    has that of `inner` as its field `inner_state`.
+    Subclass it and implement `init` and `handle`; `update` and `step` follow. So does
+    `eval_params`, which asks `inner`, if the state has that of `inner` as its field
+    `inner_state`; implement it where there are others to evaluate with.
 
     !!! example
 

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
@@ -18,7 +17,7 @@ from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_increment, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
-from .moments import counted
+from .moments import check_moments, counted
 
 
 class ScaleByAdanState(eqx.Module):
@@ -132,10 +131,7 @@ class ScaleByAdan(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2", "b3"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdanState:
         return ScaleByAdanState(

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
@@ -18,7 +18,7 @@ from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree import zeros_like
 from ..tree._like import real_full_like
-from .moments import counted
+from .moments import check_moments, counted
 
 
 class ScaleByAdEMAMixState(eqx.Module):
@@ -125,11 +125,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2", "b3"):
-            if not callable(getattr(self, name)):
-                check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
         check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleByAdEMAMixState:

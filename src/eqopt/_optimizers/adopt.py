@@ -7,7 +7,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._pipeline import Leafwise
@@ -16,7 +15,7 @@ from .._transforms.clip import clip
 from .._transforms.scale import ScaleByLearningRate, at
 from .._types import Hyperparameter, Params, ScalarOrSchedule
 from ..numerics import abs_sq, safe_sqrt
-from .moments import AbstractMomentsState, counted, init_moments
+from .moments import AbstractMomentsState, check_moments, counted, init_moments
 
 
 class ScaleByADOPTState(AbstractMomentsState):
@@ -117,9 +116,7 @@ class ScaleByADOPT(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
+        check_moments(self)
 
     def init(self, params: Params) -> ScaleByADOPTState:
         return init_moments(self, ScaleByADOPTState, params)

@@ -24,6 +24,7 @@ from .measured import (
     ratio,
     scalar,
 )
+from .moments import check_moments
 
 
 class DAdaptAdamWState(eqx.Module):
@@ -157,9 +158,7 @@ class DAdaptAdamW(AbstractMeasured):
     def __check_init__(self):
         for name in ("learning_rate", "weight_decay"):
             check_scalar(self, name)
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
+        check_moments(self)
         check_range(self, "estim_lr0", 0, includes_low=False)
 
     def init(self, params: Params) -> DAdaptAdamWState:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar
+from .._checks import check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
@@ -16,7 +16,7 @@ from .._transforms.scale import ScaleByLearningRate
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ..tree import zeros_like
-from .moments import counted
+from .moments import check_moments, counted
 
 
 class ScaleByLionState(eqx.Module):
@@ -103,8 +103,7 @@ class ScaleByLion(AbstractLeafwise):
     smooth_beta: Hyperparameter = 1.0
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
+        check_moments(self)
         check_scalar(self, "smooth_beta")
         if self.mode not in _SIGNS:
             raise ValueError(

@@ -57,8 +57,9 @@ def init_moments(
 
 def check_moments(owner: object) -> None:
     """Raises unless the decays and the epsilons of `owner` are in their ranges."""
-    for name in ("b1", "b2"):
-        check_range(owner, name, 0, 1)
+    for name in ("b1", "b2", "b3"):
+        if getattr(owner, name, None) is not None:
+            check_range(owner, name, 0, 1)
     for name in ("eps", "eps_root"):
         if hasattr(owner, name):
             check_range(owner, name, 0)

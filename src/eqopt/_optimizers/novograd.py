@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_range, check_state
+from .._checks import check_state
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
@@ -20,7 +20,7 @@ from .._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
 from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree import zeros_like
-from .moments import AbstractMomentsState
+from .moments import AbstractMomentsState, check_moments
 
 
 class ScaleByNovoGradState(AbstractMomentsState):
@@ -106,10 +106,7 @@ class ScaleByNovoGrad(AbstractFused):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
         AddDecayedWeights(self.weight_decay)
 
     def init(self, params: Params) -> ScaleByNovoGradState:

@@ -16,6 +16,7 @@ from .._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 from .adam import ScaleByAdam
+from .moments import counted
 
 
 class ScaleByOptimisticGradientState(eqx.Module):
@@ -88,17 +89,14 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        return Leafwise(
+        return counted(
+            self,
             optimistic,
-            ScaleByOptimisticGradientState(
-                safe_increment(state.count), state.previous_gradient
-            ),
-            {
-                "alpha": at(self, "alpha", state.count),
-                "beta": at(self, "beta", state.count),
-                "is_first": state.count == 0,
-            },
+            state,
             last=("previous_gradient",),
+            alpha=at(self, "alpha", state.count),
+            beta=at(self, "beta", state.count),
+            is_first=state.count == 0,
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_range, check_scalar
+from .._checks import check_scalar
 from .._combinators.chain import Chain
 from .._equations import equation
 from .._fields import static_choice
@@ -15,7 +15,7 @@ from .._transforms.scale import ScaleByLearningRate, at
 from .._transforms.weight_decay import AddDecayedWeights
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import abs_sq, safe_sqrt
-from .moments import AbstractMomentsState, counted, init_moments
+from .moments import AbstractMomentsState, check_moments, counted, init_moments
 
 
 class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
@@ -99,10 +99,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
         check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:

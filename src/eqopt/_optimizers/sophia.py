@@ -30,7 +30,7 @@ from .._types import (
     State,
 )
 from ..numerics import bias_correction, safe_increment
-from .moments import AbstractMomentsState, init_moments
+from .moments import AbstractMomentsState, check_moments, init_moments
 
 
 class SophiaState(AbstractMomentsState):
@@ -106,10 +106,8 @@ class ScaleBySophia(AbstractFused):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "gamma"):
-            check_range(self, name, 0)
+        check_moments(self)
+        check_range(self, "gamma", 0)
         check_count(self, "update_interval")
         if self.clip_threshold is not None:
             check_range(self, "clip_threshold", 0)
