@@ -56,7 +56,7 @@ class Doubling(eqopt.AbstractLeafwise):
         return None
 
     def leafwise(self, state, params=None, **extra):
-        return eqopt.Leafwise(multiply, shared=vars(self))
+        return eqopt.Leafwise(multiply)
 
 
 def update(opt, grads=GRADS, state=None, params=MODEL, *, init=MODEL):

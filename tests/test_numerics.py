@@ -10,7 +10,13 @@ import optax
 import pytest
 
 import eqopt
-from eqopt.numerics import safe_increment, safe_norm, safe_root_mean_squares
+from eqopt.numerics import (
+    at_least_float32,
+    safe_increment,
+    safe_norm,
+    safe_root_mean_squares,
+    wide_dtype,
+)
 
 
 SLOW = pytest.mark.slow
@@ -108,3 +114,26 @@ def test_incremental_update_of_a_part():
     moved = eqopt.incremental_update(new, old, 0.5)
     assert moved["x"] is old["x"]
     assert moved["y"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("complex64", "complex64"),
+        ("int8", "float32"),
+        ("bool", "float32"),
+    ],
+)
+def test_at_least_float32(dtype, wide):
+    assert wide_dtype(dtype) == wide_dtype("bfloat16", dtype) == wide
+    assert at_least_float32(jnp.ones(2, dtype)).dtype == wide
+    assert wide_dtype() == "float32"
+
+
+def test_at_least_float32_keeps_float64():
+    with jax.enable_x64(True):
+        assert at_least_float32(jnp.ones(2, "float64")).dtype == "float64"
+        assert wide_dtype("float64", "complex64") == "complex128"

@@ -348,6 +348,11 @@ from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
     AddDecayedWeightsState as AddDecayedWeightsState,
 )
+from ._wrapper import (
+    AbstractComposite as AbstractComposite,
+    AbstractWrapper as AbstractWrapper,
+    Call as Call,
+)
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,

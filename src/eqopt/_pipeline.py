@@ -32,8 +32,9 @@ class Leafwise(NamedTuple):
     - `equation`: what [`eqopt.equation`][] made of a function of arrays.
     - `state`: the new state, but for the fields that the equation computes: these still
         hold their old values, and are found by the names of the equation's arguments.
-    - `shared`: the equation's keyword-only arguments. Numbers and 0-d arrays are traced
-        (integers as floats); bools, strings, functions and `None` are static.
+    - `shared`: the equation's keyword-only arguments. What is missing is the field of the
+        same name of the transformation. Numbers and 0-d arrays are traced (integers as
+        floats); bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
         names of its arguments. (The parameters themselves are always there, as `p`.) In
         the place of a tree, a function that makes it from one like the updates, which

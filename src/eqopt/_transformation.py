@@ -186,7 +186,9 @@ class AbstractFused(AbstractTransformation):
 class AbstractLeafwise(AbstractFused):
     """A transformation that applies one equation to each leaf on its own.
 
-    Subclass it and implement `init` and `leafwise`; `update` and `step` follow.
+    Subclass it and implement `init` and `leafwise`; `update` and `step` follow. A
+    keyword-only argument of the equation that `leafwise` does not give is the field of
+    the same name.
 
     !!! example
 
@@ -208,7 +210,7 @@ class AbstractLeafwise(AbstractFused):
                 return HeavyBallState(trace=eqopt.tree.zeros_like(params))
 
             def leafwise(self, state, params, **extra):
-                return eqopt.Leafwise(heavy_ball, state, {"decay": self.decay})
+                return eqopt.Leafwise(heavy_ball, state)
         ```
     """
 
@@ -227,11 +229,20 @@ class AbstractLeafwise(AbstractFused):
         self, state: State, params: Params | None, extra: Mapping[str, Any]
     ) -> Leafwise:
         check_state(self, state)
-        return self.leafwise(state, params, **extra)
+        return filled(self, self.leafwise(state, params, **extra))
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         leafwise = self._checked(state, pipeline.params, pipeline.extra)
         return pipeline.push(type(self).__name__, leafwise)
+
+
+def filled(owner: object, leafwise: Leafwise) -> Leafwise:
+    """`leafwise` with the fields of `owner` for those shared values that it lacks."""
+    given, fields = leafwise.shared, vars(owner)
+    lacks = [x for x in leafwise.equation.shared if x not in given and x in fields]
+    if not lacks:
+        return leafwise
+    return leafwise._replace(shared={**{x: fields[x] for x in lacks}, **given})
 
 
 class AbstractStateless(AbstractLeafwise):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer, Shaped
 
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
@@ -15,10 +15,30 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 
     **Arguments:**
 
-    - `dtypes`: at least one. With `jnp.float32` among them, it is one to compute in.
+    - `dtypes`: at least one.
     """
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
+
+
+def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
+    """The dtype to compute in: the one to which others promote, at least float32.
+
+    **Arguments:**
+
+    - `dtypes`: any number of them. A complex one gives a complex one.
+    """
+    return common_dtype(jnp.float32, *dtypes)
+
+
+def at_least_float32(x: Shaped[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    """`x` in the precision to compute in, that of [`eqopt.numerics.wide_dtype`][].
+
+    **Arguments:**
+
+    - `x`: an array of numbers. Integers and bools become float32.
+    """
+    return x.astype(wide_dtype(x.dtype))
 
 
 def as_float(value: Any) -> Any:
@@ -36,7 +56,7 @@ def as_float(value: Any) -> Any:
     if not isinstance(value, jax.Array):
         return float(value)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
-    wide = common_dtype(value.dtype, jnp.float32) if is_float else float
+    wide = wide_dtype(value.dtype) if is_float else float
     return value.astype(wide)
 
 
@@ -81,7 +101,7 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 
     - `x`: a floating or complex array.
     """
-    total = lambda x: jnp.sum(jnp.sign(x.astype(common_dtype(x.dtype, jnp.float32))))
+    total = lambda x: jnp.sum(jnp.sign(at_least_float32(x)))
     nan = total(x.real) + total(x.imag) if jnp.iscomplexobj(x) else total(x)
     return jnp.isnan(nan)
 
@@ -125,7 +145,7 @@ def safe_norm(
     A real array of the precision of `x`, at least float32: one norm, or as many as `axis`
     leaves. NaN stays NaN.
     """
-    x = x.astype(common_dtype(x.dtype, jnp.float32))
+    x = at_least_float32(x)
     floor = jnp.asarray(min_norm, x.real.dtype)
     is_small = jnp.linalg.norm(x, ord, axis, keepdims=True) <= floor
     # The derivative of what is not chosen must be finite, too.
@@ -154,7 +174,7 @@ def safe_root_mean_squares(
     A 0-d real array of the precision of `x`, at least float32. It is $m$ if `x` is empty,
     and NaN stays NaN.
     """
-    x = x.astype(common_dtype(x.dtype, jnp.float32))
+    x = at_least_float32(x)
     mean_square = jnp.sum(abs_sq(x)) / max(x.size, 1)
     rms, floor = safe_sqrt(mean_square), jnp.asarray(min_rms, mean_square.dtype)
     return jnp.where(rms <= floor, floor, rms)

@@ -40,7 +40,7 @@ FLOORS = [
     },
     {"_random", "_threefry"},
     {"_misfits", "_stages", "_pipeline", "_reductions"},
-    {"_apply", "_transformation", "tree"},
+    {"_apply", "_transformation", "_wrapper", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {
         "projections",
@@ -53,7 +53,7 @@ FLOORS = [
     {"_combinators"},
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},
-    {"_optimizers/measured"},
+    {"_optimizers/measured", "_optimizers/moments"},
     {"_optimizers/sgd", "_optimizers/adaptive"},
     {"_optimizers/adam"},
     {

@@ -13,6 +13,7 @@ from .._leaves import mask_out, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractLeafwise, AbstractTransformation
 from .._types import Mask, Params, State
+from .._wrapper import Call
 
 
 class MaskedState(eqx.Module):
@@ -70,16 +71,10 @@ class Masked(AbstractFused):
         if leafwise is not None:
             promise = pipeline.push(type(self.inner).__name__, leafwise)
             return lambda: MaskedState(promise())
-        updates, params = pipeline.wide(), pipeline.params
-        chosen = self._chosen(params, params)
-        new, inner_state = self.inner.update(
-            self._chosen(updates, params),
-            state.inner_state,
-            chosen,
-            **extra_of_part(pipeline.extra, chosen, params),
-        )
-        pipeline.replace(eqx.combine(new, updates))
-        return lambda: MaskedState(inner_state)
+        call = Call(pipeline.wide(), pipeline.params, pipeline.extra, is_step=False)
+        updates, new = self._of_part(call, state)
+        pipeline.replace(updates)
+        return lambda: new
 
     def _finish(
         self, pipeline: Pipeline, state: State
@@ -88,17 +83,20 @@ class Masked(AbstractFused):
         if isinstance(self.inner, AbstractLeafwise):
             promise = self._feed(pipeline, state)
             return pipeline.apply(), promise
-        updates, params = pipeline.flush(), pipeline.params
-        chosen = self._chosen(params, params)
-        new, inner_state = self.inner.step(
-            self._chosen(updates, params),
-            state.inner_state,
-            chosen,
-            **extra_of_part(pipeline.extra, chosen, params),
+        call = Call(pipeline.flush(), pipeline.params, pipeline.extra, is_step=True)
+        params, new = self._of_part(call, state)
+        return params, lambda: new
+
+    def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
+        """A call of the inner transformation for what the mask chooses."""
+        new, inner_state = part_of(call, self._chosen).run(
+            self.inner, state.inner_state
         )
-        others = mask_out(updates, self.mask, params, keep=False)
-        params = eqx.combine(new, apply_updates(params, others))
-        return params, lambda: MaskedState(inner_state)
+        rest = call.updates
+        if call.is_step:
+            others = mask_out(call.updates, self.mask, call.params, keep=False)
+            rest = apply_updates(call.params, others)
+        return eqx.combine(new, rest), MaskedState(inner_state)
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
         """The inner equation with this mask, where that says it all."""
@@ -111,6 +109,19 @@ class Masked(AbstractFused):
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)
+
+
+def part_of(
+    call: Call, choose: Callable[[PyTree | None, Params | None], PyTree | None]
+) -> Call:
+    """The call for a transformation that sees a part of the parameters.
+
+    `choose` takes that part out of a tree like the parameters, the second argument.
+    """
+    updates, params, extra, is_step = call
+    part = choose(params, params)
+    extra = extra_of_part(extra, part, params)
+    return Call(choose(updates, params), part, extra, is_step)
 
 
 def extra_of_part(

@@ -4,8 +4,6 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
@@ -25,9 +23,10 @@ from .._leaves import (
     select,
 )
 from .._transformation import AbstractTransformation
-from .._types import Mask, Params, State, Updates
+from .._types import Mask, Params, State
+from .._wrapper import AbstractComposite, AbstractWrapper, Call
 from .chain import checked_parts
-from .masked import extra_of_part
+from .masked import extra_of_part, part_of
 
 
 # A tree of labels like the parameters or a prefix of it, or a function of the parameters
@@ -41,7 +40,7 @@ class PartitionState(eqx.Module):
     inner_states: dict[Hashable, State]
 
 
-class Partition(AbstractTransformation):
+class Partition(AbstractComposite):
     """Applies another transformation to each group of parameters.
 
     !!! example
@@ -97,21 +96,19 @@ class Partition(AbstractTransformation):
         states = {name: self[name].init(parts[name]) for name in parts}
         return PartitionState(label_dict(states))
 
-    def update(
-        self,
-        updates: Updates,
-        state: PartitionState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, PartitionState]:
-        new, state = self._each("update", updates, state, params, extra)
-        return eqx.combine(*new, is_leaf=is_none), state
-
-    def step(
-        self, grads: Updates, state: PartitionState, params: Params, **extra: Any
-    ) -> tuple[Params, PartitionState]:
-        new, state = self._each("step", grads, state, params, extra)
-        return eqx.combine(*new, params), state
+    def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
+        updates, params, extra, is_step = call
+        grads = self._split(updates, params)
+        has_params = params is not None
+        parts = self._split(params, params) if has_params else dict.fromkeys(grads)
+        results, states = [], {}
+        for name, part in parts.items():
+            of_part = extra_of_part(extra, part, params)
+            group = Call(grads[name], part, of_part, is_step)
+            result, states[name] = group.run(self[name], state.inner_states[name])
+            results.append(result)
+        rest = [params] if is_step else []
+        return eqx.combine(*results, *rest), PartitionState(label_dict(states))
 
     def eval_params(self, state: PartitionState, params: Params) -> Params:
         check_state(self, state)
@@ -120,22 +117,6 @@ class Partition(AbstractTransformation):
             for name, part in self._split(params, params).items()
         ]
         return eqx.combine(*new, params)
-
-    def _each(self, method, updates, state, params, extra):
-        check_state(self, state)
-        grads = self._split(updates, params)
-        has_params = params is not None
-        parts = self._split(params, params) if has_params else dict.fromkeys(grads)
-        trees, states = [], {}
-        for name in self.names:
-            tree, states[name] = getattr(self[name], method)(
-                grads[name],
-                state.inner_states[name],
-                parts[name],
-                **extra_of_part(extra, parts[name], params),
-            )
-            trees.append(tree)
-        return trees, PartitionState(label_dict(states))
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
         """For each label, `tree` with `None` in the place of all else."""
@@ -178,7 +159,7 @@ class SelectiveTransformState(eqx.Module):
     inner_state: State
 
 
-class SelectiveTransform(AbstractTransformation):
+class SelectiveTransform(AbstractWrapper):
     """Trains some parameters, and leaves the others where they are, without state.
 
     Their updates become zero, also where the gradient is not finite.
@@ -208,45 +189,18 @@ class SelectiveTransform(AbstractTransformation):
     def init(self, params: Params) -> SelectiveTransformState:
         return SelectiveTransformState(self.inner.init(self._trained(params, params)))
 
-    def update(
-        self,
-        updates: Updates,
-        state: SelectiveTransformState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, SelectiveTransformState]:
-        check_state(self, state)
-        part = self._trained(params, params)
-        new, inner_state = self.inner.update(
-            self._trained(updates, params),
-            state.inner_state,
-            part,
-            **extra_of_part(extra, part, params),
+    def handle(
+        self, call: Call, state: SelectiveTransformState
+    ) -> tuple[Any, SelectiveTransformState]:
+        new, inner_state = part_of(call, self._trained).run(
+            self.inner, state.inner_state
         )
-        frozen = jax.tree.map(jnp.zeros_like, updates)
-        return eqx.combine(new, frozen), SelectiveTransformState(inner_state)
+        result = eqx.combine(new, call.nothing())
+        return result, SelectiveTransformState(inner_state)
 
-    def step(
-        self,
-        grads: Updates,
-        state: SelectiveTransformState,
-        params: Params,
-        **extra: Any,
-    ) -> tuple[Params, SelectiveTransformState]:
-        check_state(self, state)
+    def eval_params(self, state: State, params: Params) -> Params:
         part = self._trained(params, params)
-        new, inner_state = self.inner.step(
-            self._trained(grads, params),
-            state.inner_state,
-            part,
-            **extra_of_part(extra, part, params),
-        )
-        return eqx.combine(new, params), SelectiveTransformState(inner_state)
-
-    def eval_params(self, state: SelectiveTransformState, params: Params) -> Params:
-        check_state(self, state)
-        part = self._trained(params, params)
-        return eqx.combine(self.inner.eval_params(state.inner_state, part), params)
+        return eqx.combine(super().eval_params(state, part), params)
 
     def _trained(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.freeze_mask, params, False)

@@ -12,7 +12,7 @@ from .._checks import check_state, required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused
+from .._transformation import AbstractFused, filled
 from .._transforms.scale import at
 from .._transforms.weight_decay import decay_weights, is_off
 from .._types import Params, State, Updates
@@ -36,7 +36,7 @@ class AbstractMeasured(AbstractFused):
         name, params = type(self).__name__, pipeline.params
         required_params(name, params)
         stages = self.stages(pipeline.flush(), state, params, **pipeline.extra)
-        promise, *_ = [pipeline.push(name, stage) for stage in stages]
+        promise, *_ = [pipeline.push(name, filled(self, stage)) for stage in stages]
         return promise
 
 

@@ -15,7 +15,7 @@ from .._leaves import align, is_none
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
 from .._types import Hyperparameter, Params, Updates
-from ..numerics import abs_sq, common_dtype, safe_sqrt
+from ..numerics import abs_sq, at_least_float32, safe_sqrt
 
 
 _Axis: TypeAlias = int | tuple[int, ...] | None
@@ -46,9 +46,7 @@ def unitwise_norm(
     if axis is None:
         axis = _input_axes(x)
     try:
-        sums = jnp.sum(
-            abs_sq(x.astype(common_dtype(x.dtype, jnp.float32))), axis, keepdims=True
-        )
+        sums = jnp.sum(abs_sq(at_least_float32(x)), axis, keepdims=True)
     except ValueError as error:
         raise ValueError(
             f"An array of shape {x.shape} has no axis {axis}. To clip some leaves only, "
@@ -164,11 +162,8 @@ class AdaptiveGradClip(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            adaptive_clip,
-            shared={"clipping": self.clipping, "eps": self.eps},
-            reads={"unit": lambda updates: self._units(updates, params)},
-        )
+        reads = {"unit": lambda updates: self._units(updates, params)}
+        return Leafwise(adaptive_clip, reads=reads)
 
     def _units(self, updates: Updates, params: Params | None) -> PyTree:
         if params is not None:

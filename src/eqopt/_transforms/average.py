@@ -76,8 +76,5 @@ class EMA(AbstractLeafwise):
     ) -> Leafwise:
         count = safe_increment(state.count)
         correction = bias_correction(self.decay, count) if self.debias else 1.0
-        return Leafwise(
-            average,
-            EMAState(count, state.ema),
-            {"decay": self.decay, "correction": correction},
-        )
+        state = EMAState(count, state.ema)
+        return Leafwise(average, state, {"correction": correction})

@@ -72,7 +72,7 @@ class ScaleByParamBlockNorm(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale_by_param_norm, shared={"min_scale": self.min_scale})
+        return Leafwise(scale_by_param_norm)
 
 
 class ScaleByParamBlockRMS(AbstractStateless):
@@ -100,7 +100,7 @@ class ScaleByParamBlockRMS(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale_by_param_rms, shared={"min_scale": self.min_scale})
+        return Leafwise(scale_by_param_rms)
 
 
 class ClipByBlockRMS(AbstractStateless):
@@ -129,4 +129,4 @@ class ClipByBlockRMS(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(clip_rms, shared={"threshold": self.threshold})
+        return Leafwise(clip_rms)

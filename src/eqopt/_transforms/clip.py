@@ -53,7 +53,7 @@ class Clip(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(clip, shared={"max_delta": self.max_delta})
+        return Leafwise(clip)
 
 
 class ClipByGlobalNorm(AbstractStateless):

@@ -106,9 +106,5 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        return Leafwise(
-            distance_over_gradients,
-            state,
-            {"eps": self.eps, "global_scale": self.global_scale},
-            {"init_params": state.init_params},
-        )
+        reads = {"init_params": state.init_params}
+        return Leafwise(distance_over_gradients, state, reads=reads)

@@ -24,7 +24,7 @@ from .._leaves import is_none, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, IntegerLike, Params
-from ..numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
+from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree._like import full_like_leaf
 
 
@@ -233,11 +233,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         return Leafwise(
             factored_rms,
             eqx.tree_at(lambda s: s.count, state, count),
-            {
-                "decay": self.decay_rate_fn(step, self.decay_rate),
-                "eps": self.eps,
-                "clipping_threshold": self.clipping_threshold,
-            },
+            {"decay": self.decay_rate_fn(step, self.decay_rate)},
             reads={"axes": treedef.unflatten(self._axes(params))},
         )
 
@@ -265,7 +261,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     def _zeros(self, x: Any, axes: _Axes | None) -> tuple[Any, Any, Any]:
         if not is_parameter(x):
             return None, None, None
-        dtype = self.nu_dtype or common_dtype(jnp.float32, jnp.finfo(x.dtype).dtype)
+        dtype = self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype)
         v = full_like_leaf(x, 0, dtype)
         if axes is None:
             return (), (), v

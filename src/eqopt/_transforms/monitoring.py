@@ -14,7 +14,7 @@ from .._leaves import parameters
 from .._owners import name_error, parts_of
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
-from ..numerics import common_dtype
+from ..numerics import at_least_float32
 from .average import EMA, EMAState
 
 
@@ -137,8 +137,8 @@ class MeasureWithEMA(Module):
             return self._ema.update(self._measured(updates), state)
 
     def _measured(self, updates: Updates) -> PyTree:
-        to_float = lambda x: x.astype(common_dtype(x.dtype, jnp.float32))
-        return jax.tree.map(lambda x: to_float(jnp.asarray(x)), self.measure(updates))
+        measured = jax.tree.map(jnp.asarray, self.measure(updates))
+        return jax.tree.map(at_least_float32, measured)
 
 
 class MonitorState(eqx.Module):

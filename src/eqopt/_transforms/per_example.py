@@ -12,7 +12,7 @@ from .._cpu.order import materialized
 from .._leaves import align, flatten_updates, keystr
 from .._types import Params, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
-from ..numerics import abs_sq, common_dtype, safe_sqrt
+from ..numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt, wide_dtype
 
 
 def per_example_global_norm_clip(
@@ -183,7 +183,7 @@ def factors_of(
 
 @jax.jit
 def _squared_norms(g: Inexact[Array, "batch *leaf"]) -> Float[Array, "batch"]:
-    g = g.astype(common_dtype(g.dtype, jnp.float32))
+    g = at_least_float32(g)
     return jnp.sum(abs_sq(g), tuple(range(1, g.ndim)))
 
 
@@ -192,7 +192,7 @@ def weighted_sum(
     factors: Float[Array, "batch"], g: Inexact[Array, "batch *leaf"]
 ) -> Inexact[Array, "*leaf"]:
     """The sum over the examples, at least float32."""
-    dtype = common_dtype(g.dtype, jnp.float32)
+    dtype = wide_dtype(g.dtype)
     # A product of matrices takes no temporary array, and is much faster on a CPU than a
     # sum. Accelerators must not round its factors: the bound on the norm is a promise.
     highest = lax.Precision.HIGHEST

@@ -13,7 +13,7 @@ from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Key, Params, State, Updates
-from ..numerics import as_float, common_dtype
+from ..numerics import as_float, at_least_float32
 from .per_example import batch_size, factors_of, weighted_sum
 
 
@@ -168,7 +168,7 @@ def _noisy_mean(
     divisor: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
     # Noise comes before rounding: that of the sum could tell more than the sum does.
-    total = total.astype(common_dtype(total.dtype, jnp.float32))
+    total = at_least_float32(total)
     noise = normal(key, total.shape, total.dtype)
     if jnp.iscomplexobj(total):
         # Differs from Optax in: a complex normal number has a variance of 1/2 in each

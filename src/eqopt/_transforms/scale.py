@@ -16,7 +16,7 @@ from .._owners import name_of
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractStateless
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
-from ..numerics import common_dtype, safe_increment
+from ..numerics import safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule
 
 
@@ -79,7 +79,7 @@ class Scale(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale, shared={"step_size": self.step_size})
+        return Leafwise(scale)
 
 
 @equation
@@ -138,7 +138,7 @@ class ScaleByTree(AbstractLeafwise):
 
 
 def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
-    real = jnp.finfo(common_dtype(g.dtype, jnp.float32)).dtype
+    real = jnp.finfo(wide_dtype(g.dtype)).dtype
     factor = jnp.asarray(1 if factor is None else factor, real)
     # From the right, each axis is 1 or that of the leaf, and there are no more of them.
     axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)

@@ -60,5 +60,4 @@ class Trace(AbstractLeafwise):
     def leafwise(
         self, state: TraceState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        shared = {"decay": self.decay, "nesterov": self.nesterov}
-        return Leafwise(accumulate, state, shared)
+        return Leafwise(accumulate, state)

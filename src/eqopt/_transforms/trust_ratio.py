@@ -71,9 +71,4 @@ class ScaleByTrustRatio(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        shared = {
-            "min_norm": self.min_norm,
-            "trust_coefficient": self.trust_coefficient,
-            "eps": self.eps,
-        }
-        return Leafwise(trust_ratio, shared=shared)
+        return Leafwise(trust_ratio)

@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_count, check_state
-from .._control import filter_cond
+from .._checks import check_count
 from .._leaves import flatten_updates
 from .._transformation import AbstractTransformation
 from .._types import IntegerLike, Params, State, Updates
+from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
-from ..tree import zeros_like
 
 
 class ApplyIfFiniteState(eqx.Module):
@@ -36,7 +35,7 @@ class ApplyIfFiniteState(eqx.Module):
     inner_state: State
 
 
-class ApplyIfFinite(AbstractTransformation):
+class ApplyIfFinite(AbstractWrapper):
     """Leaves out every step whose gradients hold a NaN or an infinity.
 
     Then the updates are zero and the inner state stays as it is. After
@@ -68,55 +67,23 @@ class ApplyIfFinite(AbstractTransformation):
             inner_state=self.inner.init(params),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ApplyIfFiniteState]:
-        return self._guard(
-            updates,
-            state,
-            lambda s: self.inner.update(updates, s, params, **extra),
-            lambda: zeros_like(updates),
-        )
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, ApplyIfFiniteState]:
-        return self._guard(
-            grads,
-            state,
-            lambda s: self.inner.step(grads, s, params, **extra),
-            lambda: params,
-        )
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
-
-    def _guard(self, grads, state, step, stay):
-        check_state(self, state)
-        finite = all_finite(grads)
+    def handle(
+        self, call: Call, state: ApplyIfFiniteState
+    ) -> tuple[Any, ApplyIfFiniteState]:
+        finite = all_finite(call.updates)
         limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
         in_a_row = jnp.where(
             finite, 0, safe_increment(jnp.minimum(state.notfinite_count, limit))
         ).astype(jnp.int32)
-        result, inner_state = filter_cond(
-            finite | (in_a_row > limit),
-            lambda: step(state.inner_state),
-            lambda: (stay(), state.inner_state),
-        )
-        new = ApplyIfFiniteState(
+        total = state.total_notfinite
+        applies = finite | (in_a_row > limit)
+        result, inner_state = call.run_if(applies, self.inner, state.inner_state)
+        return result, ApplyIfFiniteState(
             notfinite_count=in_a_row,
             last_finite=finite,
-            total_notfinite=jnp.where(
-                finite, state.total_notfinite, safe_increment(state.total_notfinite)
-            ),
+            total_notfinite=jnp.where(finite, total, safe_increment(total)),
             inner_state=inner_state,
         )
-        return result, new
 
 
 def all_finite(updates: Updates) -> Bool[Array, ""]:

@@ -1,5 +1,6 @@
 """Complex parameters as pairs of real ones."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -8,12 +9,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import check_state
 from .._construction import Module
 from .._misfits import check_real
 from .._random import keys_of_part
 from .._transformation import AbstractTransformation
-from .._types import Params, State, Updates
+from .._types import Params, State
+from .._wrapper import AbstractWrapper, Call
 
 
 class RealAndImaginary(Module):
@@ -29,7 +30,7 @@ class SplitRealAndImaginaryState(eqx.Module):
     inner_state: State
 
 
-class SplitRealAndImaginary(AbstractTransformation):
+class SplitRealAndImaginary(AbstractWrapper):
     """Lets a transformation see each complex array as two real ones.
 
     So it treats a complex parameter as it would two real parameters: Adam, for example,
@@ -53,33 +54,21 @@ class SplitRealAndImaginary(AbstractTransformation):
         state = self.inner.init(_split(params))
         return SplitRealAndImaginaryState(keys_of_part(state, params))
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, SplitRealAndImaginaryState]:
-        check_state(self, state)
-        check_real(self, updates, params, "params")
-        new, inner_state = self.inner.update(
-            _split(updates), state.inner_state, _split(params), **_of_pairs(extra)
+    def handle(
+        self, call: Call, state: SplitRealAndImaginaryState
+    ) -> tuple[Any, SplitRealAndImaginaryState]:
+        check_real(self, call.updates, call.params, "params")
+        of_pairs = Call(
+            _split(call.updates),
+            _split(call.params),
+            _of_pairs(call.extra),
+            call.is_step,
         )
-        return _join(new), SplitRealAndImaginaryState(inner_state)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, SplitRealAndImaginaryState]:
-        check_state(self, state)
-        check_real(self, grads, params, "params")
-        new, inner_state = self.inner.step(
-            _split(grads), state.inner_state, _split(params), **_of_pairs(extra)
-        )
-        return _join(new), SplitRealAndImaginaryState(inner_state)
+        result, inner_state = of_pairs.run(self.inner, state.inner_state)
+        return _join(result), SplitRealAndImaginaryState(inner_state)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return _join(self.inner.eval_params(state.inner_state, _split(params)))
+        return _join(super().eval_params(state, _split(params)))
 
 
 def _split(tree: PyTree) -> PyTree:
@@ -99,7 +88,7 @@ def _join(tree: PyTree) -> PyTree:
     return jtu.tree_map(join, tree, is_leaf=is_pair)
 
 
-def _of_pairs(extra: dict[str, Any]) -> dict[str, Any]:
+def _of_pairs(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     value_fn, grad = extra.get("value_fn"), extra.get("grad")
     if value_fn is not None:
         extra = {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}

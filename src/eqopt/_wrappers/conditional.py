@@ -1,19 +1,17 @@
 """Transforming in some steps only."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._apply import apply_updates
-from .._checks import check_state
 from .._control import filter_cond
 from .._transformation import AbstractTransformation
-from .._types import Params, State, Updates
+from .._types import Params, State
+from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
-from ..tree import zeros_like
 
 
 class ConditionallyTransformState(eqx.Module):
@@ -29,7 +27,7 @@ class ConditionallyTransformState(eqx.Module):
     step: Int[Array, ""]
 
 
-class ConditionallyTransform(AbstractTransformation):
+class ConditionallyTransform(AbstractWrapper):
     """Transforms in some steps; in the others, updates pass unchanged.
 
     The inner state stands still where the condition does not hold. For zero updates in
@@ -62,29 +60,19 @@ class ConditionallyTransform(AbstractTransformation):
             self.inner.init(params), jnp.zeros((), jnp.int32)
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ConditionallyTransformState]:
-        act = lambda s: self.inner.update(updates, s, params, **extra)
-        return _choose(_is_due(self, state, extra), state, act, lambda: updates)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, ConditionallyTransformState]:
-        due = _is_due(self, state, extra)
-        # Two branches, one after the other: where both of a branch's sides change the
-        # parameters, XLA on a CPU copies them.
-        passed = filter_cond(~due, lambda: apply_updates(params, grads), lambda: params)
-        act = lambda s: self.inner.step(grads, s, passed, **extra)
-        return _choose(due, state, act, lambda: passed)
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
+    def handle(
+        self, call: Call, state: ConditionallyTransformState
+    ) -> tuple[Any, ConditionallyTransformState]:
+        due = _is_due(self, call, state)
+        if call.is_step:
+            # Two branches, one after the other: where both of a branch's sides change
+            # the parameters, XLA on a CPU copies them.
+            passed = filter_cond(~due, call.unchanged, call.nothing)
+            call = call._replace(params=passed)
+        otherwise = call.nothing if call.is_step else call.unchanged
+        result, inner_state = call.run_if(due, self.inner, state.inner_state, otherwise)
+        step = safe_increment(state.step)
+        return result, ConditionallyTransformState(inner_state, step)
 
 
 class ConditionallyMaskState(eqx.Module):
@@ -100,7 +88,7 @@ class ConditionallyMaskState(eqx.Module):
     inner_state: State
 
 
-class ConditionallyMask(AbstractTransformation):
+class ConditionallyMask(AbstractWrapper):
     """Transforms in some steps; in the others, updates are zero.
 
     Nothing moves where the condition does not hold: neither the inner state nor, with
@@ -123,39 +111,18 @@ class ConditionallyMask(AbstractTransformation):
     def init(self, params: Params) -> ConditionallyMaskState:
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ConditionallyMaskState]:
-        act = lambda s: self.inner.update(updates, s, params, **extra)
-        return _choose(
-            _is_due(self, state, extra), state, act, lambda: zeros_like(updates)
-        )
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, ConditionallyMaskState]:
-        act = lambda s: self.inner.step(grads, s, params, **extra)
-        return _choose(_is_due(self, state, extra), state, act, lambda: params)
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
-
-
-_S = TypeVar("_S", ConditionallyTransformState, ConditionallyMaskState)
+    def handle(
+        self, call: Call, state: ConditionallyMaskState
+    ) -> tuple[Any, ConditionallyMaskState]:
+        due = _is_due(self, call, state)
+        result, inner_state = call.run_if(due, self.inner, state.inner_state)
+        return result, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
 
 def _is_due(
-    wrapper: ConditionallyTransform | ConditionallyMask,
-    state: State,
-    extra: dict[str, Any],
+    wrapper: ConditionallyTransform | ConditionallyMask, call: Call, state: State
 ) -> Bool[Array, ""]:
-    check_state(wrapper, state)
-    forwarded = extra if wrapper.forward_extra_args else {}
+    forwarded = call.extra if wrapper.forward_extra_args else {}
     condition = wrapper.should_transform_fn(state.step, **forwarded)
     if jnp.shape(condition) or not jnp.issubdtype(jnp.result_type(condition), bool):
         raise ValueError(
@@ -163,18 +130,3 @@ def _is_due(
             f"gave {condition!r}."
         )
     return jnp.asarray(condition)
-
-
-def _choose(
-    due: Bool[Array, ""],
-    state: _S,
-    act: Callable[[State], tuple[Any, State]],
-    otherwise: Callable[[], Any],
-) -> tuple[Any, _S]:
-    result, inner_state = filter_cond(
-        due,
-        lambda: act(state.inner_state),
-        lambda: (otherwise(), state.inner_state),
-    )
-    step = safe_increment(state.step)
-    return result, type(state)(inner_state=inner_state, step=step)

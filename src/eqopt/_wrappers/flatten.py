@@ -1,5 +1,6 @@
 """All parameters as one vector."""
 
+from collections.abc import Mapping
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
+from .._apply import apply_updates
 from .._checks import check_state
 from .._combinators.chain import Chain, NamedChain
 from .._cpu.order import materialized
@@ -24,6 +26,7 @@ from .._leaves import (
 from .._random import keys_of_part
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._types import Params, State, Updates
+from .._wrapper import AbstractWrapper, Call
 from ..numerics import common_dtype
 
 
@@ -40,7 +43,7 @@ class FlattenState(eqx.Module):
     joined: tuple[bool, ...] = eqx.field(static=True)
 
 
-class Flatten(AbstractTransformation):
+class Flatten(AbstractWrapper):
     """Lets the inner transformation see all parameters as one vector.
 
     For a model of very many small leaves, that is less to trace and to launch, at the
@@ -72,38 +75,24 @@ class Flatten(AbstractTransformation):
         state = keys_of_part(self.inner.init(_joined(_given(leaves))), params)
         return FlattenState(state, joined)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, FlattenState]:
-        leaves, treedef = self._checked(updates, state)
-        given, flat_params = _given(leaves), None
-        if params is not None:
-            old = _matching(updates, leaves, treedef, params)
-            flat_params, extra = _joined(old), _of_vector(extra, updates, old, params)
-        flat, inner_state = self.inner.update(
-            _joined(given), state.inner_state, flat_params, **extra
-        )
-        return _unflatten(flat, given, leaves, treedef), _with(state, inner_state)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, FlattenState]:
-        if isinstance(self.inner, AbstractOptimizer | Chain | NamedChain):
+    def handle(self, call: Call, state: FlattenState) -> tuple[Any, FlattenState]:
+        updates, params, extra, is_step = call
+        adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
+        if is_step and adds:
             # To add the updates to a vector takes a copy of all parameters, looked at or
             # not, and saves nothing. The steps of wrappers do more than to add.
-            return super().step(grads, state, params, **extra)
-        leaves, treedef = self._checked(grads, state)
-        old = _matching(grads, leaves, treedef, params)
-        extra = _of_vector(extra, grads, old, params)
-        flat, inner_state = self.inner.step(
-            _joined(_given(leaves)), state.inner_state, _joined(old), **extra
-        )
-        new = _unflatten(flat, old, leaves, treedef)
-        return eqx.combine(new, params), _with(state, inner_state)
+            updates, state = self.handle(call._replace(is_step=False), state)
+            return apply_updates(params, updates), state
+        leaves, treedef = self._checked(updates, state)
+        given, old, flat_params = _given(leaves), [], None
+        if is_step or params is not None:
+            old = _matching(updates, leaves, treedef, params)
+            flat_params, extra = _joined(old), _of_vector(extra, updates, old, params)
+        of_vector = Call(_joined(given), flat_params, extra, is_step)
+        flat, inner_state = of_vector.run(self.inner, state.inner_state)
+        new = _unflatten(flat, old if is_step else given, leaves, treedef)
+        result = eqx.combine(new, params) if is_step else new
+        return result, FlattenState(inner_state, state.joined)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -119,9 +108,8 @@ class Flatten(AbstractTransformation):
         flat = self.inner.eval_params(state.inner_state, _joined(old))
         return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
 
-    def _checked(self, updates: Updates, state: State) -> tuple[list, Any]:
+    def _checked(self, updates: Updates, state: FlattenState) -> tuple[list, Any]:
         """The leaves of the updates, which are those of which there is a state."""
-        check_state(self, state)
         leaves, treedef = flatten_updates(updates)
         if len(leaves) != len(state.joined):
             raise ValueError(
@@ -148,10 +136,6 @@ def _given(leaves: list) -> list:
     return [leaf for leaf in leaves if leaf is not None]
 
 
-def _with(state: FlattenState, inner_state: State) -> FlattenState:
-    return FlattenState(inner_state, state.joined)
-
-
 def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> list:
     """The parameters beside the updates."""
     column = align(treedef, params, "params", updates)
@@ -165,8 +149,8 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
 
 
 def _of_vector(
-    extra: dict[str, Any], updates: Updates, old: list, params: Params
-) -> dict[str, Any]:
+    extra: Mapping[str, Any], updates: Updates, old: list, params: Params
+) -> Mapping[str, Any]:
     """The extra arguments for a transformation that sees one vector."""
     value_fn, grad = extra.get("value_fn"), extra.get("grad")
     if value_fn is not None:

@@ -15,7 +15,8 @@ from .._leaves import parameters, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._random import keep_keys
 from .._transformation import AbstractTransformation
-from .._types import Hyperparameter, IntegerLike, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State
+from .._wrapper import AbstractWrapper, Call
 from ..tree import zeros_like
 from ..tree._like import copy
 from .averages import beside
@@ -55,7 +56,7 @@ class LookaheadState(eqx.Module):
     slow: Params | None
 
 
-class Lookahead(AbstractTransformation):
+class Lookahead(AbstractWrapper):
     r"""Goes $k$ steps with the inner optimizer, then back a part of the way.
 
     Every $k$-th step is followed by
@@ -117,43 +118,23 @@ class Lookahead(AbstractTransformation):
             slow=None if is_pair else copy(params),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, LookaheadState]:
-        fast, slow = self._split(state, required_params("Lookahead", params))
-        updates, fast_state = self.inner.update(
-            updates, state.fast_state, fast, **extra
-        )
-        due, count = self._due(state)
-        updates, move, fast_state = filter_cond(
-            due,
-            lambda: self._moved(updates, fast, slow, fast_state),
-            lambda: (updates, zeros_like(slow), fast_state),
-        )
-        if isinstance(params, LookaheadParams):
-            new = LookaheadState(fast_state, count, None)
-            return LookaheadParams(fast=updates, slow=move), new
-        slow = apply_updates(slow, move)
-        return updates, LookaheadState(fast_state, count, slow)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, LookaheadState]:
+    def handle(self, call: Call, state: LookaheadState) -> tuple[Any, LookaheadState]:
+        params = required_params("Lookahead", call.params)
         fast, slow = self._split(state, params)
-        fast, fast_state = self.inner.step(grads, state.fast_state, fast, **extra)
+        new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
         due, count = self._due(state)
-        fast, slow, fast_state = filter_cond(
-            due,
-            lambda: self._synced(fast, slow, fast_state),
-            lambda: (fast, slow, fast_state),
-        )
+        if call.is_step:
+            sync = lambda: self._synced(new, slow, fast_state)
+            stay = lambda: (new, slow, fast_state)
+        else:
+            sync = lambda: self._moved(new, fast, slow, fast_state)
+            stay = lambda: (new, zeros_like(slow), fast_state)
+        result, moved, fast_state = filter_cond(due, sync, stay)
         if isinstance(params, LookaheadParams):
-            return LookaheadParams(fast, slow), LookaheadState(fast_state, count, None)
-        return fast, LookaheadState(fast_state, count, slow)
+            result, moved = LookaheadParams(result, moved), None
+        elif not call.is_step:
+            moved = apply_updates(slow, moved)
+        return result, LookaheadState(fast_state, count, moved)
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The model with the slow weights.
@@ -195,6 +176,7 @@ class Lookahead(AbstractTransformation):
         return updates, move, fast_state
 
     def _synced(self, fast, slow, fast_state):
+        """A synchronization: the fast and the slow parameters after it."""
         step_size: Any = self.slow_step_size
         moved = restrict(
             fast, parameters(slow), like_name="state.slow"

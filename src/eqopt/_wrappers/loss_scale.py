@@ -1,6 +1,5 @@
 """Training in float16, whose gradients underflow."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,9 +13,9 @@ from .._equations import equation
 from .._leaves import map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation
-from .._types import Hyperparameter, IntegerLike, Params, State, Updates
-from ..numerics import common_dtype, safe_increment
-from ..tree import zeros_like
+from .._types import Hyperparameter, IntegerLike, Params, State
+from .._wrapper import AbstractWrapper, Call
+from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import all_finite
 
 
@@ -53,7 +52,7 @@ def unscale(
     return inverse_scale * g
 
 
-class DynamicLossScale(AbstractTransformation):
+class DynamicLossScale(AbstractWrapper):
     r"""Trains on the gradients of $S \cdot L$ in the place of those of the loss $L$.
 
     In float16 a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
@@ -162,60 +161,17 @@ class DynamicLossScale(AbstractTransformation):
         A 0-d array, at least float32.
         """
         check_state(self, state)
-        dtype = common_dtype(loss.dtype, jnp.float32)
-        return loss.astype(dtype) * state.loss_scale.astype(dtype)
+        loss = at_least_float32(loss)
+        return loss * state.loss_scale.astype(loss.dtype)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, DynamicLossScaleState]:
-        def act():
-            pipeline = self._unscaled(updates, state, params, extra)
-            promise = self.inner._feed(pipeline, state.inner_state)
-            new = jax.tree.map(
-                lambda u, g: u.astype(g.dtype), pipeline.finish(), updates
-            )
-            return new, promise()
-
-        return self._guard(updates, state, act, lambda: zeros_like(updates))
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, DynamicLossScaleState]:
-        def act():
-            pipeline = self._unscaled(grads, state, params, extra)
-            new, promise = self.inner._finish(pipeline, state.inner_state)
-            return pipeline.end(new), promise()
-
-        return self._guard(grads, state, act, lambda: params)
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
-
-    def _unscaled(self, grads, state, params, extra):
-        # Before anything rounds them: not all that is inside takes what is pending, and
-        # what the pipeline hands out has the dtype of what went in.
-        wide = lambda g: g.astype(common_dtype(g.dtype, jnp.float32))
-        pipeline = Pipeline(map_parameters(wide, grads), params, extra)
-        shared = {"inverse_scale": 1 / state.loss_scale}
-        pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
-        return pipeline
-
-    def _guard(
-        self,
-        grads: Updates,
-        state: DynamicLossScaleState,
-        act: Callable[[], tuple[Any, State]],
-        stay: Callable[[], Any],
+    def handle(
+        self, call: Call, state: DynamicLossScaleState
     ) -> tuple[Any, DynamicLossScaleState]:
-        check_state(self, state)
-        finite = all_finite(grads)
+        finite = all_finite(call.updates)
         result, inner_state = filter_cond(
-            finite, act, lambda: (stay(), state.inner_state)
+            finite,
+            lambda: self._unscaled(call, state),
+            lambda: (call.nothing(), state.inner_state),
         )
         scalar = lambda x: jnp.asarray(x).astype(jnp.float32)
         scale, good_steps = state.loss_scale, state.good_steps + 1
@@ -226,11 +182,24 @@ class DynamicLossScale(AbstractTransformation):
             scale * scalar(self.backoff_factor), scalar(self.min_scale)
         )
         total = state.total_notfinite
-        new = DynamicLossScaleState(
+        return result, DynamicLossScaleState(
             loss_scale=jnp.where(finite, larger, smaller),
             good_steps=jnp.where(finite & ~grows, good_steps, 0),
             last_finite=finite,
             total_notfinite=jnp.where(finite, total, safe_increment(total)),
             inner_state=inner_state,
         )
-        return result, new
+
+    def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
+        # Before anything rounds them: not all that is inside takes what is pending, and
+        # what the pipeline hands out has the dtype of what went in.
+        grads = map_parameters(at_least_float32, call.updates)
+        pipeline = Pipeline(grads, call.params, call.extra)
+        shared = {"inverse_scale": 1 / state.loss_scale}
+        pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
+        if call.is_step:
+            new, promise = self.inner._finish(pipeline, state.inner_state)
+            return pipeline.end(new), promise()
+        promise = self.inner._feed(pipeline, state.inner_state)
+        as_given = lambda u, g: u.astype(g.dtype)
+        return jax.tree.map(as_given, pipeline.finish(), call.updates), promise()

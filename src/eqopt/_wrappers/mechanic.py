@@ -12,13 +12,13 @@ from jaxtyping import Array, Float, Inexact
 from .._checks import check_count, check_range, check_state, required_params
 from .._equations import compute_dtype, equation
 from .._fields import static_choice
-from .._leaves import map_parameters, parameters
+from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import dot, sum_over_leaves
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
-from ..numerics import abs_sq, common_dtype, safe_sqrt
-from ..tree._like import zeros_like_leaf
+from ..numerics import abs_sq, safe_sqrt
+from ..tree._like import wide_zeros_like
 
 
 class MechanicState(eqx.Module):
@@ -163,9 +163,7 @@ class Mechanic(AbstractFused):
             m=full(0),
             v=full(0),
             s=full(self.s_init),
-            delta=map_parameters(
-                lambda p: zeros_like_leaf(p, common_dtype(p.dtype, jnp.float32)), params
-            ),
+            delta=wide_zeros_like(params),
         )
 
     def eval_params(self, state: State, params: Params) -> Params:

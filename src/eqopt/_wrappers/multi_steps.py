@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 
-from .._checks import check_count, check_state
+from .._checks import check_count
 from .._control import filter_cond
 from .._equations import equation
 from .._leaves import restrict
@@ -17,6 +17,7 @@ from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation
 from .._transforms.scale import at
 from .._types import IntegerLike, Params, Schedule, State, Updates
+from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
 from ..tree import zeros_like
 
@@ -61,7 +62,7 @@ def gather(
     return g, jnp.where(weight == 0, old, old + more)
 
 
-class MultiSteps(AbstractTransformation):
+class MultiSteps(AbstractWrapper):
     r"""Gathers the gradients of $k$ mini-batches, and lets the inner optimizer step once.
 
     In between, updates are zero, and nothing but the gathered gradients changes. With
@@ -125,32 +126,18 @@ class MultiSteps(AbstractTransformation):
             skip_state=skip_state,
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, MultiStepsState]:
-        step = lambda grads, inner_state: self.inner.update(
-            grads, inner_state, params, **extra
+    def handle(self, call: Call, state: MultiStepsState) -> tuple[Any, MultiStepsState]:
+        weight = _weight(call.extra)
+        skip, skip_state = self._should_skip(
+            call.updates, state.gradient_step, call.params
         )
-        weight = _weight(extra)
-        stay = lambda: zeros_like(updates)
-        return self._gather(updates, state, params, weight, step, stay)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, MultiStepsState]:
-        step = lambda grads, inner_state: self.inner.step(
-            grads, inner_state, params, **extra
-        )
-        weight = _weight(extra)
-        return self._gather(grads, state, params, weight, step, lambda: params)
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
+        gathered = lambda: self._gathered(call, state, weight)
+        if self.should_skip_update_fn is None:
+            result, new = gathered()
+        else:
+            # The other way round, XLA on a CPU copies parameters and state.
+            result, new = filter_cond(~skip, gathered, lambda: (call.nothing(), state))
+        return result, dataclasses.replace(new, skip_state=skip_state)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the last call was one in which the inner optimizer made a step.
@@ -161,19 +148,8 @@ class MultiSteps(AbstractTransformation):
         """
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
-    def _gather(self, grads, state, params, weight, step, stay):
-        check_state(self, state)
-        skip, skip_state = self._should_skip(grads, state.gradient_step, params)
-        gathered = lambda: self._gathered(grads, state, weight, step, stay)
-        if self.should_skip_update_fn is None:
-            result, new = gathered()
-        else:
-            # The other way round, XLA on a CPU copies parameters and state.
-            result, new = filter_cond(~skip, gathered, lambda: (stay(), state))
-        return result, dataclasses.replace(new, skip_state=skip_state)
-
-    def _gathered(self, grads, state, weight, step, stay):
-        pipeline = Pipeline(grads, None, {})
+    def _gathered(self, call, state, weight):
+        pipeline = Pipeline(call.updates, None, {})
         is_first = state.mini_step == 0
         weight_sum = jnp.where(is_first, 0, state.weight_sum) + weight
         is_empty = weight == 0
@@ -189,15 +165,17 @@ class MultiSteps(AbstractTransformation):
         acc_grads = promise().acc_grads
         k = jnp.asarray(at(self, "every_k_schedule", state.gradient_step), jnp.int32)
         is_last = state.mini_step + 1 >= k
-        like_grads = lambda: jax.tree.map(
-            lambda acc, g: acc.astype(g.dtype),
-            restrict(acc_grads, grads, "state.acc_grads"),
-            grads,
-        )
+
+        def step():
+            grads = jax.tree.map(
+                lambda acc, g: acc.astype(g.dtype),
+                restrict(acc_grads, call.updates, "state.acc_grads"),
+                call.updates,
+            )
+            return call._replace(updates=grads).run(self.inner, state.inner_state)
+
         result, inner_state = filter_cond(
-            is_last,
-            lambda: step(like_grads(), state.inner_state),
-            lambda: (stay(), state.inner_state),
+            is_last, step, lambda: (call.nothing(), state.inner_state)
         )
         new = MultiStepsState(
             mini_step=jnp.where(is_last, 0, state.mini_step + 1),

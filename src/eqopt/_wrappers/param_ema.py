@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._checks import check_range, check_state, required_params
+from .._checks import check_range, required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractTransformation
+from .._transformation import AbstractTransformation
 from .._transforms.scale import at
 from .._types import Params, ScalarOrSchedule, State
+from .._wrapper import AbstractFusedWrapper
 from ..numerics import safe_increment
 from ..tree._like import copy
 from .averages import averaged_or, follow_updated, followed
@@ -39,7 +40,7 @@ class ParamEMAState(eqx.Module):
     average: Params
 
 
-class ParamEMA(AbstractFused):
+class ParamEMA(AbstractFusedWrapper):
     r"""Keeps an exponential moving average of the parameters to evaluate with.
 
     $$\begin{aligned}
@@ -122,28 +123,13 @@ class ParamEMA(AbstractFused):
 
         - `state`, `params`: as returned by the last `step`.
         """
-        check_state(self, state)
-        params = self.inner.eval_params(state.inner_state, params)
+        params = super().eval_params(state, params)
         return averaged_or(params, state, state.weight_sum)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def _begin(
+        self, pipeline: Pipeline, state: ParamEMAState
+    ) -> tuple[AbstractTransformation, Callable[[State], ParamEMAState]]:
         required_params("ParamEMA", pipeline.params)
-        outer = self._pushed(pipeline, state)
-        inner = self.inner._feed(pipeline, state.inner_state)
-        return lambda: outer(inner())
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        outer = self._pushed(pipeline, state)
-        params, inner = self.inner._finish(pipeline, state.inner_state)
-        return params, lambda: outer(inner())
-
-    def _pushed(
-        self, pipeline: Pipeline, state: State
-    ) -> Callable[[State], ParamEMAState]:
-        """Gives the new state, once there are the new parameters and an inner one."""
-        check_state(self, state)
         new, shared = self._next(state)
         leafwise = Leafwise(follow_updated, new, shared)
         promise = pipeline.push_last("ParamEMA", leafwise)
@@ -152,7 +138,7 @@ class ParamEMA(AbstractFused):
             outer = promise() or followed(*pipeline.outcome, new, shared)
             return dataclasses.replace(outer, inner_state=inner_state)
 
-        return moved
+        return self.inner, moved
 
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
         """The state but for the average, and what moves that."""

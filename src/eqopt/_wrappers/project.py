@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Inexact, PyTree
 
 from .._apply import apply_updates
-from .._checks import check_state, required_params
+from .._checks import required_params
 from .._equations import equation
 from .._fields import static_choice
 from .._leaves import (
@@ -26,7 +26,8 @@ from .._leaves import (
 from .._misfits import check_real
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation
-from .._types import Mask, Params, State, Updates
+from .._types import Mask, Params, State
+from .._wrapper import AbstractWrapper, Call
 
 
 class ProjectState(eqx.Module):
@@ -64,7 +65,7 @@ def _as_data(projection: Any) -> Any:
     return _Bound(projection.func, projection.args, names, values)
 
 
-class Project(AbstractTransformation):
+class Project(AbstractWrapper):
     r"""Projects the parameters after each step of the inner optimizer.
 
     $$\theta \leftarrow \Pi(\theta + u)$$
@@ -123,33 +124,19 @@ class Project(AbstractTransformation):
     def init(self, params: Params) -> ProjectState:
         return ProjectState(self.inner.init(params))
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ProjectState]:
-        check_state(self, state)
-        params = required_params("Project", params)
-        check_real(self, updates, params, "params")
-        updates, inner_state = self.inner.update(
-            updates, state.inner_state, params, **extra
-        )
-        moved = apply_updates(params, updates)
-        projected = self._projected(restrict(moved, updates), params)
-        pipeline = Pipeline(restrict(updates, projected), params, {})
-        pipeline.push("Project", Leafwise(towards, reads={"projected": projected}))
-        new = eqx.combine(pipeline.finish(), updates)
-        return new, ProjectState(inner_state)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, ProjectState]:
-        check_state(self, state)
-        moved, inner_state = self.inner.step(grads, state.inner_state, params, **extra)
-        projected = self._projected(restrict(moved, grads), params)
-        return eqx.combine(projected, moved), ProjectState(inner_state)
+    def handle(self, call: Call, state: ProjectState) -> tuple[Any, ProjectState]:
+        params = required_params("Project", call.params)
+        if not call.is_step:
+            check_real(self, call.updates, params, "params")
+        new, inner_state = call.run(self.inner, state.inner_state)
+        moved = new if call.is_step else apply_updates(params, new)
+        like = call.updates if call.is_step else new
+        projected = self._projected(restrict(moved, like), params)
+        if not call.is_step:
+            pipeline = Pipeline(restrict(new, projected), params, {})
+            pipeline.push("Project", Leafwise(towards, reads={"projected": projected}))
+            projected = pipeline.finish()
+        return eqx.combine(projected, new), ProjectState(inner_state)
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters that `inner` has to evaluate with.
@@ -159,8 +146,7 @@ class Project(AbstractTransformation):
         - `state`, `params`: as returned by the last `step`. Where `inner` has others
             than these, such as an average, they are projected.
         """
-        check_state(self, state)
-        evaluated = self.inner.eval_params(state.inner_state, params)
+        evaluated = super().eval_params(state, params)
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
         pairs = zip(leaves, treedef.flatten_up_to(evaluated), strict=True)
         others = treedef.unflatten(None if x is y else y for x, y in pairs)

@@ -21,6 +21,7 @@ from .._transformation import AbstractTransformation
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._types import IntegerLike, Params, State, Updates
+from .._wrapper import AbstractWrapper, Call
 from ..tree._like import copy
 
 
@@ -52,7 +53,7 @@ def go_back(
     return (cache - p) + g
 
 
-class SAM(AbstractTransformation):
+class SAM(AbstractWrapper):
     r"""Sharpness-aware minimization: takes the gradient where the loss is worse.
 
     It looks for parameters in whose whole neighbourhood the loss is low,
@@ -175,32 +176,9 @@ class SAM(AbstractTransformation):
             cache=None if self.opaque_mode else copy(params),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, SAMState]:
-        required_params("SAM", params)
-
-        def descend(grads, opt_state, start):
-            moves, opt_state = self.inner.update(grads, opt_state, start, **extra)
-            if start is params:
-                return moves, opt_state
-            back = Pipeline(moves, params, {})
-            back.push("SAM", Leafwise(go_back, reads={"cache": start}))
-            return back.finish(), opt_state
-
-        return self._advance(updates, state, params, extra, descend, Pipeline.finish)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, SAMState]:
-        descend = lambda grads, opt_state, start: self.inner.step(
-            grads, opt_state, start, **extra
-        )
-        return self._advance(grads, state, params, extra, descend, Pipeline.apply)
+    def handle(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
+        required_params("SAM", call.params)
+        return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters of the inner optimizer, to evaluate with.
@@ -216,13 +194,9 @@ class SAM(AbstractTransformation):
             params = filter_cond(is_own, lambda: params, lambda: cached)
         return self.inner.eval_params(state.opt_state, params)
 
-    def _advance(self, grads, state, params, extra, descend, finish):
-        """One call. `finish` ends the pipeline of an adversarial step."""
-        check_state(self, state)
-        if self.opaque_mode:
-            return self._opaquely(grads, state, params, extra, descend)
+    def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two branches, one after the other: with `sync_period=1` both are taken.
-        here = restrict(params, state.cache, like_name="state.cache")
+        here = restrict(call.params, state.cache, like_name="state.cache")
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )
@@ -230,34 +204,50 @@ class SAM(AbstractTransformation):
         is_last = state.steps_since_sync + 1 >= period
 
         def sync():
-            start = eqx.combine(cache, params)
-            result, opt_state = descend(grads, state.opt_state, start)
+            start = eqx.combine(cache, call.params)
+            result, opt_state = self._descent(call, start, state.opt_state)
             return result, opt_state, self._restarted(state.adv_state, cache)
 
         def ascend():
-            pipeline, promise = self._ascent(grads, state.adv_state, params, extra)
-            return finish(pipeline), state.opt_state, promise()
+            pipeline, promise = self._ascent(call, state.adv_state)
+            result = pipeline.apply() if call.is_step else pipeline.finish()
+            return result, state.opt_state, promise()
 
         result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
         count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
         return result, SAMState(count, opt_state, adv_state, cache)
 
-    def _opaquely(self, grads, state, params, extra, descend):
-        grad_fn = required(self, extra, "grad_fn")
-        adversarial, adv_state, like = params, state.adv_state, grads
+    def _opaquely(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
+        grad_fn = required(self, call.extra, "grad_fn")
+        climb, adv_state = call, state.adv_state
         for i in range(int(self.sync_period) - 1):
-            pipeline, promise = self._ascent(grads, adv_state, adversarial, extra)
+            pipeline, promise = self._ascent(climb, adv_state)
             adversarial, adv_state = pipeline.apply(), promise()
             grads = _called(grad_fn, adversarial, i)
             if self.batch_axis_name is not None:
                 grads = lax.pmean(grads, self.batch_axis_name)
-            grads = _as_updates(grads, like)
-        result, opt_state = descend(grads, state.opt_state, params)
-        adv_state = self._restarted(adv_state, restrict(params, like))
+            grads = _as_updates(grads, call.updates)
+            climb = climb._replace(updates=grads, params=adversarial)
+        descent = call._replace(updates=climb.updates)
+        result, opt_state = self._descent(descent, call.params, state.opt_state)
+        adv_state = self._restarted(adv_state, restrict(call.params, call.updates))
         return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
 
-    def _ascent(self, grads, adv_state, params, extra):
-        pipeline = Pipeline(grads, params, extra)
+    def _descent(
+        self, call: Call, start: Params, opt_state: State
+    ) -> tuple[Any, State]:
+        """What `inner` makes of a call at `start`, for the parameters of the call."""
+        result, opt_state = call._replace(params=start).run(self.inner, opt_state)
+        if not (call.is_step or start is call.params):
+            back = Pipeline(result, call.params, {})
+            back.push("SAM", Leafwise(go_back, reads={"cache": start}))
+            result = back.finish()
+        return result, opt_state
+
+    def _ascent(
+        self, call: Call, adv_state: State
+    ) -> tuple[Pipeline, Callable[[], State]]:
+        pipeline = Pipeline(call.updates, call.params, call.extra)
         promise = self.adversary._feed(pipeline, adv_state)
         pipeline.push("SAM", Leafwise(scale, shared={"step_size": -1.0}))
         return pipeline, promise

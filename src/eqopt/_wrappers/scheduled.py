@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_returned, check_state, hyperparameters, waiting
 from .._pipeline import Pipeline
-from .._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
+from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import recorded
 from .._types import Params, State
+from .._wrapper import AbstractFusedWrapper
 from ..numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
@@ -37,7 +38,7 @@ class ScheduledState(eqx.Module):
     inner_state: State
 
 
-class Scheduled(AbstractFused):
+class Scheduled(AbstractFusedWrapper):
     """Evaluates the schedules among the hyperparameters of a transformation in each step.
 
     Learning rates and weight decays take schedules by themselves. Within this, all
@@ -94,23 +95,10 @@ class Scheduled(AbstractFused):
         check_state(self, state)
         return self._at(state.hyperparams).eval_params(state.inner_state, params)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        inner, advance = self._step(state, pipeline.extra)
-        promise = inner._feed(pipeline, state.inner_state)
-        return lambda: advance(promise())
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        inner, advance = self._step(state, pipeline.extra)
-        params, promise = inner._finish(pipeline, state.inner_state)
-        return params, lambda: advance(promise())
-
-    def _step(
-        self, state: State, extra: Mapping[str, Any]
+    def _begin(
+        self, pipeline: Pipeline, state: ScheduledState
     ) -> tuple[AbstractTransformation, Callable[[State], ScheduledState]]:
-        """The inner transformation of this step, and what makes its state the new one."""
-        check_state(self, state)
+        extra = pipeline.extra
         schedules = self._schedules()
         values = self._values(state.count, state.hyperparams_states, extra)
         states = {

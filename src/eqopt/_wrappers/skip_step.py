@@ -1,6 +1,6 @@
 """Leaving out steps, or mini-steps, that would do harm."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_no_schedule, check_range, check_state, required_value
+from .._checks import check_no_schedule, check_range, required_value
 from .._construction import Module
 from .._control import filter_cond
 from .._leaves import parameters
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, Params, State, Updates
-from ..numerics import common_dtype, safe_increment
-from ..tree import norm, zeros_like
+from .._wrapper import AbstractWrapper, Call
+from ..numerics import at_least_float32, safe_increment
+from ..tree import norm
 from .apply_if_finite import all_finite
 from .skip_rules import AbstractSkipRule
 
@@ -117,7 +118,7 @@ class SkipStepState(eqx.Module):
     inner_state: State
 
 
-class SkipStep(AbstractTransformation):
+class SkipStep(AbstractWrapper):
     r"""Leaves out every step of which a rule says so.
 
     The rule looks at the loss, if `value` is given to `step` or `update`, and at the
@@ -168,52 +169,27 @@ class SkipStep(AbstractTransformation):
             inner_state=self.inner.init(params),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, SkipStepState]:
-        act = lambda s: self.inner.update(updates, s, params, **extra)
-        return self._choose(updates, state, extra, act, lambda: zeros_like(updates))
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, SkipStepState]:
-        act = lambda s: self.inner.step(grads, s, params, **extra)
-        return self._choose(grads, state, extra, act, lambda: params)
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
-
-    def _choose(self, grads, state, extra, act, stay):
-        check_state(self, state)
-        skip, rule_state = self._ask(grads, state, extra)
-        result, inner_state = filter_cond(
-            ~skip,  # XLA on a CPU would copy it all, were the first branch the idle one
-            lambda: act(state.inner_state),
-            lambda: (stay(), state.inner_state),
-        )
+    def handle(self, call: Call, state: SkipStepState) -> tuple[Any, SkipStepState]:
+        skip, rule_state = self._ask(call, state)
+        result, inner_state = call.run_if(~skip, self.inner, state.inner_state)
         total = state.total_skipped
-        new = SkipStepState(
+        return result, SkipStepState(
             skipped_last=skip,
             total_skipped=jnp.where(skip, safe_increment(total), total),
             rule_state=rule_state,
             inner_state=inner_state,
         )
-        return result, new
 
-    def _ask(self, grads: Updates, state: SkipStepState, extra: Mapping[str, Any]):
-        value = extra.get("value")
+    def _ask(self, call: Call, state: SkipStepState) -> tuple[Array, State]:
+        value = call.extra.get("value")
         if value is not None:
-            value = jnp.asarray(required_value(self, extra))
-            value = value.astype(common_dtype(value.dtype, jnp.float32))
+            value = jnp.asarray(required_value(self, call.extra))
+            value = at_least_float32(value)
+        size = norm(call.updates)
         if isinstance(self.rule, AbstractSkipRule):
-            skip, rule_state = self.rule(value, norm(grads), state.rule_state)
+            skip, rule_state = self.rule(value, size, state.rule_state)
         else:
-            skip, rule_state = self.rule(value, norm(grads)), None
+            skip, rule_state = self.rule(value, size), None
         if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
             raise TypeError(
                 "SkipStep: `rule` must say whether to leave out the step by a 0-d bool, "

@@ -6,13 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from .._checks import check_count, check_state, required_params
+from .._checks import check_count, required_params
 from .._control import filter_cond
 from .._equations import compute_dtype
 from .._leaves import parameters
 from .._pipeline import Pipeline
-from .._transformation import AbstractFused, AbstractTransformation
+from .._transformation import AbstractTransformation
 from .._types import IntegerLike, Params, State, Updates
+from .._wrapper import AbstractFusedWrapper
 from ..numerics import safe_increment
 from ..tree._like import copy
 from .averages import averaged_or, followed
@@ -36,7 +37,7 @@ class SWAState(eqx.Module):
     average: Params
 
 
-class SWA(AbstractFused):
+class SWA(AbstractFusedWrapper):
     r"""Averages the parameters of late steps to evaluate with, all with equal weight.
 
     $$\bar\theta = \frac{1}{n} \sum_{i=0}^{n-1} \theta_{s + ic}$$
@@ -107,22 +108,15 @@ class SWA(AbstractFused):
 
         - `state`, `params`: as returned by the last `step`.
         """
-        check_state(self, state)
-        params = self.inner.eval_params(state.inner_state, params)
+        params = super().eval_params(state, params)
         return averaged_or(params, state, state.n_averaged)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        check_state(self, state)
+    def _begin(
+        self, pipeline: Pipeline, state: SWAState
+    ) -> tuple[AbstractTransformation, Callable[[State], SWAState]]:
         required_params("SWA", pipeline.params)
-        inner = self.inner._feed(pipeline, state.inner_state)
-        return lambda: self._moved(state, *pipeline.outcome, inner())
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        check_state(self, state)
-        params, inner = self.inner._finish(pipeline, state.inner_state)
-        return params, lambda: self._moved(state, *pipeline.outcome, inner())
+        moved = lambda inner: self._moved(state, *pipeline.outcome, inner)
+        return self.inner, moved
 
     def _moved(
         self,

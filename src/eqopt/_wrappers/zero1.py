@@ -17,7 +17,8 @@ from .._checks import check_state
 from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import is_parameter
 from .._transformation import AbstractTransformation
-from .._types import Params, State, Updates
+from .._types import Params, State
+from .._wrapper import AbstractWrapper, Call
 
 
 class ZeRO1State(eqx.Module):
@@ -33,7 +34,7 @@ class ZeRO1State(eqx.Module):
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
 
-class ZeRO1(AbstractTransformation):
+class ZeRO1(AbstractWrapper):
     r"""Shards optimizer state over the data-parallel axis; parameters stay replicated.
 
     Stage 1 of ZeRO: with $N$ devices along the axis, each one keeps $1/N$ of the state,
@@ -113,19 +114,22 @@ class ZeRO1(AbstractTransformation):
         )
         return ZeRO1State(state, tuple(map(np.shape, jtu.tree_leaves(shapes))))
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ZeRO1State]:
-        return self._call("update", updates, state, params, updates, extra)
+    def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, ZeRO1State]:
+        updates, params, extra, is_step = call
+        axis, stored = _Axis.of(self), state.inner_state
+        # What the result is laid out as.
+        like = params if is_step else updates
 
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, ZeRO1State]:
-        return self._call("step", grads, state, params, params, extra)
+        def run(inner, updates, stored, params, like, extra):
+            full = axis.restored(stored, state.shapes)
+            split = Call(axis.split(updates), axis.split(params), extra, is_step)
+            new, full = split.run(inner, full)
+            return axis.whole(new, like), axis.stored(full)
+
+        arguments = self.inner, updates, stored, params, like, extra
+        shardings = shardings_of(like), axis.shardings(stored)
+        new, stored = on_automatic_axes(run, *arguments, shardings=shardings)
+        return new, ZeRO1State(stored, state.shapes)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -138,31 +142,6 @@ class ZeRO1(AbstractTransformation):
         arguments = self.inner, state.inner_state, params
         shardings = shardings_of(params)
         return on_automatic_axes(evaluated, *arguments, shardings=shardings)
-
-    def _call(
-        self,
-        method: str,
-        updates: Updates,
-        state: State,
-        params: Params | None,
-        like: PyTree,
-        extra: dict[str, Any],
-    ) -> tuple[PyTree, ZeRO1State]:
-        """`update` or `step`, whose first result is laid out as `like` is."""
-        check_state(self, state)
-        axis = _Axis.of(self)
-
-        def call(inner, updates, stored, params, like, extra):
-            full = axis.restored(stored, state.shapes)
-            arguments = axis.split(updates), full, axis.split(params)
-            new, full = getattr(inner, method)(*arguments, **extra)
-            return axis.whole(new, like), axis.stored(full)
-
-        stored = state.inner_state
-        arguments = self.inner, updates, stored, params, like, extra
-        shardings = shardings_of(like), axis.shardings(stored)
-        new, stored = on_automatic_axes(call, *arguments, shardings=shardings)
-        return new, ZeRO1State(stored, state.shapes)
 
 
 class _Axis(eqx.Module):

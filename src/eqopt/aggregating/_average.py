@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._checks import check_count, check_state
 from .._equations import equation
-from .._leaves import flatten_updates, map_parameters, restrict
+from .._leaves import flatten_updates, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._types import IntegerLike, Params, State, Updates
-from ..numerics import common_dtype
-from ..tree._like import full_like_leaf
+from ..numerics import at_least_float32
+from ..tree._like import wide_zeros_like
 from ._aggregator import AbstractAggregator
 from ._sizes import Axes, as_tuple, check_axes, hashable, hashable_or_none, size_of
 
@@ -186,7 +186,7 @@ def element_means(
 
 @functools.partial(jax.jit, static_argnames="axes")
 def _mean(g: Inexact[Array, "..."], axes: tuple[int, ...]) -> Inexact[Array, "..."]:
-    return jnp.mean(g.astype(common_dtype(g.dtype, jnp.float32)), axes)
+    return jnp.mean(at_least_float32(g), axes)
 
 
 _S = TypeVar("_S", bound=eqx.Module)
@@ -196,12 +196,6 @@ def is_accumulating(owner: Any) -> bool:
     """Whether it takes more than one call, as far as one knows before it is traced."""
     steps = owner.accumulation_steps
     return not (isinstance(steps, int) and steps == 1)
-
-
-def zeros_in_float32(params: Params) -> Updates:
-    """Zeros like the parameters, in at least float32."""
-    dtype = lambda p: common_dtype(p.dtype, jnp.float32)
-    return map_parameters(lambda p: full_like_leaf(p, 0, dtype(p)), params)
 
 
 def count_on(
@@ -236,7 +230,7 @@ def _start(owner: Any, params: Params) -> AccumulateAvgUpdatesState | None:
         micro_step=jnp.zeros((), jnp.int32),
         ready=jnp.zeros((), bool),
         sample_size=jnp.zeros((), jnp.int32),
-        avg_grad=zeros_in_float32(params),
+        avg_grad=wide_zeros_like(params),
     )
 
 

@@ -13,10 +13,10 @@ from .._equations import equation
 from .._leaves import flatten_updates, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._types import IntegerLike, Params, State, Updates
-from ..numerics import abs_sq, common_dtype
-from ..tree._like import real_full_like
+from ..numerics import abs_sq, at_least_float32
+from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
-from ._average import count_on, is_accumulating, zeros_in_float32
+from ._average import count_on, is_accumulating
 from ._sizes import Axes, as_tuple, check_axes, hashable, size_of
 
 
@@ -116,7 +116,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
         if not is_accumulating(self):
             return None
-        mean = zeros_in_float32(params)
+        mean = wide_zeros_like(params)
         return PerElementMeanAndSumSqDiffGradsState(
             micro_step=jnp.zeros((), jnp.int32),
             ready=jnp.zeros((), bool),
@@ -168,6 +168,6 @@ def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updat
 def _moments(
     g: Inexact[Array, "..."], axes: tuple[int, ...]
 ) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
-    g = g.astype(common_dtype(g.dtype, jnp.float32))
+    g = at_least_float32(g)
     mean = jnp.mean(g, axes, keepdims=True)
     return jnp.squeeze(mean, axes), jnp.sum(abs_sq(g - mean), axes)

@@ -2,21 +2,19 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from .._combinators.chain import Chain, checked_states
 from .._control import filter_cond
 from .._transformation import AbstractTransformation
 from .._transforms.scale import Identity
-from .._types import Hyperparameter, IntegerLike, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, State
+from .._wrapper import AbstractComposite, Call
 from ._aggregator import AbstractAggregator, is_ready, rounded
 from ._moments import PerElementMeanAndSumSqDiffGrads
 from ._sizes import Axes
 from ._tracking import TrackPerElementMeanAndVarianceWithEMA
 
 
-class Process(AbstractTransformation):
+class Process(AbstractComposite):
     """Transforms per-element updates, aggregates them, and transforms what they make.
 
     It is like an [`eqopt.Chain`][] of the three, with two differences.
@@ -63,41 +61,21 @@ class Process(AbstractTransformation):
     def init(self, params: Params) -> tuple[State, ...]:
         return tuple(part.init(params) for part in self._parts)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, tuple[State, ...]]:
+    def handle(
+        self, call: Call, state: tuple[State, ...]
+    ) -> tuple[Any, tuple[State, ...]]:
         before, middle, after = self._states(state)
-        aggregated, extra, before, middle = self._aggregate(
-            updates, before, middle, params, extra
+        aggregated, extra, before, middle = self._aggregate(call, before, middle)
+        # In the branches: what is not needed is not rounded.
+        last = lambda: call._replace(
+            updates=rounded(aggregated, call.updates), extra=extra
         )
         result, after = _if_ready(
             middle,
-            lambda: self.postprocessor.update(
-                rounded(aggregated, updates), after, params, **extra
-            ),
-            lambda: (rounded(jax.tree.map(jnp.zeros_like, aggregated), updates), after),
+            lambda: last().run(self.postprocessor, after),
+            lambda: (last().nothing(), after),
         )
         return result, (before, middle, after)
-
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, tuple[State, ...]]:
-        before, middle, after = self._states(state)
-        aggregated, extra, before, middle = self._aggregate(
-            grads, before, middle, params, extra
-        )
-        params, after = _if_ready(
-            middle,
-            lambda: self.postprocessor.step(
-                rounded(aggregated, grads), after, params, **extra
-            ),
-            lambda: (params, after),
-        )
-        return params, (before, middle, after)
 
     def eval_params(self, state: State, params: Params) -> Params:
         return self.postprocessor.eval_params(self._states(state)[2], params)
@@ -109,18 +87,16 @@ class Process(AbstractTransformation):
     def _states(self, state):
         return checked_states(self, self._parts, state)
 
-    def _aggregate(self, grads, before, middle, params, extra):
+    def _aggregate(self, call, before, middle):
         """Updates in at least the precision of `grads`, extra arguments, two states."""
+        grads, params, extra, _ = call
         updates, before = self.preprocessor.update(grads, before, params, **extra)
+        arguments = updates, middle, params
         if isinstance(self.aggregator, AbstractAggregator):
-            aggregated, found, middle = self.aggregator.aggregate(
-                updates, middle, params, **extra
-            )
+            aggregated, found, middle = self.aggregator.aggregate(*arguments, **extra)
             extra = {**extra, **found}
         else:
-            aggregated, middle = self.aggregator.update(
-                updates, middle, params, **extra
-            )
+            aggregated, middle = self.aggregator.update(*arguments, **extra)
         return aggregated, extra, before, middle
 
 

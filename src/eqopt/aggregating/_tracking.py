@@ -14,8 +14,7 @@ from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import get
-from ..tree._like import real_full_like
-from ._average import zeros_in_float32
+from ..tree._like import real_full_like, wide_zeros_like
 
 
 class PerElementMeanAndVarianceEMAState(eqx.Module):
@@ -83,7 +82,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         check_range(self, "ema_decay", 0, 1)
 
     def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
-        mean = zeros_in_float32(params)
+        mean = wide_zeros_like(params)
         return PerElementMeanAndVarianceEMAState(
             count=jnp.zeros((), jnp.int32),
             ema_decay=_in_float32(self.ema_decay),

@@ -11,7 +11,7 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Int32
 
-from ..numerics import common_dtype
+from ..numerics import at_least_float32
 from ._augmentation import Assignment, assign_rest
 from ._reduction import reduce_and_assign
 
@@ -149,7 +149,7 @@ def _solve(costs: Array, assign: Callable) -> tuple[Array, Array]:
     costs = lax.stop_gradient(costs)
     if jnp.issubdtype(costs.dtype, np.integer):
         costs = costs.astype(jax.dtypes.canonicalize_dtype(float))
-    costs = costs.astype(common_dtype(costs.dtype, jnp.float32))
+    costs = at_least_float32(costs)
     is_tall = costs.shape[0] > costs.shape[1]
     columns = _columns(costs.T if is_tall else costs, assign)
     if is_tall:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_integer
 from .._types import IntegerLike, RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import wide_dtype
 from ._arguments import check_real, check_scalar, check_square
 from ._power_iteration import power_iteration
 
@@ -78,7 +78,7 @@ def matrix_inverse_pth_root(
     p = check_integer(owner, "p", p, 1)
     check_scalar(owner, "ridge_epsilon", ridge_epsilon)
     check_scalar(owner, "error_tolerance", error_tolerance)
-    dtype = common_dtype(matrix.dtype, jnp.float32)
+    dtype = wide_dtype(matrix.dtype)
     root, error = _inverse_root(
         jnp.asarray(matrix, dtype),
         p,

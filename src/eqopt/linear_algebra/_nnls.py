@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_integer
 from .._types import RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import wide_dtype
 from ._arguments import check_array, check_real, check_scalar
 
 
@@ -74,7 +74,7 @@ def nnls(
             f"nnls: `b` must have as many rows as `A`, which has shape {A.shape}, but "
             f"has shape {b.shape}."
         )
-    dtype = common_dtype(A.dtype, b.dtype, jnp.float32)
+    dtype = wide_dtype(A.dtype, b.dtype)
     if L is not None:
         check_scalar("nnls", "L", L, includes_zero=False)
         L = jnp.asarray(L, dtype)

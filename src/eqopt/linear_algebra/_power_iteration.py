@@ -14,7 +14,7 @@ from jaxtyping import Array, Inexact, PyTree
 from .._leaves import disagreement, parameters
 from .._random import as_key
 from .._types import IntegerLike, Key, RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import common_dtype, wide_dtype
 from ..tree import norm
 from ._arguments import check_array, check_scalar, check_square
 
@@ -107,7 +107,7 @@ def power_iteration(
 
 @functools.partial(jax.jit, static_argnames="precision")
 def _of_matrix(matrix, start, num_iters, tolerance, precision):
-    dtype = common_dtype(matrix.dtype, start.dtype, jnp.float32)
+    dtype = wide_dtype(matrix.dtype, start.dtype)
     wide = matrix.astype(dtype)
     product = lambda v: jnp.matmul(wide, v, precision=precision)
     value, vector = _iterate(product, start.astype(dtype), num_iters, tolerance)
@@ -116,7 +116,7 @@ def _of_matrix(matrix, start, num_iters, tolerance, precision):
 
 def _random(matrix, key):
     key = as_key(key)
-    real = jnp.finfo(common_dtype(matrix.dtype, jnp.float32)).dtype
+    real = jnp.finfo(wide_dtype(matrix.dtype)).dtype
     draw = lambda key: jr.uniform(key, matrix.shape[:1], real, -1, 1)
     if not jnp.iscomplexobj(matrix):
         return draw(key).astype(matrix.dtype)
@@ -145,7 +145,7 @@ def _checked(product: Callable, start: PyTree) -> Callable:
 
 
 def _iterate(product, start, num_iters, tolerance):
-    wide = lambda x: jnp.asarray(x, common_dtype(x.dtype, jnp.float32))
+    wide = lambda x: jnp.asarray(x, wide_dtype(x.dtype))
     v = _normalized(jtu.tree_map(wide, start))
     state = v, product(v), 0
 

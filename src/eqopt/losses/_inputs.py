@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
 from .._checks import check_interval
 from .._types import RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import wide_dtype
 from ._advice import advice
 
 
@@ -31,7 +31,7 @@ def widen(*values: Any) -> list[Array]:
     """
     known = [jnp.asarray(x) for x in values if hasattr(x, "dtype")]
     floats = [x.dtype for x in known if jnp.issubdtype(x.dtype, jnp.floating)]
-    dtype = common_dtype(jnp.float32, *floats)
+    dtype = wide_dtype(*floats)
     return [jnp.asarray(x).astype(dtype) for x in values]
 
 

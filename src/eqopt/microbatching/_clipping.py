@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._leaves import is_label, label_dict, listed, resolve
-from ..numerics import common_dtype, safe_sqrt
+from ..numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Arguments, find_arguments
 from ._clip_factors import clip_factors, limits_of
@@ -180,7 +180,7 @@ class ClippedSum(eqx.Module):
         limits = limits_of(self.l2_norm_clip, call.all_labels)
         # Noise comes before any rounding to less: that of a large sum is more than what
         # an example may add to it.
-        dtypes = [common_dtype(p.dtype, jnp.float32) for p in call.params]
+        dtypes = [wide_dtype(p.dtype) for p in call.params]
 
         def clipped(*rows: Any) -> tuple[list[Array], PerExampleNorms]:
             examples = call.examples(*rows)
@@ -293,7 +293,7 @@ def _norm_and_bound(
     squares: Sequence[tuple[Array, Array]],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The norm of what has these squared norms and errors, one for each of its parts."""
-    dtype = common_dtype(*(x.dtype for pair in squares for x in pair), jnp.float32)
+    dtype = wide_dtype(*(x.dtype for pair in squares for x in pair))
     value, error = (
         sum((pair[i].astype(dtype) for pair in squares), start=jnp.zeros((), dtype))
         for i in range(2)

@@ -14,7 +14,7 @@ from .._checks import check_integer
 from .._leaves import parameters
 from .._random import as_key
 from .._types import Key
-from ..numerics import common_dtype
+from ..numerics import wide_dtype
 
 
 def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:
@@ -72,7 +72,7 @@ def real_number(owner: str, name: str, y: Any, hint: str = "") -> Array:
             f"{owner}: {name} must be one real number, but is {described(y)}. "
             + (hint or "Sum over its axes, and return nothing else.")
         )
-    return jnp.asarray(y, common_dtype(jnp.result_type(y), jnp.float32))
+    return jnp.asarray(y, wide_dtype(jnp.result_type(y)))
 
 
 _VALUE = "what `function` returns for one sample"

@@ -10,13 +10,13 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, PyTree
 
 from .._leaves import disagreement
 from .._random import as_key
 from .._types import Key, RealScalarLike
 from ..linear_algebra._arguments import check_scalar
-from ..numerics import common_dtype
+from ..numerics import at_least_float32, wide_dtype
 from ._arguments import build, real_number, real_parameters, sample_keys
 
 
@@ -114,7 +114,7 @@ def control_variates_jacobians(
     h = _control_variate(owner, control_variate_from_function, function)
     arrays = real_parameters(owner, params)
     key, state = as_key(key), control_variate_state
-    betas = jtu.tree_map(lambda p: jnp.ones((), _wide(p)), arrays)
+    betas = jtu.tree_map(lambda p: jnp.ones((), wide_dtype(p.dtype)), arrays)
     if estimate_cv_coeffs:
         key, coeffs_key = jr.split(key)
         betas = estimate_control_variate_coefficients(
@@ -241,7 +241,7 @@ def _jacobians(
     def estimate(function: Callable[[Any], Any]) -> PyTree:
         found = grad_estimator(function, params, dist_builder, key, num_samples)
         _check_jacobians(owner, found, arrays, num_samples)
-        return jtu.tree_map(lambda j: j.astype(_wide(j)), found)
+        return jtu.tree_map(at_least_float32, found)
 
     by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)
     by_h = jtu.tree_map(
@@ -268,7 +268,3 @@ def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -
                 f"`{jtu.keystr(path) or '(the root)'}`, but "
                 f"{(num_samples, *p.shape)} was expected. {hint}"
             )
-
-
-def _wide(x: Inexact[Array, "..."]) -> Any:
-    return common_dtype(x.dtype, jnp.float32)

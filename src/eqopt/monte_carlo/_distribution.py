@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from .._construction import Module
 from .._random import as_key
 from .._types import Key
-from ..numerics import common_dtype
+from ..numerics import common_dtype, wide_dtype
 
 
 class AbstractDistribution(Module):
@@ -165,7 +165,7 @@ class MultiNormalDiag(AbstractDistribution):
 
     def wide(self) -> tuple[Array, Array]:
         """$\\mu$ and $\\sigma$ in the dtype to compute in, at least float32."""
-        dtype = common_dtype(self.loc.dtype, self.log_scale.dtype, jnp.float32)
+        dtype = wide_dtype(self.loc.dtype, self.log_scale.dtype)
         return jnp.asarray(self.loc, dtype), jnp.exp(self.log_scale.astype(dtype))
 
 

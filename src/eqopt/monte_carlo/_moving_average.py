@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._checks import check_interval
 from .._types import RealScalarLike
-from ..numerics import common_dtype, safe_increment
+from ..numerics import safe_increment, wide_dtype
 from ._arguments import real_function
 
 
@@ -151,7 +151,7 @@ def moving_avg_baseline(
             beta = jnp.minimum(beta, (1 + t) / (10 + t))
 
         def averaged(old: Array, value: Any) -> Array:
-            dtype = common_dtype(old.dtype, jnp.float32)
+            dtype = wide_dtype(old.dtype)
             decay, new = beta.astype(dtype), jnp.asarray(value).astype(dtype)
             return (decay * old.astype(dtype) + (1 - decay) * new).astype(old.dtype)
 

@@ -16,7 +16,7 @@ from .._checks import check_integer, check_interval
 from .._leaves import parameters
 from .._random import as_key, split_like
 from .._types import Key, RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import at_least_float32, common_dtype, wide_dtype
 from ._noise import Gumbel
 
 
@@ -134,7 +134,7 @@ def _shifted(key, arrays, sigma, noise):
     """A sample, which is constant, and the logarithm of its density, which is not."""
 
     def leaf(p, key):
-        dtype = common_dtype(p.dtype, jnp.float32)
+        dtype = wide_dtype(p.dtype)
         x, scale = p.astype(dtype), jnp.asarray(sigma).astype(dtype)
         y = lax.stop_gradient(x + scale * noise.sample(key, p.shape, dtype))
         # The logarithm of `scale` matters for derivatives with respect to `sigma`.
@@ -170,8 +170,7 @@ def _real(out: PyTree) -> PyTree:
                 "make_perturbed_fun: `fun` must return a tree of real arrays, but at "
                 f"`{jtu.keystr(path) or '(the root)'}` there is one of {kind}."
             )
-    wide = lambda y: y.astype(common_dtype(y.dtype, jnp.float32))
-    return jtu.tree_map(lambda y: wide(jnp.asarray(y)), out)
+    return jtu.tree_map(lambda y: at_least_float32(jnp.asarray(y)), out)
 
 
 def _check_argument(arrays: PyTree) -> None:

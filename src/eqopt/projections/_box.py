@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree, Real
 
 from .._leaves import keystr, resolve
 from .._types import RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import wide_dtype
 from ._trees import Parts, check_real, scalar, take
 
 
@@ -143,7 +143,7 @@ def _clip(
 
 
 def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
-    dtype = common_dtype(x.dtype, jnp.float32)
+    dtype = wide_dtype(x.dtype)
     y = x.astype(dtype)
     # The comparisons are such that NaNs stay, and that a bound which is met counts: a
     # point that has been projected before does not move off the bound.

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._leaves import disagreement, is_none, keystr
 from .._types import RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import common_dtype, wide_dtype
 
 
 class Parts(NamedTuple):
@@ -136,7 +136,7 @@ def scalar(
 
 def widened(arrays: list[Inexact[Array, "..."]]) -> list[Inexact[Array, "..."]]:
     """The arrays in the one precision to compute in, at least float32."""
-    real = jnp.finfo(common_dtype(jnp.float32, *(x.dtype for x in arrays))).dtype
+    real = jnp.finfo(wide_dtype(*(x.dtype for x in arrays))).dtype
     wide = lambda x: common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
     return [x.astype(wide(x)) for x in arrays]
 

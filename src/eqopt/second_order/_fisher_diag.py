@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from .._leaves import parameters
 from .._types import Params, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
-from ..numerics import abs_sq, common_dtype
+from ..numerics import abs_sq, at_least_float32
 from ._loss import loss_of_arrays
 
 
@@ -122,7 +122,7 @@ def _is_numpy(x: Any) -> bool:
 
 def _square(g: Any) -> Any:
     # For a complex parameter this is the mean for real and imaginary part.
-    wide = abs_sq(g.astype(common_dtype(g.dtype, jnp.float32)))
+    wide = abs_sq(at_least_float32(g))
     return wide / 2 if jnp.iscomplexobj(g) else wide
 
 

@@ -14,7 +14,7 @@ from .._checks import check_integer
 from .._leaves import parameters
 from .._random import as_key
 from .._types import Key, Params, Updates
-from ..numerics import common_dtype
+from ..numerics import wide_dtype
 from ._hutchinson import hutchinson
 from ._loss import loss_of_arrays
 
@@ -145,10 +145,7 @@ def _estimate(value: Callable[[PyTree], Any], arrays: PyTree, keys: Any) -> PyTr
         sample = hutchinson(key, product, arrays)
         return jtu.tree_map(lambda t, x: t + x.astype(t.dtype), total, sample), None
 
-    zeros = jtu.tree_map(lambda p: jnp.zeros(p.shape, _wide(p)), arrays)
+    dtype = lambda p: wide_dtype(jnp.finfo(p.dtype).dtype)
+    zeros = jtu.tree_map(lambda p: jnp.zeros(p.shape, dtype(p)), arrays)
     total, _ = lax.scan(add, zeros, keys)
     return jtu.tree_map(lambda t, p: (t / len(keys)).astype(p.dtype), total, arrays)
-
-
-def _wide(p: Inexact[Array, "..."]) -> Any:
-    return common_dtype(jnp.finfo(p.dtype).dtype, jnp.float32)

@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
 from .._leaves import is_parameter, map_parameters
 from .._types import RealScalarLike
-from ..numerics import common_dtype
+from ..numerics import common_dtype, wide_dtype
 from ._together import check_numbers, number, own_dtype
 
 
@@ -97,6 +97,11 @@ def _dtype_for(x, dtype):
     if dtype is None or is_real or not jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return common_dtype(dtype, jnp.complex64)
+
+
+def wide_zeros_like(tree: PyTree) -> PyTree:
+    """Zeros like the inexact arrays, in at least float32: for sums over many steps."""
+    return map_parameters(lambda x: zeros_like_leaf(x, wide_dtype(x.dtype)), tree)
 
 
 def zeros_like_leaf(x: _Leaf, dtype: DTypeLike | None = None) -> Shaped[Array, "*leaf"]:

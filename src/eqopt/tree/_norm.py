@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .._cpu.order import materialized
-from ..numerics import abs_sq, common_dtype, has_nan, safe_sqrt
+from ..numerics import abs_sq, at_least_float32, common_dtype, has_nan, safe_sqrt
 from ._together import arrays_of
 
 
@@ -43,22 +43,18 @@ def norm(
 
 @jax.jit
 def _sum_of_squares(x):
-    return jnp.sum(abs_sq(_at_least_float32(x)))
+    return jnp.sum(abs_sq(at_least_float32(x)))
 
 
 @jax.jit
 def _sum_of_moduli(x):
-    return jnp.sum(jnp.abs(_at_least_float32(x)))
+    return jnp.sum(jnp.abs(at_least_float32(x)))
 
 
 @jax.jit
 def _largest_modulus(x):
-    sizes = jnp.abs(_at_least_float32(x))
+    sizes = jnp.abs(at_least_float32(x))
     return jnp.where(has_nan(sizes), jnp.nan, jnp.max(sizes, initial=0))
-
-
-def _at_least_float32(x):
-    return x.astype(common_dtype(x.dtype, jnp.float32))
 
 
 _REDUCTIONS = {

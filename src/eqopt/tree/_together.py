@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._equations import compute_dtype, widen
 from .._leaves import disagreement, is_none, is_parameter, keystr, parameters
-from ..numerics import common_dtype
+from ..numerics import common_dtype, wide_dtype
 
 
 class Rows(NamedTuple):
@@ -260,4 +260,4 @@ def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
         )
     if dtype is None:
         return float(value) if isinstance(value, int) else value
-    return jnp.asarray(value, common_dtype(dtype, jnp.float32))
+    return jnp.asarray(value, wide_dtype(dtype))

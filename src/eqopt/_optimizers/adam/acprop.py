@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._combinators.chain import Chain
 from ..._equations import equation
@@ -13,13 +13,18 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, as_float, bias_correction, safe_increment, safe_sqrt
-from .moments import check_moments, corrected, init_moments
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+)
 from .radam import rectification
 
 
-class ScaleByACPropState(eqx.Module):
+class ScaleByACPropState(AbstractMomentsState):
     """The mean of the gradients so far, and how far they were from it.
 
     **Attributes:**
@@ -28,10 +33,6 @@ class ScaleByACPropState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment about the mean, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -121,21 +122,23 @@ class ScaleByACProp(AbstractLeafwise):
         check_moments(self)
 
     def init(self, params: Params) -> ScaleByACPropState:
-        return init_moments(ScaleByACPropState, params, self.mu_dtype, self.nu_dtype)
+        return init_moments(self, ScaleByACPropState, params)
 
     def leafwise(
         self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         count = safe_increment(state.count)
         b2 = as_float(self.b2)
-        shared = {
-            **corrected(self, count),
+        return counted(
+            self,
+            acprop,
+            state,
+            count=count,
+            last=("nu", "mu"),
             # In the first step there is nothing to correct, and nothing is divided.
-            "nu_correction": bias_correction(self.b2, jnp.maximum(state.count, 1)),
-            "rectifier": rectification(b2, count, 5.0) if self.rectify else 1.0,
-        }
-        new = ScaleByACPropState(count, state.mu, state.nu)
-        return Leafwise(acprop, new, shared, last=("nu", "mu"))
+            nu_correction=bias_correction(self.b2, jnp.maximum(state.count, 1)),
+            rectifier=rectification(b2, count, 5.0) if self.rectify else 1.0,
+        )
 
 
 class ACProp(AbstractOptimizer):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._combinators.chain import Chain
 from ..._equations import equation
@@ -12,12 +12,18 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, safe_increment, safe_sqrt
-from .moments import check_moments, corrected, init_moments, unbiased
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+    unbiased,
+)
 
 
-class ScaleByBeliefState(eqx.Module):
+class ScaleByBeliefState(AbstractMomentsState):
     """The mean of the gradients so far, and how far they were from it.
 
     **Attributes:**
@@ -26,10 +32,6 @@ class ScaleByBeliefState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment about the mean, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -112,14 +114,12 @@ class ScaleByBelief(AbstractLeafwise):
         check_moments(self)
 
     def init(self, params: Params) -> ScaleByBeliefState:
-        return init_moments(ScaleByBeliefState, params, self.mu_dtype, self.nu_dtype)
+        return init_moments(self, ScaleByBeliefState, params)
 
     def leafwise(
         self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        state = ScaleByBeliefState(count, state.mu, state.nu)
-        return Leafwise(belief, state, corrected(self, count))
+        return counted(self, belief, state)
 
 
 class AdaBelief(AbstractOptimizer):

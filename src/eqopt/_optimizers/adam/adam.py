@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._combinators.chain import Chain
 from ..._equations import equation
@@ -12,12 +12,18 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, safe_increment, safe_sqrt
-from .moments import check_moments, corrected, init_moments, unbiased
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+    unbiased,
+)
 
 
-class ScaleByAdamState(eqx.Module):
+class ScaleByAdamState(AbstractMomentsState):
     """The moments of the gradients so far.
 
     **Attributes:**
@@ -26,10 +32,6 @@ class ScaleByAdamState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -116,14 +118,12 @@ class ScaleByAdam(AbstractLeafwise):
         check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdamState:
-        return init_moments(ScaleByAdamState, params, self.mu_dtype, self.nu_dtype)
+        return init_moments(self, ScaleByAdamState, params)
 
     def leafwise(
         self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        state = ScaleByAdamState(count, state.mu, state.nu)
-        return Leafwise(adam, state, corrected(self, count))
+        return counted(self, adam, state)
 
 
 class Adam(AbstractOptimizer):

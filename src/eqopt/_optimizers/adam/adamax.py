@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._combinators.chain import Chain
 from ..._equations import equation
@@ -13,12 +13,16 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import safe_increment
-from .moments import check_moments, corrected, init_moments
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+)
 
 
-class ScaleByAdamaxState(eqx.Module):
+class ScaleByAdamaxState(AbstractMomentsState):
     """The mean and the size of the gradients so far.
 
     **Attributes:**
@@ -27,10 +31,6 @@ class ScaleByAdamaxState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the infinity moment, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -93,14 +93,12 @@ class ScaleByAdamax(AbstractLeafwise):
         check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdamaxState:
-        return init_moments(ScaleByAdamaxState, params, self.mu_dtype, self.nu_dtype)
+        return init_moments(self, ScaleByAdamaxState, params)
 
     def leafwise(
         self, state: ScaleByAdamaxState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        state = ScaleByAdamaxState(count, state.mu, state.nu)
-        return Leafwise(adamax, state, corrected(self, count))
+        return counted(self, adamax, state)
 
 
 class Adamax(AbstractOptimizer):

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
@@ -15,9 +14,10 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import AddDecayedWeights, is_off
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like
+from ..moments import check_moments, counted
 
 
 class ScaleByAdanState(eqx.Module):
@@ -131,10 +131,7 @@ class ScaleByAdan(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2", "b3"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdanState:
         return ScaleByAdanState(
@@ -148,23 +145,8 @@ class ScaleByAdan(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        return Leafwise(
-            adan,
-            ScaleByAdanState(count, state.m, state.v, state.n, state.previous_gradient),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "b3": self.b3,
-                "eps": self.eps,
-                "eps_root": self.eps_root,
-                "m_correction": bias_correction(self.b1, count),
-                "v_correction": bias_correction(self.b2, count),
-                "n_correction": bias_correction(self.b3, count),
-                "is_first": state.count == 0,
-            },
-            last=("previous_gradient",),
-        )
+        last, is_first = ("previous_gradient",), state.count == 0
+        return counted(self, adan, state, last=last, is_first=is_first)
 
 
 class ProximalDecayState(eqx.Module):

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range, check_scalar
+from ..._checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
@@ -15,9 +15,10 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like
+from ..moments import check_moments, counted
 
 
 class ScaleByAdEMAMixState(eqx.Module):
@@ -124,11 +125,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2", "b3"):
-            if not callable(getattr(self, name)):
-                check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
         check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleByAdEMAMixState:
@@ -142,21 +139,8 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdEMAMixState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        return Leafwise(
-            ademamix,
-            ScaleByAdEMAMixState(count, state.m1, state.m2, state.nu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "b3": at(self, "b3", state.count),
-                "alpha": at(self, "alpha", state.count),
-                "eps": self.eps,
-                "eps_root": self.eps_root,
-                "m1_correction": bias_correction(self.b1, count),
-                "nu_correction": bias_correction(self.b2, count),
-            },
-        )
+        b3, alpha = (at(self, name, state.count) for name in ("b3", "alpha"))
+        return counted(self, ademamix, state, b3=b3, alpha=alpha)
 
 
 class AdEMAMix(AbstractOptimizer):

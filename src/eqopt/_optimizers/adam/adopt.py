@@ -7,20 +7,18 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, safe_increment, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import AbstractMomentsState, check_moments, counted, init_moments
 
 
-class ScaleByADOPTState(eqx.Module):
+class ScaleByADOPTState(AbstractMomentsState):
     """The moments so far.
 
     **Attributes:**
@@ -29,10 +27,6 @@ class ScaleByADOPTState(eqx.Module):
     - `mu`: the mean of the normalized gradients, a tree like the parameters.
     - `nu`: the second moment of the gradients, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -122,36 +116,24 @@ class ScaleByADOPT(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
+        check_moments(self)
 
     def init(self, params: Params) -> ScaleByADOPTState:
-        return ScaleByADOPTState(
-            count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_full_like(params, 0, self.nu_dtype),
-        )
+        return init_moments(self, ScaleByADOPTState, params)
 
     def leafwise(
         self, state: ScaleByADOPTState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
+        clip_value = None
+        if self.use_clipping:
+            clip_value = jnp.asarray(at(self, "clip_value_fn", state.count), float)
+        return counted(
+            self,
             adopt,
-            ScaleByADOPTState(safe_increment(state.count), state.mu, state.nu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "eps": self.eps,
-                "clip_value": (
-                    jnp.asarray(at(self, "clip_value_fn", state.count), float)
-                    if self.use_clipping
-                    else None
-                ),
-                "is_first": state.count == 0,
-                "nesterov": self.nesterov,
-            },
+            state,
             last=("mu", "nu"),
+            clip_value=clip_value,
+            is_first=state.count == 0,
         )
 
 

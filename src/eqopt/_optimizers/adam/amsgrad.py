@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._combinators.chain import Chain
 from ..._equations import equation
@@ -12,12 +12,17 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
-from .moments import check_moments, corrected, init_moments
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+)
 
 
-class ScaleByAMSGradState(eqx.Module):
+class ScaleByAMSGradState(AbstractMomentsState):
     """The moments of the gradients so far.
 
     **Attributes:**
@@ -28,9 +33,6 @@ class ScaleByAMSGradState(eqx.Module):
     - `nu_max`: the largest second moment so far, in the dtype of `nu`.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
     nu_max: Updates
 
 
@@ -116,15 +118,12 @@ class ScaleByAMSGrad(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByAMSGradState:
         nu_max = real_full_like(params, 0, self.nu_dtype)
-        dtypes = self.mu_dtype, self.nu_dtype
-        return init_moments(ScaleByAMSGradState, params, *dtypes, nu_max=nu_max)
+        return init_moments(self, ScaleByAMSGradState, params, nu_max=nu_max)
 
     def leafwise(
         self, state: ScaleByAMSGradState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        state = ScaleByAMSGradState(count, state.mu, state.nu, state.nu_max)
-        return Leafwise(amsgrad, state, corrected(self, count))
+        return counted(self, amsgrad, state)
 
 
 class AMSGrad(AbstractOptimizer):

@@ -13,12 +13,18 @@ from ..._equations import equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Params, ScalarOrSchedule
 from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
-from .moments import check_moments, corrected, init_moments, unbiased
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+    unbiased,
+)
 
 
-class ScaleByRAdamState(eqx.Module):
+class ScaleByRAdamState(AbstractMomentsState):
     """The moments of the gradients so far.
 
     **Attributes:**
@@ -27,10 +33,6 @@ class ScaleByRAdamState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -150,17 +152,14 @@ class ScaleByRAdam(AbstractLeafwise):
         check_range(self, "threshold", 4)
 
     def init(self, params: Params) -> ScaleByRAdamState:
-        return init_moments(ScaleByRAdamState, params, self.mu_dtype, self.nu_dtype)
+        return init_moments(self, ScaleByRAdamState, params)
 
     def leafwise(
         self, state: ScaleByRAdamState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         count = safe_increment(state.count)
-        state = ScaleByRAdamState(count, state.mu, state.nu)
         rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
-        return Leafwise(
-            radam, state, {**corrected(self, count), "rectifier": rectifier}
-        )
+        return counted(self, radam, state, count=count, rectifier=rectifier)
 
 
 class RAdam(AbstractOptimizer):

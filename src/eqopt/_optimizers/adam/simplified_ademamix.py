@@ -3,10 +3,9 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range, check_scalar
+from ..._checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
@@ -14,13 +13,12 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import AbstractMomentsState, check_moments, counted, init_moments
 
 
-class ScaleBySimplifiedAdEMAMixState(eqx.Module):
+class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
     """The moments of the gradients so far.
 
     **Attributes:**
@@ -29,10 +27,6 @@ class ScaleBySimplifiedAdEMAMixState(eqx.Module):
     - `mu`: the decaying sum of the gradients, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -105,18 +99,11 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
         check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
-        return ScaleBySimplifiedAdEMAMixState(
-            count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_full_like(params, 0, self.nu_dtype),
-        )
+        return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
 
     def leafwise(
         self,
@@ -124,19 +111,8 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        return Leafwise(
-            simplified_ademamix,
-            ScaleBySimplifiedAdEMAMixState(count, state.mu, state.nu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "alpha": at(self, "alpha", state.count),
-                "eps": self.eps,
-                "eps_root": self.eps_root,
-                "nu_correction": bias_correction(self.b2, count),
-            },
-        )
+        alpha = at(self, "alpha", state.count)
+        return counted(self, simplified_ademamix, state, alpha=alpha)
 
 
 class SimplifiedAdEMAMix(AbstractOptimizer):

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._checks import check_range
 from ..._combinators.chain import Chain
@@ -12,12 +12,17 @@ from ..._equations import equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
-from ...numerics import abs_sq, safe_increment, safe_sqrt
-from .moments import check_moments, corrected, init_moments
+from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+)
 
 
-class ScaleByYogiState(eqx.Module):
+class ScaleByYogiState(AbstractMomentsState):
     """The moments of the gradients so far.
 
     **Attributes:**
@@ -26,10 +31,6 @@ class ScaleByYogiState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -108,15 +109,13 @@ class ScaleByYogi(AbstractLeafwise):
         check_range(self, "initial_accumulator_value", 0)
 
     def init(self, params: Params) -> ScaleByYogiState:
-        arguments = self.mu_dtype, self.nu_dtype, self.initial_accumulator_value
-        return init_moments(ScaleByYogiState, params, *arguments)
+        start = self.initial_accumulator_value
+        return init_moments(self, ScaleByYogiState, params, start)
 
     def leafwise(
         self, state: ScaleByYogiState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        state = ScaleByYogiState(count, state.mu, state.nu)
-        return Leafwise(yogi, state, corrected(self, count))
+        return counted(self, yogi, state)
 
 
 class Yogi(AbstractOptimizer):

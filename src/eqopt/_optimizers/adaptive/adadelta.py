@@ -98,8 +98,7 @@ class ScaleByAdadelta(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        shared = {"rho": self.rho, "eps": self.eps}
-        return Leafwise(adadelta, state, shared, on_cpu=on_cpu.adadelta)
+        return Leafwise(adadelta, state, on_cpu=on_cpu.adadelta)
 
 
 class Adadelta(AbstractOptimizer):

@@ -80,7 +80,7 @@ class ScaleByRSS(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByRSSState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(rss, state, {"eps": self.eps})
+        return Leafwise(rss, state)
 
 
 class Adagrad(AbstractOptimizer):

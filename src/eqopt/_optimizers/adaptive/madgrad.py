@@ -152,12 +152,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
                 state.s,
                 state.x0,
             ),
-            {
-                "k": state.count.astype(float),
-                "learning_rate": eta,
-                "momentum": self.momentum,
-                "eps": self.eps,
-            },
+            {"k": state.count.astype(float), "learning_rate": eta},
             reads={"x0": state.x0},
         )
 

@@ -8,15 +8,15 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ..._checks import check_range
 from ..._combinators.chain import Chain
-from ..._equations import equation
+from ..._equations import Equation, equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from ...tree import zeros_like
 from ...tree._like import real_full_like
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 def over_root(
@@ -112,11 +112,10 @@ class ScaleByRMS(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByRMSState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        return Leafwise(rms, ScaleByRMSState(count, state.nu), _shared(self, count))
+        return _corrected(self, rms, state)
 
 
-class ScaleByStddevState(eqx.Module):
+class ScaleByStddevState(AbstractMomentsState):
     """The mean and the mean square of the gradients so far.
 
     **Attributes:**
@@ -125,10 +124,6 @@ class ScaleByStddevState(eqx.Module):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -201,18 +196,12 @@ class ScaleByStddev(AbstractLeafwise):
         _check_ranges(self)
 
     def init(self, params: Params) -> ScaleByStddevState:
-        return ScaleByStddevState(
-            count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_full_like(params, self.initial_scale, self.nu_dtype),
-        )
+        return init_moments(self, ScaleByStddevState, params, self.initial_scale)
 
     def leafwise(
         self, state: ScaleByStddevState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        new_state = ScaleByStddevState(count, state.mu, state.nu)
-        return Leafwise(stddev, new_state, _shared(self, count))
+        return _corrected(self, stddev, state)
 
 
 def _check_ranges(owner: ScaleByRMS | ScaleByStddev) -> None:
@@ -221,15 +210,12 @@ def _check_ranges(owner: ScaleByRMS | ScaleByStddev) -> None:
         check_range(owner, name, 0)
 
 
-def _shared(owner: ScaleByRMS | ScaleByStddev, count: Int[Array, ""]) -> dict[str, Any]:
-    return {
-        "decay": owner.decay,
-        "eps": owner.eps,
-        "correction": (
-            bias_correction(owner.decay, count) if owner.bias_correction else None
-        ),
-        "eps_in_sqrt": owner.eps_in_sqrt,
-    }
+def _corrected(
+    owner: ScaleByRMS | ScaleByStddev, equation: Equation, state: Any
+) -> Leafwise:
+    count = safe_increment(state.count)
+    correction = bias_correction(owner.decay, count) if owner.bias_correction else None
+    return counted(owner, equation, state, count=count, correction=correction)
 
 
 class RMSprop(AbstractOptimizer):

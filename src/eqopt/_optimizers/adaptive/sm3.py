@@ -157,10 +157,7 @@ class ScaleBySM3(AbstractLeafwise):
     def leafwise(
         self, state: ScaleBySM3State, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        shared = {"b2": self.b2, "eps": self.eps}
-        if self.b1 is None:
-            return Leafwise(sm3, state, shared)
-        return Leafwise(sm3_momentum, state, {"b1": self.b1, **shared})
+        return Leafwise(sm3 if self.b1 is None else sm3_momentum, state)
 
 
 def _cover(x: Any, axes: Axes | None, dtype: DTypeLike | None) -> _Cover:

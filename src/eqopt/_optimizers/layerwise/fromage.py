@@ -12,7 +12,7 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._types import Hyperparameter, Params, ScalarOrSchedule
-from ...numerics import safe_increment
+from ..moments import counted
 
 
 @equation
@@ -42,8 +42,7 @@ class _Contract(AbstractLeafwise):
         **extra: Any,
     ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
-        count = safe_increment(state.count)
-        return Leafwise(contract, ScaleByScheduleState(count), {"learning_rate": eta})
+        return counted(self, contract, state, learning_rate=eta)
 
 
 class Fromage(AbstractOptimizer):

@@ -4,25 +4,32 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range, check_state
+from ..._checks import check_state
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._leaves import map_parameters
 from ..._owners import parts_of
 from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractFused, AbstractOptimizer
+from ..._transformation import AbstractFused, AbstractOptimizer, filled
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
-from ...numerics import abs_sq, as_float, common_dtype, safe_increment, safe_sqrt
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
+from ...numerics import (
+    abs_sq,
+    as_float,
+    safe_increment,
+    safe_sqrt,
+    wide_dtype,
+)
 from ...tree import zeros_like
+from ..moments import AbstractMomentsState, check_moments
 
 
-class ScaleByNovoGradState(eqx.Module):
+class ScaleByNovoGradState(AbstractMomentsState):
     """The momentum, and the second moments of layers.
 
     **Attributes:**
@@ -31,10 +38,6 @@ class ScaleByNovoGradState(eqx.Module):
     - `mu`: the decaying sum of normalised updates, a tree like the parameters.
     - `nu`: the mean of their squared norms so far, a 0-d real array for each parameter.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
 
 
 @equation
@@ -109,15 +112,12 @@ class ScaleByNovoGrad(AbstractFused):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "eps_root"):
-            check_range(self, name, 0)
+        check_moments(self)
         AddDecayedWeights(self.weight_decay)
 
     def init(self, params: Params) -> ScaleByNovoGradState:
         def zero(x):
-            real = common_dtype(jnp.float32, jnp.finfo(x.dtype).dtype)
+            real = wide_dtype(jnp.finfo(x.dtype).dtype)
             return jnp.zeros((), self.nu_dtype or real)
 
         return ScaleByNovoGradState(
@@ -132,18 +132,15 @@ class ScaleByNovoGrad(AbstractFused):
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
         owner, params = type(self).__name__, pipeline.params
-        shared = {
-            "b2": jnp.where(state.count == 0, 0.0, as_float(self.b2)),
-            "eps": self.eps,
-            "eps_root": self.eps_root,
-        }
+        b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))
         decay = AddDecayedWeights(self.weight_decay, self.mask)
         decay_state = AddDecayedWeightsState(state.count)
         momentum, trace = Trace(self.b1), TraceState(state.mu)
-        nu = pipeline.push(owner, Leafwise(normalize, state, shared))
+        leafwise = filled(self, Leafwise(normalize, state, {"b2": b2}))
+        nu = pipeline.push(owner, leafwise)
         with parts_of(self):
-            pipeline.push(owner, decay.leafwise(decay_state, params))
-        mu = pipeline.push(owner, momentum.leafwise(trace, params))
+            pipeline.push(owner, filled(decay, decay.leafwise(decay_state, params)))
+        mu = pipeline.push(owner, filled(momentum, momentum.leafwise(trace, params)))
         count = safe_increment(state.count)
         return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)
 

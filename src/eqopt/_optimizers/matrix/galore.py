@@ -36,7 +36,7 @@ from ..._types import (
     State,
     Updates,
 )
-from ...numerics import common_dtype, safe_increment
+from ...numerics import at_least_float32, safe_increment
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
 
@@ -159,7 +159,9 @@ class ScaleByGaLore(AbstractTransformation):
                     _MISSING.format(owner=name_of(self), path=keystr(updates, i))
                 )
         check_real(self, updates, state.projector, "state.projector")
-        matrices = {i: _wide(to_matrices(leaves[i], a)) for i, a in axes.items()}
+        matrices = {
+            i: at_least_float32(to_matrices(leaves[i], a)) for i, a in axes.items()
+        }
         old = {i: projectors[i] for i in axes}
         new = filter_cond(
             state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0,
@@ -203,10 +205,6 @@ _MISSING = (
     "frozen, masked or not there at `init`? Call `init` with the model whose gradients "
     "you pass."
 )
-
-
-def _wide(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    return x.astype(common_dtype(x.dtype, jnp.float32))
 
 
 def _subspace(

@@ -18,7 +18,7 @@ from ..._leaves import flatten_updates, is_none
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, Params, Updates
-from ...numerics import bias_correction, common_dtype, safe_increment
+from ...numerics import at_least_float32, bias_correction, safe_increment
 from ...tree import zeros_like
 from .newton_schulz import PRECONDITIONINGS, Weights, orthogonalize
 
@@ -212,7 +212,7 @@ class ScaleByMuon(AbstractTransformation):
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, updates, params)
         # In float32 from here to the end, also where the gradients are in bfloat16.
         wide = [
-            None if a is None else g.astype(common_dtype(g.dtype, jnp.float32))
+            None if a is None else at_least_float32(g)
             for g, a in zip(leaves, axes, strict=True)
         ]
         pipeline = Pipeline(treedef.unflatten(wide), None, {})

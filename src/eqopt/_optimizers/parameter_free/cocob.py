@@ -130,13 +130,8 @@ class ScaleByCOCOB(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByCOCOBState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            cocob,
-            state,
-            {"alpha": self.alpha, "eps": self.eps},
-            reads={"init_particles": state.init_particles},
-            on_cpu=on_cpu.cocob,
-        )
+        reads = {"init_particles": state.init_particles}
+        return Leafwise(cocob, state, reads=reads, on_cpu=on_cpu.cocob)
 
 
 class COCOB(AbstractOptimizer):

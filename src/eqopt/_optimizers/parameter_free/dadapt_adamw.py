@@ -24,6 +24,7 @@ from ..measured import (
     ratio,
     scalar,
 )
+from ..moments import check_moments
 
 
 class DAdaptAdamWState(eqx.Module):
@@ -157,9 +158,7 @@ class DAdaptAdamW(AbstractMeasured):
     def __check_init__(self):
         for name in ("learning_rate", "weight_decay"):
             check_scalar(self, name)
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
+        check_moments(self)
         check_range(self, "estim_lr0", 0, includes_low=False)
 
     def init(self, params: Params) -> DAdaptAdamWState:
@@ -189,7 +188,6 @@ class DAdaptAdamW(AbstractMeasured):
         )
         # The sums first, or XLA on a CPU copies the state that it is to sum up.
         step, b2 = (after(progress + norm, x) for x in (step, now(self.b2)))
-        slow = {"b3": b3, "step": step, "eps": self.eps}
         numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
         estimate = ratio(numerator, (1 - b3) * now(norm))
         state = dataclasses.replace(
@@ -200,6 +198,6 @@ class DAdaptAdamW(AbstractMeasured):
             learning_rate=step,
         )
         return [
-            Leafwise(dadapt_adamw, state, {"b1": self.b1, "b2": b2, **slow}),
+            Leafwise(dadapt_adamw, state, {"b2": b2, "b3": b3, "step": step}),
             *decay(self, count, step),
         ]

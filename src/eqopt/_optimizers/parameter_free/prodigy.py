@@ -214,13 +214,7 @@ class Prodigy(AbstractMeasured):
         numerator = b3 * state.numerator_weighted + growth * step * now(gain)
         estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
         new_d = jnp.maximum(d, estimate)
-        shared = {
-            "b1": self.b1,
-            "b2": self.b2,
-            "d": d,
-            "step": step,
-            "eps": new_d * now(self.eps),
-        }
+        shared = {"d": d, "step": step, "eps": new_d * now(self.eps)}
         state = dataclasses.replace(
             state,
             grad_sum=grad_sum,

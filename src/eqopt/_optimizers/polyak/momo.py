@@ -10,6 +10,7 @@ from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import as_float, bias_correction, safe_increment
 from ...tree import zeros_like
 from ...tree._like import real_full_like
+from ..moments import check_moments
 from .momo_model import (
     AbstractMoMo,
     Momentum,
@@ -175,9 +176,7 @@ class MoMoAdam(AbstractMoMo):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
+        check_moments(self)
 
     def init(self, params: Params) -> MoMoAdamState:
         return MoMoAdamState(

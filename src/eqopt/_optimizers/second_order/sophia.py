@@ -6,7 +6,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
+from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
 
 from ..._checks import check_count, check_range, check_state
 from ..._combinators.chain import Chain
@@ -29,14 +29,12 @@ from ..._types import (
     Params,
     ScalarOrSchedule,
     State,
-    Updates,
 )
 from ...numerics import bias_correction, safe_increment
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ..moments import AbstractMomentsState, check_moments, init_moments
 
 
-class SophiaState(eqx.Module):
+class SophiaState(AbstractMomentsState):
     """The momentum and the curvature.
 
     **Attributes:**
@@ -50,9 +48,6 @@ class SophiaState(eqx.Module):
         0-d float32 array; `None` unless asked for.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Updates
     hessian_state: State
     win_rate: Float[Array, ""] | None
 
@@ -112,10 +107,8 @@ class ScaleBySophia(AbstractFused):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "gamma"):
-            check_range(self, name, 0)
+        check_moments(self)
+        check_range(self, "gamma", 0)
         check_count(self, "update_interval")
         if self.clip_threshold is not None:
             check_range(self, "clip_threshold", 0)
@@ -126,10 +119,10 @@ class ScaleBySophia(AbstractFused):
             )
 
     def init(self, params: Params) -> SophiaState:
-        return SophiaState(
-            count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_full_like(params, 0, self.nu_dtype),
+        return init_moments(
+            self,
+            SophiaState,
+            params,
             hessian_state=self.hessian_diagonal_fn.init(params),
             win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
         )

@@ -13,8 +13,8 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import Params, ScalarOrSchedule, Updates
-from ...numerics import safe_increment
 from ...tree import zeros_like
+from ..moments import counted
 
 
 class ScaleByOptimisticGradientState(eqx.Module):
@@ -87,17 +87,14 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        return Leafwise(
+        return counted(
+            self,
             optimistic,
-            ScaleByOptimisticGradientState(
-                safe_increment(state.count), state.previous_gradient
-            ),
-            {
-                "alpha": at(self, "alpha", state.count),
-                "beta": at(self, "beta", state.count),
-                "is_first": state.count == 0,
-            },
+            state,
             last=("previous_gradient",),
+            alpha=at(self, "alpha", state.count),
+            beta=at(self, "beta", state.count),
+            is_first=state.count == 0,
         )
 
 

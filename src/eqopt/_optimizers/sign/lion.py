@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range, check_scalar
+from ..._checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._cpu import equations as on_cpu
 from ..._equations import equation
@@ -17,8 +17,8 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...numerics import safe_increment
 from ...tree import zeros_like
+from ..moments import check_moments, counted
 
 
 class ScaleByLionState(eqx.Module):
@@ -97,8 +97,7 @@ class ScaleByLion(AbstractLeafwise):
     smooth_beta: Hyperparameter = 1.0
 
     def __check_init__(self):
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
+        check_moments(self)
         check_scalar(self, "smooth_beta")
         if self.mode not in _SIGNS:
             raise ValueError(
@@ -112,18 +111,9 @@ class ScaleByLion(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByLionState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            lion,
-            ScaleByLionState(safe_increment(state.count), state.mu),
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "smooth_beta": self.smooth_beta,
-                "sign": _SIGNS[self.mode],
-            },
-            # Which divides by `b2`.
-            on_cpu=on_cpu.lion if _is_half(self.b2) else None,
-        )
+        # The one for a CPU divides by `b2`.
+        for_cpu = on_cpu.lion if _is_half(self.b2) else None
+        return counted(self, lion, state, sign=_SIGNS[self.mode], on_cpu=for_cpu)
 
 
 def _is_half(x: Any) -> bool:

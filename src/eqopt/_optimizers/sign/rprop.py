@@ -16,9 +16,9 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import Scale, at
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
-from ...numerics import safe_increment
 from ...tree import zeros_like
 from ...tree._like import real_full_like
+from ..moments import counted
 
 
 class ScaleByRpropState(eqx.Module):
@@ -160,21 +160,10 @@ class ScaleByRprop(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        ratio, count = 1.0, safe_increment(state.count)
+        ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()
-        return Leafwise(
-            rprop,
-            ScaleByRpropState(state.step_sizes, state.prev_updates, count),
-            {
-                "eta_minus": self.eta_minus,
-                "eta_plus": self.eta_plus,
-                "min_step_size": self.min_step_size,
-                "max_step_size": self.max_step_size,
-                "ratio": ratio,
-            },
-            on_cpu=on_cpu.rprop,
-        )
+        return counted(self, rprop, state, ratio=ratio, on_cpu=on_cpu.rprop)
 
     def _initial(self) -> Any:
         return at(self, "learning_rate", jnp.zeros((), jnp.int32))

@@ -23,7 +23,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ...numerics import abs_sq, common_dtype
+from ...numerics import abs_sq, at_least_float32, common_dtype
 from .rounding import (
     LEAST,
     Square,
@@ -33,7 +33,6 @@ from .rounding import (
     of_sum,
     products,
     tiny,
-    wide,
 )
 
 
@@ -83,7 +82,7 @@ class Whole(AbstractFactor):
     gradient: Inexact[Array, "..."]
 
     def square(self) -> Square:
-        value = jnp.sum(abs_sq(wide(self.gradient)))
+        value = jnp.sum(abs_sq(at_least_float32(self.gradient)))
         size = self.gradient.size
         rounding = lax.stop_gradient(value) * of_sum(size, value.dtype)
         error = rounding + size * tiny(value.dtype)
@@ -125,7 +124,7 @@ class Rows(AbstractFactor):
         return Whole(self.layout.parameter(matrices))
 
     def square(self) -> Square:
-        left, right = wide(self.left), wide(self.right)
+        left, right = at_least_float32(self.left), at_least_float32(self.right)
         x, dx = products(left, left)
         y, dy = products(right, right)
         value = jnp.sum(jnp.real(x * y))
@@ -154,7 +153,7 @@ class Picks(AbstractFactor):
     def square(self) -> Square:
         # Rows with the same index add up first: in that one of them that comes first.
         first = jnp.argmax(self.index[:, None] == self.index[None], axis=1)
-        sums = jnp.zeros_like(wide(self.right)).at[first].add(self._right)
+        sums = jnp.zeros_like(at_least_float32(self.right)).at[first].add(self._right)
         squares = jnp.sum(abs_sq(sums), 1)
         value = jnp.sum(squares)
         norms, all_norms = lax.stop_gradient((jnp.sqrt(squares), self._norms))
@@ -179,8 +178,12 @@ class Picks(AbstractFactor):
 
     def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The scalar product of two parts of one example's gradient, and its rounding."""
-        left = wide(other.left[0][:, jnp.where(self._is_valid, self.index, 0)])
-        y, dy = (x[0] for x in products(wide(other.right), self._right[None]))
+        left = at_least_float32(
+            other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
+        )
+        y, dy = (
+            x[0] for x in products(at_least_float32(other.right), self._right[None])
+        )
         value = jnp.sum(jnp.real(left * y))
         left, y = lax.stop_gradient((jnp.abs(left), jnp.abs(y)))
         rounding = y * of_sum(4 * y.size, value.dtype)
@@ -200,7 +203,7 @@ class Picks(AbstractFactor):
 
     @property
     def _right(self) -> Inexact[Array, "*n rows right"]:
-        return jnp.where(self._is_valid[..., None], wide(self.right), 0)
+        return jnp.where(self._is_valid[..., None], at_least_float32(self.right), 0)
 
 
 def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
@@ -253,7 +256,7 @@ def weighted_sum(
 
 
 def _weighted(weights: Float[Array, "n"], x: Array) -> Array:
-    x = wide(x)
+    x = at_least_float32(x)
     return x * jnp.expand_dims(weights, range(1, x.ndim)).astype(x.dtype)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from ...numerics import abs_sq, common_dtype
+from ...numerics import abs_sq, wide_dtype
 
 
 class Square(NamedTuple):
@@ -92,10 +92,6 @@ def diagonal(x: Float[Array, "groups rows rows"]) -> Float[Array, "groups rows"]
 
 def einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
     # Accelerators must not round its factors: the bound on a norm is a promise.
-    dtype = common_dtype(*(x.dtype for x in arrays), jnp.float32)
+    dtype = wide_dtype(*(x.dtype for x in arrays))
     arrays = tuple(x.astype(dtype) for x in arrays)
     return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)
-
-
-def wide(x: Array) -> Array:
-    return x.astype(common_dtype(x.dtype, jnp.float32))

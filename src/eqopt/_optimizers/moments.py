@@ -1,0 +1,106 @@
+"""What Adam and its kin have in common: two moments, and how biased they are."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Int
+
+from .._checks import check_range
+from .._equations import Equation
+from .._pipeline import Leafwise
+from .._types import Params, Updates
+from ..numerics import bias_correction, safe_increment
+from ..tree import zeros_like
+from ..tree._like import real_full_like
+
+
+_State = TypeVar("_State", bound=eqx.Module)
+
+
+# Of which decay each bias correction is.
+_DECAYS = {
+    "mu_correction": "b1",
+    "g_correction": "b1",
+    "m_correction": "b1",
+    "m1_correction": "b1",
+    "nu_correction": "b2",
+    "v_correction": "b2",
+    "n_correction": "b3",
+}
+
+
+class AbstractMomentsState(eqx.Module):
+    """Two moments of the gradients, and how many of these they are of."""
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+
+
+def init_moments(
+    owner: Any, cls: Callable[..., _State], params: Params, nu: Any = 0, **more: Any
+) -> _State:
+    """The state of type `cls`, with a first moment of zero and a second one of `nu`.
+
+    They are stored in the dtypes that `owner` says.
+    """
+    return cls(
+        count=jnp.zeros((), jnp.int32),
+        mu=zeros_like(params, owner.mu_dtype),
+        nu=real_full_like(params, nu, owner.nu_dtype),
+        **more,
+    )
+
+
+def check_moments(owner: object) -> None:
+    """Raises unless the decays and the epsilons of `owner` are in their ranges."""
+    for name in ("b1", "b2", "b3"):
+        if getattr(owner, name, None) is not None:
+            check_range(owner, name, 0, 1)
+    for name in ("eps", "eps_root"):
+        if hasattr(owner, name):
+            check_range(owner, name, 0)
+
+
+def counted(
+    owner: Any,
+    equation: Equation,
+    state: Any,
+    *,
+    count: Int[Array, ""] | None = None,
+    last: tuple[str, ...] = (),
+    on_cpu: Callable | None = None,
+    **shared: Any,
+) -> Leafwise:
+    """The equation of the next step, with that step counted in the state.
+
+    The bias corrections that the equation names, and `shared` has not, are those at the
+    new `count`, for callers who have that already.
+    """
+    count = safe_increment(state.count) if count is None else count
+    for name in equation.shared:
+        if name in _DECAYS and name not in shared:
+            ahead = name == "mu_correction" and getattr(owner, "nesterov", False)
+            t = safe_increment(count) if ahead else count
+            shared[name] = bias_correction(getattr(owner, _DECAYS[name]), t)
+    new = dataclasses.replace(state, count=count)
+    return Leafwise(equation, new, shared, last=last, on_cpu=on_cpu)
+
+
+def unbiased(
+    mu: Inexact[Array, "*leaf"],
+    g: Inexact[Array, "*leaf"],
+    b1: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    g_correction: Float[Array, ""],
+    nesterov: bool,
+) -> Inexact[Array, "*leaf"]:
+    """The first moment without its bias, one step ahead if `nesterov`."""
+    mu_hat = mu / mu_correction
+    if nesterov:
+        # One quotient of scalars: XLA on a CPU stores that of an array for two readers.
+        mu_hat = b1 * mu_hat + ((1 - b1) / g_correction) * g
+    return mu_hat

@@ -1,0 +1,197 @@
+"""Wrappers: what holds another transformation, and says only what it changes."""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+
+from ._apply import apply_updates
+from ._checks import check_state
+from ._control import filter_cond
+from ._pipeline import Pipeline
+from ._transformation import AbstractFused, AbstractTransformation
+from ._types import Params, State, Updates
+from .tree import zeros_like
+
+
+class Call(NamedTuple):
+    """A call of `update` or `step`, to be made of other transformations.
+
+    Its *result* is what such a call gives besides the state: updates, or parameters.
+    `call._replace(updates=...)` is the same call with other updates, and so on.
+
+    **Attributes:**
+
+    - `updates`, `params`, `extra`: the arguments of the call, as in
+        [`eqopt.AbstractTransformation.update`][].
+    - `is_step`: whether it is one of `step`.
+    """
+
+    updates: Updates
+    params: Params | None
+    extra: Mapping[str, Any]
+    is_step: bool
+
+    def run(self, inner: AbstractTransformation, state: State) -> tuple[Any, State]:
+        """Makes this call of another transformation.
+
+        **Arguments:**
+
+        - `inner`: the transformation.
+        - `state`: its state.
+
+        **Returns:**
+
+        The result, and the new state of `inner`.
+        """
+        method = inner.step if self.is_step else inner.update
+        return method(self.updates, state, self.params, **self.extra)
+
+    def run_if(
+        self,
+        condition: Any,
+        inner: AbstractTransformation,
+        state: State,
+        otherwise: Callable[[], Any] | None = None,
+    ) -> tuple[Any, State]:
+        """Makes this call, or leaves it out, and then moves no memory.
+
+        **Arguments:**
+
+        - `condition`: whether to make it, a bool or a 0-d array of one.
+        - `inner`, `state`: as for `run`.
+        - `otherwise`: a function that gives the result if it is left out. Defaults to
+            `nothing`.
+
+        **Returns:**
+
+        As `run`; where the call is left out, `state` as it is.
+        """
+        # The idle branch comes second: the other way round, XLA on a CPU copies.
+        return filter_cond(
+            condition,
+            lambda: self.run(inner, state),
+            lambda: ((otherwise or self.nothing)(), state),
+        )
+
+    def nothing(self) -> Any:
+        """The result that leaves the parameters where they are."""
+        return self.params if self.is_step else zeros_like(self.updates)
+
+    def unchanged(self) -> Any:
+        """The result of passing the updates on as they are."""
+        if self.is_step:
+            return apply_updates(self.params, self.updates)
+        return self.updates
+
+
+class AbstractComposite(AbstractTransformation):
+    """A transformation that leaves the work to others, of which it holds any number.
+
+    Subclass it and implement `init` and `handle`; `update` and `step` follow. With one
+    inner transformation, subclass [`eqopt.AbstractWrapper`][] instead.
+    """
+
+    @abc.abstractmethod
+    def handle(self, call: Call, state: State) -> tuple[Any, State]:
+        """What a call of `update` or `step` does.
+
+        **Arguments:**
+
+        - `call`: the call.
+        - `state`: as in `update`; it is of the type that `init` returns.
+
+        **Returns:**
+
+        The result of the call, and the new state.
+        """
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        check_state(self, state)
+        return self.handle(Call(updates, params, extra, is_step=False), state)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
+        check_state(self, state)
+        return self.handle(Call(grads, params, extra, is_step=True), state)
+
+
+class AbstractWrapper(AbstractComposite):
+    """A transformation round another one, its field `inner`.
+
+    Subclass it and implement `init` and `handle`; `update` and `step` follow. So does
+    `eval_params`, which asks `inner`, if the state has that of `inner` as its field
+    `inner_state`; implement it where there are others to evaluate with.
+
+    !!! example
+
+        ```python
+        class EverySecondState(eqx.Module):
+            is_due: Array
+            inner_state: PyTree
+
+
+        class EverySecond(eqopt.AbstractWrapper):
+            inner: eqopt.AbstractTransformation
+
+            def init(self, params):
+                return EverySecondState(jnp.array(True), self.inner.init(params))
+
+            def handle(self, call, state):
+                result, inner_state = call.run_if(
+                    state.is_due, self.inner, state.inner_state
+                )
+                return result, EverySecondState(~state.is_due, inner_state)
+        ```
+    """
+
+    inner: eqx.AbstractVar[AbstractTransformation]
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return self.inner.eval_params(state.inner_state, params)
+
+
+class AbstractFusedWrapper(AbstractFused):
+    """A wrapper that hands its updates to the inner transformation as they are.
+
+    So that one stays fused with its neighbours in a chain. Subclass this and implement
+    `init` and `_begin`.
+    """
+
+    inner: eqx.AbstractVar[AbstractTransformation]
+
+    @abc.abstractmethod
+    def _begin(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[AbstractTransformation, Callable[[State], State]]:
+        """The inner transformation of this step, and what makes its new state this one's.
+
+        The latter is called once the pipeline ran.
+        """
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        check_state(self, state)
+        return self.inner.eval_params(state.inner_state, params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        check_state(self, state)
+        inner, outer = self._begin(pipeline, state)
+        promise = inner._feed(pipeline, state.inner_state)
+        return lambda: outer(promise())
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        check_state(self, state)
+        inner, outer = self._begin(pipeline, state)
+        params, promise = inner._finish(pipeline, state.inner_state)
+        return params, lambda: outer(promise())

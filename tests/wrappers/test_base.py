@@ -1,0 +1,185 @@
+"""Wrappers of one's own, on the base of the built-in ones, with public names alone."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, PyTree
+
+import eqopt
+
+from ..test_temporary_memory import temporary
+
+
+PARAMS = {"w": jnp.array([3.0, 4.0]), "frozen": jnp.ones(2)}
+GRADS = {"w": jnp.array([0.3, -0.4]), "frozen": None}
+
+
+class EverySecondState(eqx.Module):
+    is_due: Array
+    inner_state: PyTree
+
+
+class EverySecond(eqopt.AbstractWrapper):
+    """Leaves out every other step, from the second one on."""
+
+    inner: eqopt.AbstractTransformation
+
+    def init(self, params):
+        return EverySecondState(jnp.array(True), self.inner.init(params))
+
+    def handle(self, call, state):
+        result, inner_state = call.run_if(state.is_due, self.inner, state.inner_state)
+        return result, EverySecondState(~state.is_due, inner_state)
+
+
+class LengthState(eqx.Module):
+    length: Array
+    inner_state: PyTree
+
+
+class Length(eqopt.AbstractWrapper):
+    """Measures how far the parameters went in all."""
+
+    inner: eqopt.AbstractTransformation
+
+    def init(self, params):
+        return LengthState(jnp.zeros(()), self.inner.init(params))
+
+    def handle(self, call, state):
+        result, inner_state = call.run(self.inner, state.inner_state)
+        moves = result
+        if call.is_step:
+            moves = jax.tree.map(jnp.subtract, result, call.params)
+        length = state.length + eqopt.tree.norm(moves)
+        return result, LengthState(length, inner_state)
+
+
+class DoubledState(eqx.Module):
+    inner_state: PyTree
+
+
+class Doubled(eqopt.AbstractWrapper):
+    """Shows the inner transformation other updates, and passes some on as they are."""
+
+    inner: eqopt.AbstractTransformation
+    passes: bool = False
+
+    def init(self, params):
+        return DoubledState(self.inner.init(params))
+
+    def handle(self, call, state):
+        call = call._replace(updates=eqopt.tree.scale(2.0, call.updates))
+        result, inner_state = call.run_if(
+            not self.passes, self.inner, state.inner_state, call.unchanged
+        )
+        return result, DoubledState(inner_state)
+
+
+class Both(eqopt.AbstractComposite):
+    """The mean of what two transformations make of a call."""
+
+    one: eqopt.AbstractTransformation
+    other: eqopt.AbstractTransformation
+
+    def init(self, params):
+        return self.one.init(params), self.other.init(params)
+
+    def handle(self, call, state):
+        one, new = call.run(self.one, state[0])
+        other, other_new = call.run(self.other, state[1])
+        return jax.tree.map(lambda x, y: (x + y) / 2, one, other), (new, other_new)
+
+
+OPTIMIZERS = [
+    EverySecond(eqopt.AdamW(0.1)),
+    Length(eqopt.AdamW(0.1)),
+    Doubled(eqopt.AdamW(0.1)),
+    Doubled(eqopt.AdamW(0.1), passes=True),
+    Both(eqopt.AdamW(0.1), eqopt.SGD(0.1)),
+    eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), EverySecond(eqopt.AdamW(0.1))),
+]
+
+
+@pytest.mark.parametrize("opt", OPTIMIZERS, ids=lambda opt: type(opt).__name__)
+def test_one_method_serves_both_calls(opt):
+    step, update = jax.jit(opt.step), jax.jit(opt.update)
+    stepped, updated = PARAMS, PARAMS
+    state = other = opt.init(PARAMS)
+    for _ in range(3):
+        stepped, state = step(GRADS, state, stepped)
+        updates, other = update(GRADS, other, updated)
+        updated = eqopt.apply_updates(updated, updates)
+    for x, y in zip(jax.tree.leaves(stepped), jax.tree.leaves(updated), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert jax.tree.structure(state) == jax.tree.structure(other)
+    assert not jnp.array_equal(stepped["w"], PARAMS["w"])
+    assert jnp.array_equal(stepped["frozen"], PARAMS["frozen"])
+
+
+@pytest.mark.parametrize("method", ["update", "step"])
+def test_a_call_that_is_left_out(method):
+    opt = EverySecond(eqopt.Adam(0.1))
+    _, state = opt.step(GRADS, opt.init(PARAMS), PARAMS)
+    result, new = getattr(opt, method)(GRADS, state, PARAMS)
+    assert new.inner_state is state.inner_state and new.is_due
+    if method == "step":
+        assert result is PARAMS
+    else:
+        assert not result["w"].any() and result["frozen"] is None
+
+
+def test_unchanged_updates():
+    opt = Doubled(eqopt.Adam(0.1), passes=True)
+    state = opt.init(PARAMS)
+    updates, _ = opt.update(GRADS, state, PARAMS)
+    assert jnp.array_equal(updates["w"], 2 * GRADS["w"])
+    params, _ = opt.step(GRADS, state, PARAMS)
+    assert jnp.array_equal(params["w"], PARAMS["w"] + 2 * GRADS["w"])
+
+
+def test_the_inner_one_is_asked_what_to_evaluate_with():
+    opt = Length(EverySecond(eqopt.ParamEMA(eqopt.SGD(1.0), 0.5)))
+    params, state = opt.step(GRADS, opt.init(PARAMS), PARAMS)
+    later, state = opt.step(GRADS, state, params)
+    later, state = opt.step(GRADS, state, later)
+    average = opt.eval_params(state, later)["w"]
+    np.testing.assert_allclose(average, (params["w"] + 2 * later["w"]) / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("call", ["update", "step", "eval_params"])
+def test_another_state(call):
+    opt, state = EverySecond(eqopt.Adam(0.1)), eqopt.Adam(0.1).init(PARAMS)
+    arguments = (state, PARAMS) if call == "eval_params" else (GRADS, state, PARAMS)
+    annotated = Annotated(eqopt.Adam(0.1))
+    with pytest.raises(TypeError, match="Annotated was given a state of type tuple"):
+        getattr(annotated, call)(*arguments)
+    with pytest.raises(AttributeError):  # its `init` does not say what it returns
+        getattr(opt, call)(*arguments)
+
+
+class Annotated(eqopt.AbstractWrapper):
+    inner: eqopt.AbstractTransformation
+
+    def init(self, params) -> DoubledState:
+        return DoubledState(self.inner.init(params))
+
+    def handle(self, call, state):
+        return call.run(self.inner, state.inner_state)
+
+
+def test_a_field_named_inner_is_needed():
+    class Nameless(eqopt.AbstractWrapper):
+        def init(self, params):
+            return None
+
+        def handle(self, call, state):
+            return call.nothing(), state
+
+    with pytest.raises(TypeError, match="inner"):
+        Nameless()
+
+
+def test_as_little_memory_as_those_built_in():
+    assert temporary(EverySecond(eqopt.AdamW(0.1))) < 0.001
