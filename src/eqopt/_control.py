@@ -1,7 +1,7 @@
 """Branches and loops, for trees, and for arrays whose values may be known."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, no_type_check
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -9,6 +9,7 @@ from jax import lax
 from jax.core import Tracer
 
 from ._leaves import disagreement, is_none, keystr
+from ._typecheck import no_type_check
 
 
 _Carry = TypeVar("_Carry")

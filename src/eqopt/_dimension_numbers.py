@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, no_type_check
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from ._construction import Explained
-from ._leaves import is_function, is_none, is_parameter, keystr, parameters, resolve
+from ._leaves import is_function, is_leaf, is_parameter, keystr, parameters, resolve
+from ._typecheck import no_type_check
 from ._types import Params
 
 
@@ -128,7 +129,7 @@ def resolve_dimension_numbers(
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
-    leaves = jtu.tree_leaves(tree, is_leaf=is_none)
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if callable(given) and is_function(given):
         given = given(parameters(tree if params is None else params))
     if given is None:

@@ -3,14 +3,15 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias, no_type_check
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, jaxtyped
 
 from ._cpu.order import reordered
-from ._typecheck import when_called
+from ._storage import is_stored
+from ._typecheck import no_type_check, when_called
 from .numerics import common_dtype
 
 
@@ -123,7 +124,14 @@ def kernel(
 
 
 @no_type_check
-def _evaluate(program, takes_params, kind, packed, g, *arguments):
+def _evaluate(
+    program: tuple[Operation, ...],
+    takes_params: bool,
+    kind: Result,
+    packed: Array,
+    g: Array,
+    *arguments: Any,
+) -> tuple:
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
         on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
@@ -152,10 +160,17 @@ def _late(program: tuple[Operation, ...]) -> list[int]:
 
 
 @no_type_check
-def _run(program, takes_params, kind, packed, g, *arguments):
+def _run(
+    program: tuple[Operation, ...],
+    takes_params: bool,
+    kind: Result,
+    packed: Array,
+    g: Array,
+    *arguments: Any,
+) -> tuple[Any, list]:
     """The result, and the new slots of all operations in one list."""
     rest = iter(arguments)
-    p = next(rest) if takes_params else None
+    p: Any = next(rest) if takes_params else None
     leaves = [
         [p if name == "p" else next(rest) for name in operation.equation.leaves]
         for operation in program
@@ -174,32 +189,35 @@ def _run(program, takes_params, kind, packed, g, *arguments):
         slots = [x for name, x in names if name in operation.slots]
         _check_outputs(operation, g, u, slots, new)
         pairs = zip(new, slots, strict=True)
-        stored += [jax.tree.map(_narrow, x, slot) for x, slot in pairs]
+        stored += [jax.tree.map(narrow, x, slot) for x, slot in pairs]
     if kind == "params":
         if u.shape != p.shape:
             raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
-        return _narrow(widen(p, real) + u, p), stored
-    return _narrow(u, g if kind == "rounded updates" else widen(g, real)), stored
+        return narrow(widen(p, real) + u, p), stored
+    return narrow(u, g if kind == "rounded updates" else widen(g, real)), stored
 
 
 def compute_dtype(*leaves: Any) -> Any:
     """The real dtype to compute in: float64 if any leaf has it, else float32."""
-    dtypes = [x.dtype for x in jax.tree.leaves(leaves) if _is_inexact(x)]
+    found = jax.tree.leaves(leaves, is_leaf=is_stored)
+    dtypes = [x.dtype for x in found if _is_inexact(x)]
     return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
 
 
 @no_type_check
-def _is_inexact(x):
+def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def widen(tree: Any, real: Any) -> Any:
-    """The inexact arrays in `tree` in the precision of `real`, complex or not."""
-    return jax.tree.map(functools.partial(_widen, real), tree)
+    """What is in `tree`, loaded, in the precision of `real`, complex or not."""
+    return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)
 
 
 @no_type_check
-def _widen(real, x):
+def _widen(real: Any, x: Any) -> Any:
+    if is_stored(x):
+        x = x.load()
     if not _is_inexact(x):
         return x
     dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
@@ -207,20 +225,27 @@ def _widen(real, x):
     return jnp.asarray(x).astype(dtype)
 
 
-def _narrow(u: Array, like: Array) -> Array:
+@no_type_check
+def narrow(u: Array, like: Any) -> Any:
+    """`u`, stored as `like` is."""
+    if is_stored(like):
+        return like.store(u)
     if jnp.iscomplexobj(u) and not jnp.iscomplexobj(like):
         raise ShapeMismatch("a complex value for a real slot")
     return u.astype(like.dtype)
 
 
-def _check_outputs(operation, g, u, slots, new):
+@no_type_check
+def _check_outputs(
+    operation: Operation, g: Array, u: Array, slots: list, new: list
+) -> None:
     if len(new) != len(slots):
         raise TypeError(
             f"The equation `{operation.equation.name}` must return the update and the "
             f"new {operation.slots}, {1 + len(slots)} values; it returned "
             f"{1 + len(new)}."
         )
-    old, structure = jax.tree.flatten([g, *slots])
+    old, structure = jax.tree.flatten([g, *slots], is_leaf=is_stored)
     new, new_structure = jax.tree.flatten([u, *new])
     if structure != new_structure:
         raise ShapeMismatch(f"{structure} became {new_structure}")

@@ -7,7 +7,7 @@ sharded, leaves the answer to XLA, as on automatic axes. (That takes a JAX that 
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, no_type_check
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,6 +15,8 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
+
+from ._typecheck import no_type_check
 
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:

@@ -5,7 +5,7 @@ Nothing else handles `None`, and nothing else says where two trees differ.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, no_type_check
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,25 +14,33 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from ._storage import is_stored, shapes_if_stored
+from ._typecheck import no_type_check
 from ._types import Mask, Params
 
 
 _SHOWN_PATHS = 5
 
 
-@no_type_check  # called once per leaf, like the next two
+@no_type_check  # called once per leaf, like the next three
 def is_none(x):
     return x is None
 
 
+@no_type_check
+def is_leaf(x):
+    """Whether `x` is a place in a tree like the parameters: `None`, or what is stored."""
+    return x is None or is_stored(x)
+
+
 def parameters(tree: PyTree) -> PyTree:
     """`tree` with its inexact arrays (or their `ShapeDtypeStruct`s), the rest `None`."""
-    return eqx.filter(tree, is_parameter)
+    return eqx.filter(tree, is_parameter, is_leaf=is_leaf)
 
 
 @no_type_check
 def is_parameter(x):
-    if isinstance(x, jax.ShapeDtypeStruct):
+    if isinstance(x, jax.ShapeDtypeStruct) or is_stored(x):
         return jnp.issubdtype(x.dtype, jnp.inexact)
     return eqx.is_inexact_array(x)
 
@@ -57,15 +65,15 @@ def check_parameters(owner: str, params: PyTree) -> None:
 
 def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
     """Applies `fn` to each parameter in `tree`, and gives `None` for all other leaves."""
-    leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_leaf)
     return treedef.unflatten(None if x is None else fn(x) for x in leaves)
 
 
 def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     """The leaves of `updates`, `None` included, each of them checked, as JAX's arrays."""
-    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     for i, leaf in enumerate(leaves):
-        if leaf is not None and not eqx.is_inexact_array(leaf):
+        if leaf is not None and not is_parameter(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
         if leaf is not None and leaf.dtype.itemsize < 2:
             raise TypeError(narrow("updates", keystr(updates, i), leaf))
@@ -125,7 +133,7 @@ _ONE_MODEL = (
 def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
     """Says where two trees differ: in places, else in shapes, else in their nodes."""
     here, there = (
-        {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_none)}
+        {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_leaf)}
         for t in (tree, other)
     )
     message = f"`{name}` has another tree structure than `{other_name}`."
@@ -158,7 +166,7 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
     )
     for (key, child), (_, other_child) in zip(children, others, strict=False):
         structures = (
-            jtu.tree_structure(c, is_leaf=is_none) for c in (child, other_child)
+            jtu.tree_structure(c, is_leaf=is_leaf) for c in (child, other_child)
         )
         if len(set(structures)) > 1:
             return _node_difference(child, other_child, path + jtu.keystr(key))
@@ -174,13 +182,13 @@ def listed(paths: list[str], quote: str = "`") -> str:
 
 def keystr(tree: PyTree, index: int) -> str:
     """The key path of the leaf number `index` of `tree`, counting `None`s."""
-    path, _ = jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][index]
+    path, _ = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][index]
     return jtu.keystr(path) or "(the root)"
 
 
 def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
     """`tree` with `None` where a flag is false; there is one for each leaf and `None`."""
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     return treedef.unflatten(
         x if flag else None for x, flag in zip(leaves, flags, strict=True)
     )
@@ -219,7 +227,7 @@ def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
     It is false at all leaves that are no parameters. Arguments are as for `resolve`.
     """
     flags = resolve("mask", mask, tree, params)
-    leaves = jtu.tree_leaves(tree, is_leaf=is_none)
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):
             raise TypeError(
@@ -253,12 +261,12 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
     if is_function(given):
-        given = given(parameters(tree if params is None else params))
+        given = given(shapes_if_stored(parameters(tree if params is None else params)))
     spread = []
     try:
         jtu.tree_map(
             lambda value, branch: spread.extend(
-                [value] * len(jtu.tree_leaves(branch, is_leaf=is_none))
+                [value] * len(jtu.tree_leaves(branch, is_leaf=is_leaf))
             ),
             given,
             tree,

@@ -6,7 +6,7 @@ a thousand calls, not a thousand for each transformation.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -14,12 +14,13 @@ from jaxtyping import PyTree
 
 from ._equations import Equation, Result
 from ._leaves import (
-    is_none,
+    is_leaf,
     map_parameters,
     mask_out,
 )
 from ._owners import name_of
 from ._stages import walk
+from ._typecheck import no_type_check
 from ._types import Mask, Params, State, Updates
 from .numerics import common_dtype
 
@@ -171,8 +172,8 @@ def _rounded(u, like):
 
 def _as_given(updates: Updates, given: Updates) -> Updates:
     """In the dtypes of those given, if that is what they are: see `LookaheadParams`."""
-    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
-    likes, structure = jtu.tree_flatten(given, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
+    likes, structure = jtu.tree_flatten(given, is_leaf=is_leaf)
     if treedef != structure:
         return updates
     return treedef.unflatten(map(_rounded, leaves, likes))

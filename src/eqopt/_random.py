@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
-from ._leaves import is_none, parameters
+from ._leaves import is_leaf, parameters
 from ._types import Key, State
 
 
@@ -59,7 +59,7 @@ def split_like(key: Any, tree: PyTree) -> PyTree:
 
     Places of `None` count, so that two parts of one tree get different keys.
     """
-    leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_leaf)
     keys = jr.split(key, max(1, len(leaves)))
     pairs = zip(keys, leaves, strict=False)
     return treedef.unflatten(None if x is None else key for key, x in pairs)
@@ -80,7 +80,7 @@ def keys_of_part(state: State, tree: PyTree) -> State:
     For an inner transformation that does not see which part it has: with one seed, it
     would make the same noise for all parts.
     """
-    leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_none)
+    leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_leaf)
     place = next((i for i, x in enumerate(leaves) if x is not None), 0)
     # Counted from the end: for small numbers, `fold_in` gives the keys that `split` does.
     fold = lambda x: _folded(x, 2**32 - place) if _is_key(x) else x

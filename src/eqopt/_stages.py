@@ -1,7 +1,8 @@
 """Equations on their way over the leaves: one kernel for each, and what does not fit."""
 
 import dataclasses
-from typing import Any, NamedTuple, no_type_check
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
 from ._cpu.order import after, takes_turn
-from ._equations import Operation, ShapeMismatch, equation_of, kernel, pack
+from ._equations import Operation, Result, ShapeMismatch, equation_of, kernel, pack
 from ._leaves import (
     align,
     flatten_updates,
@@ -19,7 +20,8 @@ from ._leaves import (
     resolve_mask,
 )
 from ._misfits import misfit, no_parameter, stateless
-from ._types import State, Updates
+from ._typecheck import no_type_check
+from ._types import Params, State, Updates
 
 
 class _Stage(NamedTuple):
@@ -35,12 +37,17 @@ class _Stage(NamedTuple):
 
 
 @no_type_check  # what is inside its loop would cost as much as the kernels it calls
-def walk(updates, params, pending, kind):
+def walk(
+    updates: Updates,
+    params: Params | None,
+    pending: Sequence[tuple[str, Any]],
+    kind: Result,
+) -> tuple[PyTree, list[State]]:
     """Runs `pending` on every leaf: the new updates or parameters, and the states."""
     leaves, treedef = flatten_updates(updates)
     trees = updates, params, leaves, treedef
     apply = kind == "params"
-    stages = [_lay_out(*item, *trees) for item in pending]
+    stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
     # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
@@ -85,7 +92,14 @@ def walk(updates, params, pending, kind):
 
 
 @no_type_check
-def _lay_out(owner, leafwise, updates, params, leaves, treedef):
+def _lay_out(
+    owner: str,
+    leafwise: Any,  # a `Leafwise`, which is on the floor above
+    updates: Updates,
+    params: Params | None,
+    leaves: list,
+    treedef: Any,
+) -> _Stage:
     equation = leafwise.equation
     columns = {}
     for name in equation.leaves:
@@ -160,7 +174,13 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
 
 
 @no_type_check
-def _column_of_params(updates, treedef, params, stages, apply):
+def _column_of_params(
+    updates: Updates,
+    treedef: Any,
+    params: Params | None,
+    stages: list[_Stage],
+    apply: bool,
+) -> list:
     readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
     if not (apply or readers):
         return [None] * treedef.num_leaves
@@ -170,7 +190,9 @@ def _column_of_params(updates, treedef, params, stages, apply):
 
 
 @no_type_check
-def _prepare(stages, active, kind):
+def _prepare(
+    stages: list[_Stage], active: tuple[bool, ...], kind: Result
+) -> tuple[Callable, Any, bool, list[list], list[list], list]:
     """The kernel for the stages that are on, and what to call it with."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
     takes_p = kind == "params" or any(

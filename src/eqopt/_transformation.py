@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ._annotations import kinds
 from ._apply import apply_updates
@@ -13,6 +13,7 @@ from ._construction import Module
 from ._leaves import check_parameters, resolve_mask
 from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline
+from ._storage import has_stored, load, store_like
 from ._types import Params, State, Updates
 
 
@@ -34,6 +35,22 @@ def _with_checks(
     return with_checks
 
 
+def _with_arrays(method: Callable[..., tuple[Any, State]]) -> Callable:
+    """`update` or `step` of what handles trees itself: it sees arrays, stored or not."""
+
+    @functools.wraps(method)
+    def with_arrays(self, updates, state, params=None, **extra):
+        if not has_stored((state, params)):
+            return method(self, updates, state, params, **extra)
+        arrays = load((state, params))
+        result, new = method(self, updates, *arrays, **extra)
+        if method.__name__ == "step":
+            result = store_like(params, result)
+        return result, store_like(state, new)
+
+    return with_arrays
+
+
 class AbstractTransformation(Module):
     """A gradient transformation: what turns gradients into updates of the parameters.
 
@@ -43,11 +60,18 @@ class AbstractTransformation(Module):
     [`eqopt.Chain`][] are fused.
     """
 
+    # Whether `update` and `step` leave it to kernels, or to others, to look into trees.
+    _takes_stored: ClassVar[bool] = False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        this: Any = cls
         if "init" in vars(cls):
-            this: Any = cls
             this.init = _with_checks(this.init)
+        for name in ("update", "step"):
+            is_new = not {name, "_takes_stored"}.isdisjoint(vars(cls))
+            if is_new and not cls._takes_stored:
+                setattr(this, name, _with_arrays(getattr(cls, name)))
 
     def __check_init__(self):
         check_dtypes(self)
@@ -154,6 +178,8 @@ class AbstractFused(AbstractTransformation):
     `update` and `step` follow from how a chain calls its parts: from `_feed`, and from
     `_finish` where the last equation and the sum are not all that there is to a step.
     """
+
+    _takes_stored = True
 
     @abc.abstractmethod
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...

@@ -7,9 +7,20 @@ seconds instead of 2.2.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from beartype import beartype
+
+
+if TYPE_CHECKING:
+    _Function = TypeVar("_Function", bound=Callable)
+
+    def no_type_check(fn: _Function) -> _Function:
+        """Leaves `fn` to static checks: it is called once per leaf, or more often."""
+        return fn
+
+else:
+    from typing import no_type_check as no_type_check
 
 
 def when_called(fn: Callable) -> Callable:

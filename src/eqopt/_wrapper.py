@@ -93,6 +93,8 @@ class AbstractComposite(AbstractTransformation):
     inner transformation, subclass [`eqopt.AbstractWrapper`][] instead.
     """
 
+    _takes_stored = True
+
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
         """What a call of `update` or `step` does.

@@ -27,6 +27,7 @@ FLOORS = [
     {"_types", "_fields", "_lazy", "_names", "_typecheck"},
     {
         "numerics",
+        "_storage",
         "_cpu",
         "_construction",
         "_owners",

@@ -12,7 +12,7 @@ from .._checks import check_state
 from .._fields import static_choice
 from .._leaves import (
     is_label,
-    is_none,
+    is_leaf,
     is_parameter,
     keystr,
     label_dict,
@@ -108,7 +108,9 @@ class Partition(AbstractComposite):
             result, states[name] = group.run(self[name], state.inner_states[name])
             results.append(result)
         rest = [params] if is_step else []
-        return eqx.combine(*results, *rest), PartitionState(label_dict(states))
+        return eqx.combine(*results, *rest, is_leaf=is_leaf), PartitionState(
+            label_dict(states)
+        )
 
     def eval_params(self, state: PartitionState, params: Params) -> Params:
         check_state(self, state)
@@ -116,12 +118,12 @@ class Partition(AbstractComposite):
             self[name].eval_params(state.inner_states[name], part)
             for name, part in self._split(params, params).items()
         ]
-        return eqx.combine(*new, params)
+        return eqx.combine(*new, params, is_leaf=is_leaf)
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
         """For each label, `tree` with `None` in the place of all else."""
         labels = resolve("labels", self.labels, tree, params)
-        leaves = jtu.tree_leaves(tree, is_leaf=is_none)
+        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         strays: dict[str, list[str]] = {}
         for i, (label, leaf) in enumerate(zip(labels, leaves, strict=True)):
             is_known = is_label(label) and label in self.names

@@ -26,6 +26,8 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
+from .._typecheck import no_type_check
+
 
 _Tree = TypeVar("_Tree")
 
@@ -104,6 +106,7 @@ mlir.register_lowering(
 )
 
 
+@no_type_check
 def reordered(
     fn: Callable[..., tuple[Array, list]],
     fn_on_cpu: Callable[..., tuple[Array, list]],
@@ -128,7 +131,7 @@ def reordered(
     other = jaxpr if fn is fn_on_cpu else jax.make_jaxpr(flat(fn_on_cpu))(*leaves)
     plain, on_cpu = jaxpr_as_fun(jaxpr), jaxpr_as_fun(other)
     # Where each slot is among all that comes out: one may be a small tree.
-    ends = [1]
+    ends = [len(jax.tree.leaves(shapes[0]))]
     for slot in shapes[1]:
         ends.append(ends[-1] + len(jax.tree.leaves(slot)))
 
@@ -150,6 +153,7 @@ def reordered(
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
+@no_type_check
 def _elementwise(first: Array, x: Array) -> Array:
     return _read_after(x, first) if x.shape == first.shape else x
 
@@ -158,6 +162,7 @@ def _elementwise(first: Array, x: Array) -> Array:
 _LARGE = 2**16
 
 
+@no_type_check
 def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
     """Whether a leaf, with the update `g`, is to wait for the one before it.
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 from .._checks import check_range
 from .._dimension_numbers import resolve_dimension_numbers
 from .._equations import equation
-from .._leaves import align, is_none
+from .._leaves import align, is_leaf
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
 from .._types import Hyperparameter, Params, Updates
@@ -167,9 +167,9 @@ class AdaptiveGradClip(AbstractStateless):
 
     def _units(self, updates: Updates, params: Params | None) -> PyTree:
         if params is not None:
-            align(jtu.tree_structure(updates, is_none), params, "params", updates)
+            align(jtu.tree_structure(updates, is_leaf), params, "params", updates)
         tree = updates if params is None else params
-        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         if self.axis is not None:
             return treedef.unflatten([_Unit(self.axis)] * len(leaves))
         # Differs from Optax in: weights of Equinox's layers have their outputs first.

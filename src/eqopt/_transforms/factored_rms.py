@@ -20,7 +20,7 @@ from .._dimension_numbers import (
 )
 from .._equations import ShapeMismatch, equation
 from .._fields import static_choice
-from .._leaves import is_none, is_parameter
+from .._leaves import is_leaf, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, IntegerLike, Params
@@ -212,7 +212,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
             check_range(self, "clipping_threshold", 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByFactoredRMSState:
-        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         pairs = zip(leaves, self._axes(params), strict=True)
         columns = zip(*(self._zeros(x, axes) for x, axes in pairs), strict=True)
         trees = [treedef.unflatten(column) for column in columns] or [params] * 3
@@ -225,7 +225,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         **extra: Any,
     ) -> Leafwise:
         params = required_params("ScaleByFactoredRMS", params)
-        _, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         # As at the first step while the offset is not reached: t = 0 makes no decay.
         offset = jnp.asarray(self.step_offset, jnp.int32)
         step = jnp.maximum(state.count - offset, 0)
@@ -256,7 +256,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
             is_large = x.shape[rows] >= self.min_dim_size_to_factor
             return MatrixDimensionNumbers(rows, columns) if is_large else None
 
-        return [of_leaf(x) for x in jtu.tree_leaves(tree, is_leaf=is_none)]
+        return [of_leaf(x) for x in jtu.tree_leaves(tree, is_leaf=is_leaf)]
 
     def _zeros(self, x: Any, axes: _Axes | None) -> tuple[Any, Any, Any]:
         if not is_parameter(x):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from .._equations import equation
-from .._leaves import flatten_updates, is_parameter, keystr, restrict
+from .._leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._types import Params, Updates
 
@@ -78,7 +78,7 @@ def put_beside(state: Any, params: Params, leafwise: Leafwise) -> Params:
     ((slot, tree),) = leafwise.reads.items()
     pipeline = Pipeline(beside(owner, slot, tree, params), None, {})
     pipeline.push(owner, leafwise)
-    return eqx.combine(pipeline.finish(), params)
+    return eqx.combine(pipeline.finish(), params, is_leaf=is_leaf)
 
 
 def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:

@@ -1,7 +1,7 @@
 """All parameters as one vector."""
 
 from collections.abc import Mapping
-from typing import Any, no_type_check
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from .._explicit import sharded_like, unsharded
 from .._leaves import (
     align,
     flatten_updates,
-    is_none,
+    is_leaf,
     is_parameter,
     keystr,
     parameters,
@@ -25,6 +25,7 @@ from .._leaves import (
 )
 from .._random import keys_of_part
 from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._typecheck import no_type_check
 from .._types import Params, State, Updates
 from .._wrapper import AbstractWrapper, Call
 from ..numerics import common_dtype
@@ -67,10 +68,12 @@ class Flatten(AbstractWrapper):
     given to `init`, and no others, have an update.
     """
 
+    _takes_stored = False
+
     inner: AbstractTransformation
 
     def init(self, params: Params) -> FlattenState:
-        leaves = jtu.tree_leaves(parameters(params), is_leaf=is_none)
+        leaves = jtu.tree_leaves(parameters(params), is_leaf=is_leaf)
         joined = tuple(leaf is not None for leaf in leaves)
         state = keys_of_part(self.inner.init(_joined(_given(leaves))), params)
         return FlattenState(state, joined)
@@ -96,7 +99,7 @@ class Flatten(AbstractWrapper):
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
-        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_none)
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         if len(leaves) != len(state.joined):
             raise ValueError(
                 f"Flatten: `params` has {len(leaves)} leaves, but those given to `init` "

@@ -100,6 +100,8 @@ class Lookahead(AbstractWrapper):
         ```
     """
 
+    _takes_stored = False
+
     inner: AbstractTransformation
     sync_period: IntegerLike
     slow_step_size: Hyperparameter

@@ -104,6 +104,8 @@ class MultiSteps(AbstractWrapper):
     returns is not a 0-d bool.
     """
 
+    _takes_stored = False
+
     inner: AbstractTransformation
     every_k_schedule: IntegerLike | Schedule
     use_grad_mean: bool = True

@@ -16,7 +16,7 @@ from .._leaves import (
     align,
     disagreement,
     flatten_updates,
-    is_none,
+    is_leaf,
     is_parameter,
     keystr,
     mask_out,
@@ -110,6 +110,8 @@ class Project(AbstractWrapper):
     that names the key path if `projection` returns another structure, shape or dtype.
     """
 
+    _takes_stored = False
+
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
     mask: Mask | None = static_choice(default=None)
@@ -147,7 +149,7 @@ class Project(AbstractWrapper):
             than these, such as an average, they are projected.
         """
         evaluated = super().eval_params(state, params)
-        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         pairs = zip(leaves, treedef.flatten_up_to(evaluated), strict=True)
         others = treedef.unflatten(None if x is y else y for x, y in pairs)
         return eqx.combine(self._projected(others, params), evaluated)
@@ -167,7 +169,7 @@ class Project(AbstractWrapper):
 def _check(part: Params, projected: Any) -> None:
     """Raises unless the projection gave a tree like the one that it was given."""
     leaves, treedef = flatten_updates(part)
-    if jtu.tree_structure(projected, is_leaf=is_none) != treedef:
+    if jtu.tree_structure(projected, is_leaf=is_leaf) != treedef:
         found = disagreement("projection(params)", projected, "params", part)
         raise ValueError(f"Project: {found} {_LIKE}")
     column = align(treedef, projected, "projection(params)", part)

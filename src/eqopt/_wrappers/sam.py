@@ -147,6 +147,8 @@ class SAM(AbstractWrapper):
     #    from, in both modes. There, in transparent mode, to that of adversarial ones.
     # 4. Extra arguments are handed down.
 
+    _takes_stored = False
+
     inner: AbstractTransformation
     adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
     sync_period: IntegerLike = 2

@@ -1,7 +1,7 @@
 """Optimizer state that is sharded where the parameters are replicated."""
 
 import math
-from typing import Any, no_type_check
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from .._checks import check_state
 from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import is_parameter
 from .._transformation import AbstractTransformation
+from .._typecheck import no_type_check
 from .._types import Params, State
 from .._wrapper import AbstractWrapper, Call
 

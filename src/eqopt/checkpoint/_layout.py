@@ -1,7 +1,6 @@
 """What a tree is made of, in a form that can be written beside its arrays."""
 
 from collections.abc import Iterator, Sequence
-from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._leaves import listed
+from .._typecheck import no_type_check
 
 
 class CheckpointError(ValueError):

@@ -2,15 +2,16 @@
 
 import enum
 import numbers
-from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
+from .._typecheck import no_type_check
 from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
 
 
@@ -55,7 +56,7 @@ def _lost(x) -> _Lost | None:
 
 @no_type_check
 def _lost_of_jax(x) -> _Lost | None:
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         return "a tracer, which has no values yet", (
             "Save outside of `jit`, `vmap` and `grad`."
         )
@@ -135,14 +136,15 @@ def read_leaf(file, like, path, weak, name):
         return x[()]
     if is_key(like):
         impl = jr.key_impl(jnp.empty((), like.dtype))
-        return _placed(jr.wrap_key_data(x, impl=impl), like)
+        return _placed(jr.wrap_key_data(jnp.asarray(x), impl=impl), like)
     has_weak_type = is_weak(like) if weak is None else path in weak
+    is_wide: bool = jax.config.jax_enable_x64  # type: ignore  # added at run time
     made = _as_weak(x) if has_weak_type else jnp.array(x)
     if made is None or made.dtype != like.dtype:
         kind = "the weak type" if made is None else "the dtype"
         raise CheckpointError(
             f"{name} has an array of {kind} {like.dtype} at `{path or '(the root)'}`, "
-            f"which JAX does not make with jax_enable_x64={jax.config.jax_enable_x64}. "
+            f"which JAX does not make with jax_enable_x64={is_wide}. "
             "Set it as in the run that was saved: "
             '`jax.config.update("jax_enable_x64", ...)`.'
         )

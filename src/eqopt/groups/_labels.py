@@ -5,7 +5,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import is_none, is_parameter, listed
+from .._leaves import is_leaf, is_parameter, listed
 from .._types import Params
 from ._selectors import Selector
 
@@ -47,7 +47,7 @@ class _Labels:
     rules: tuple[tuple[Hashable, Selector], ...]
 
     def __call__(self, params: Params) -> PyTree:
-        leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+        leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
         labels: list[Hashable] = [None] * len(leaves)
         for name, selector in self.rules:
             chosen = selector.choose(params)

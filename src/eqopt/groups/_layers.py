@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import is_none, is_parameter, listed
+from .._leaves import is_leaf, is_parameter, listed
 from .._types import Params, RealScalarLike
 from ._selectors import pointed_at
 
@@ -66,9 +66,9 @@ def layerwise_decay(
 
 
 def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     names = [
-        jtu.keystr(path) for path, _ in jtu.tree_flatten_with_path(params, is_none)[0]
+        jtu.keystr(path) for path, _ in jtu.tree_flatten_with_path(params, is_leaf)[0]
     ]
     depths: list[list] = [[] for _ in leaves]
     total = 0
@@ -109,7 +109,7 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
         flags = pointed_at(part, params)
         heights = {
             x.shape[0]
-            for x, flag in zip(jtu.tree_leaves(params, is_none), flags, strict=True)
+            for x, flag in zip(jtu.tree_leaves(params, is_leaf), flags, strict=True)
             if flag and is_parameter(x)
         }
         if len(heights) != 1:

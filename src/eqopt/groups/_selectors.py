@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import is_none, is_parameter, listed
+from .._leaves import is_leaf, is_parameter, listed
 from .._types import Params
 
 
@@ -29,7 +29,7 @@ class Selector:
 
         A `ValueError` that lists the key paths there are, if a rule matches nothing.
         """
-        _, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+        _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         return treedef.unflatten(self.choose(params))
 
     def __and__(self, other: "Selector") -> "Selector":
@@ -118,7 +118,7 @@ def module(*types: type, required: bool = True) -> Selector:
         return [
             is_module(node)
             for node in nodes
-            for _ in jtu.tree_leaves(node, is_leaf=is_none)
+            for _ in jtu.tree_leaves(node, is_leaf=is_leaf)
         ]
 
     return _rule(f"module({', '.join(t.__name__ for t in types)})", choose, required)
@@ -146,7 +146,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
 
 def pointed_at(fn: Callable[[Any], Any], params: Params) -> list[bool]:
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     nothing = treedef.unflatten([_Place(i) for i in range(len(leaves))])
     chosen = {place.index for place in jtu.tree_leaves(fn(nothing))}
     return [i in chosen for i in range(len(leaves))]
@@ -186,5 +186,5 @@ def _rule(
 
 def _leaves(params: Params) -> list[tuple[str, Any]]:
     """The key paths and leaves, `None`s included."""
-    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
     return [(jtu.keystr(path), x) for path, x in leaves]

@@ -6,7 +6,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._leaves import is_none, is_parameter, resolve
+from .._leaves import is_leaf, is_parameter, resolve
 from .._types import Params
 
 
@@ -23,7 +23,7 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
     - `params`: the model.
     """
     values = resolve("groups", groups, params, None)
-    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
     lines: dict[tuple, list[str]] = {}
     sums: dict[str, tuple[int, int]] = {}
     for (path, x), value in zip(leaves, values, strict=True):

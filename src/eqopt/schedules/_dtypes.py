@@ -10,13 +10,14 @@ checked where it goes: checking it here too would double the time.
 
 import functools
 import itertools
-from typing import TypeAlias, no_type_check
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._typecheck import no_type_check
 from .._types import RealScalarLike
 
 
@@ -210,5 +211,6 @@ def _as_array(value, dtype):
     if isinstance(value, jax.Array):
         return value.astype(dtype)
     # NumPy's arrays cost a fraction of JAX's to make, and `jit` takes them as well.
-    module = jnp if jax.config.jax_disable_jit else np
+    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
+    module = jnp if is_debugging else np
     return module.asarray(value, dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, DTypeLike, PyTree
 
-from .._leaves import is_none, is_parameter, listed, parameters
+from .._leaves import is_leaf, is_parameter, listed, parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype
 from ._like import _dtype_for
@@ -68,7 +68,7 @@ def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
     A `ValueError` that names the key path if structures differ.
     """
     check_numbers("cast_like", "tree", tree)
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     column = column_of("cast_like", treedef, "other_tree", other_tree, "tree", tree)
     return treedef.unflatten(
         _as(x, _dtype_for(x, own_dtype(y)))

@@ -1,4 +1,4 @@
-from typing import Any, TypeAlias, no_type_check
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
 from .._leaves import is_parameter, map_parameters
+from .._typecheck import no_type_check
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 from ._together import check_numbers, number, own_dtype

@@ -1,8 +1,8 @@
 """The leaves of a state that stand for parameters."""
 
 import itertools
-from collections.abc import Callable
-from typing import Any, no_type_check
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import disagreement, is_none, is_parameter, parameters
+from .._leaves import disagreement, is_leaf, is_parameter, parameters
+from .._storage import is_stored
+from .._typecheck import no_type_check
 from .._types import Params, State
 from ._search import _children
 from ._together import column_of
@@ -79,7 +81,7 @@ def map_params(
     values, treedef = _values(state, abstract)
     places = _places(init, params, abstract)
     arrays = parameters(params)
-    structure = jtu.tree_structure(arrays, is_leaf=is_none)
+    structure = jtu.tree_structure(arrays, is_leaf=is_leaf)
     columns = [
         column_of("map_params", structure, f"rest[{i}]", tree, "params", arrays)
         for i, tree in enumerate(rest)
@@ -94,13 +96,13 @@ def map_params(
 
 def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
     """What stands at the leaves of `abstract` in `state`, and the way back."""
-    treedef = jtu.tree_structure(abstract)
+    treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
     try:
         return treedef.flatten_up_to(state), treedef
     except (ValueError, TypeError):
         # Parameters that were not given are not there to be counted in a static field.
-        found, structure = jtu.tree_flatten_with_path(state)
-        expected = jtu.tree_leaves_with_path(abstract)
+        found, structure = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
+        expected = jtu.tree_leaves_with_path(abstract, is_leaf=is_stored)
         if [path for path, _ in found] == [path for path, _ in expected]:
             return [x for _, x in found], structure
         raise ValueError(
@@ -116,12 +118,12 @@ def _places(init: Callable, params: Params, abstract: PyTree) -> list:
     take every count for its own. So `init` is asked for another state, of parameters that
     are larger by one along each axis.
     """
-    leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_none)
+    leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
     shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]
     larger = jtu.tree_map(lambda x: _larger(x) if is_parameter(x) else x, params)
     grown = _shapes_if_any(init, larger)
     places = []
-    paths = jtu.tree_leaves_with_path(abstract)
+    paths = jtu.tree_leaves_with_path(abstract, is_leaf=is_stored)
     for nested, (path, x) in zip(_nested(structure, abstract), paths, strict=True):
         here = getattr(x, "shape", None)
         there = grown.get(jtu.keystr(path))
@@ -145,7 +147,7 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
     except Exception:
         # A mask or a measurement may be made for these shapes alone.
         return {}
-    leaves = jtu.tree_leaves_with_path(state)
+    leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
     return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
 
 
@@ -156,14 +158,15 @@ def _nested(structure, node):
     That in the smallest one comes first: parameters in a tuple have the structure of a
     chain's state, too.
     """
-    if jtu.all_leaves([node]):
+    if is_stored(node) or jtu.all_leaves([node]):
         return [[0] if structure == _LEAF else []]
     found = [places for _, x in _children(node) for places in _nested(structure, x)]
     try:
         column = structure.flatten_up_to(node)
     except (ValueError, TypeError):
         return found
-    around = (i for i, x in enumerate(column) for _ in jtu.tree_leaves(x))
+    leaves = (jtu.tree_leaves(x, is_leaf=is_stored) for x in column)
+    around = (i for i, found_there in enumerate(leaves) for _ in found_there)
     return [[*places, i] for places, i in zip(found, around, strict=True)]
 
 
@@ -190,7 +193,7 @@ def _inferred(init: Callable, state: State) -> Params:
         return _Anything()
     alike = {}
     for tree in trees:
-        leaves, structure = jtu.tree_flatten(tree, is_leaf=is_none)
+        leaves, structure = jtu.tree_flatten(tree, is_leaf=is_leaf)
         alike.setdefault(structure, []).append(leaves)
     for (structure, rows), pick in itertools.product(alike.items(), (max, min)):
         columns = zip(*rows, strict=True)
@@ -201,7 +204,7 @@ def _inferred(init: Callable, state: State) -> Params:
 
 
 @no_type_check  # called once per node
-def _at_marks(marked, state):
+def _at_marks(marked: Any, state: Any) -> Iterator[Any]:
     """What stands in `state` at the marks; static fields may be others."""
     if isinstance(marked, _Anything):
         yield state

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jax.experimental.shard_alike import shard_alike
 from jaxtyping import DTypeLike, PyTree
 
-from .._leaves import is_none, is_parameter, keystr
+from .._leaves import is_leaf, is_parameter, keystr
 from .._random import as_key, split_like
 from .._types import Key
 from ._like import _dtype_for
@@ -72,7 +72,7 @@ def random_like(
     """
     check_numbers("random_like", "target_tree", target_tree)
     keys = split_like(as_key(rng_key), target_tree)
-    leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_leaf)
     new: list = [None] * len(leaves)
     for i, (x, key) in enumerate(zip(leaves, treedef.flatten_up_to(keys), strict=True)):
         if is_parameter(x):

@@ -1,5 +1,5 @@
-from collections.abc import Callable
-from typing import Any, TypeAlias, no_type_check
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Integer, PyTree
 
 from .._leaves import listed
+from .._typecheck import no_type_check
 from .._types import State
 
 
@@ -48,7 +49,7 @@ def _walk(path, name, node, key, filtering, found):
 
 
 @no_type_check
-def _children(node):
+def _children(node: Any) -> Sequence[tuple[Any, Any]]:
     """The children of a node with their keys."""
     if isinstance(node, jax.Array):
         return ()

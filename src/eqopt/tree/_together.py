@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._equations import compute_dtype, widen
-from .._leaves import disagreement, is_none, is_parameter, keystr, parameters
+from .._leaves import disagreement, is_leaf, is_parameter, keystr, parameters
+from .._typecheck import no_type_check
 from ..numerics import common_dtype, wide_dtype
 
 
@@ -43,7 +44,7 @@ def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows
     """
     (name, tree), *others = trees.items()
     check_numbers(owner, name, tree)
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     columns = [column_of(owner, treedef, other, x, name, tree) for other, x in others]
     rows: list = [None] * len(leaves)
     for i, (x, *ys) in enumerate(zip(leaves, *columns, strict=True)):
@@ -200,7 +201,7 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
     Computed and rounded as in `elementwise`.
     """
     check_numbers(owner, name, tree)
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     new = list(leaves)
     for i, x in enumerate(leaves):
         if is_parameter(x):

@@ -12,7 +12,7 @@ from ..._checks import check_range
 from ..._combinators.chain import Chain
 from ..._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._equations import equation
-from ..._leaves import is_none, parameters
+from ..._leaves import is_leaf, parameters
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
@@ -143,7 +143,7 @@ class ScaleBySM3(AbstractLeafwise):
         check_range(self, "eps", 0)
 
     def init(self, params: Params) -> ScaleBySM3State:
-        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_none)
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         axes = resolve_dimension_numbers(
             self.weight_dimension_numbers, params, None, lambda _: [None] * len(leaves)
         )

@@ -21,7 +21,7 @@ from ..._dimension_numbers import (
 )
 from ..._explicit import on_automatic_axes, shardings_of
 from ..._fields import static_choice
-from ..._leaves import align, flatten_updates, is_none, keystr, parameters
+from ..._leaves import align, flatten_updates, is_leaf, keystr, parameters
 from ..._misfits import check_real
 from ..._owners import name_of
 from ..._transformation import AbstractOptimizer, AbstractTransformation
@@ -191,7 +191,7 @@ class ScaleByGaLore(AbstractTransformation):
         self, tree: Params, params: Params | None
     ) -> Iterator[tuple[int, Axes]]:
         """Which leaves are matrices, and their axes, those of the short side first."""
-        leaves = jtu.tree_leaves(tree, is_leaf=is_none)
+        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         for i, (x, a) in enumerate(zip(leaves, axes, strict=True)):
             if a is not None:

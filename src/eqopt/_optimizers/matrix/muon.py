@@ -20,7 +20,7 @@ from ..._dimension_numbers import (
 )
 from ..._equations import compute_dtype, equation
 from ..._fields import static_choice
-from ..._leaves import flatten_updates, is_none
+from ..._leaves import flatten_updates, is_leaf
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
@@ -33,7 +33,7 @@ from .scale_by_muon import STANDARD, Coefficients, Preconditioning, ScaleByMuon
 def _is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
     """A mask: `flag` for matrices, and the opposite for all else."""
     axes = resolve_dimension_numbers(numbers, params, None)
-    treedef = jtu.tree_structure(params, is_leaf=is_none)
+    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     return treedef.unflatten((a is not None) is flag for a in axes)
 
 

@@ -14,7 +14,7 @@ from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
 from ..._equations import equation
 from ..._explicit import on_automatic_axes, shardings_of
 from ..._fields import static_choice
-from ..._leaves import flatten_updates, is_none
+from ..._leaves import flatten_updates, is_leaf
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, Params, Updates
@@ -252,7 +252,7 @@ class ScaleByMuon(AbstractTransformation):
 
 
 def _only_matrices(numbers: DimensionNumbers | None, params: Params) -> Params:
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     axes = resolve_dimension_numbers(numbers, params, None)
     return treedef.unflatten(
         None if a is None else x for x, a in zip(leaves, axes, strict=True)

@@ -14,7 +14,7 @@ from ..._control import filter_cond
 from ..._cpu.order import after
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._leaves import is_none, restrict
+from ..._leaves import is_leaf, restrict
 from ..._pipeline import Leafwise, Pipeline
 from ..._reductions import sum_over_leaves
 from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
@@ -174,7 +174,7 @@ class ScaleBySophia(AbstractFused):
 
 def _after(first: PyTree, tree: PyTree) -> PyTree:
     pair = lambda x, y: None if x is None else after(y, x)
-    return jax.tree.map(pair, tree, first, is_leaf=is_none)
+    return jax.tree.map(pair, tree, first, is_leaf=is_leaf)
 
 
 class Sophia(AbstractOptimizer):

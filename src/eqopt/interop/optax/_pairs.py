@@ -1,11 +1,13 @@
 """Which states of the two libraries say the same, and under which names."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, no_type_check
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+
+from ..._typecheck import no_type_check
 
 
 # The states of eqopt, and those of Optax that each of them has for a counterpart. (Adam

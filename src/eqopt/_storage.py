@@ -1,0 +1,106 @@
+"""How arrays of the state and parameters are kept: as such, or in another form."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Inexact, PyTree
+
+from ._typecheck import no_type_check
+
+
+class AbstractStored(eqx.Module):
+    """What stands in an array's place in a state, or among the parameters.
+
+    Kernels load it before an equation sees it, and store what the equation gives. Nothing
+    else looks inside: to trees, masks and checkpoints it is a leaf of the shape and dtype
+    of the array that it stands for.
+
+    !!! example
+
+        ```python
+        class Halves(AbstractStored):
+            half: Array
+
+            @property
+            def like(self):
+                return self.half
+
+            def load(self):
+                return 2 * self.half
+
+            def store(self, new):
+                return Halves((new / 2).astype(self.half.dtype))
+        ```
+    """
+
+    _is_stored = True
+
+    @property
+    @abc.abstractmethod
+    def like(self) -> jax.ShapeDtypeStruct | Array:
+        """The shape and the dtype of the array that this stands for."""
+
+    @abc.abstractmethod
+    def load(self) -> Inexact[Array, "..."]:
+        """The array; it may have a wider dtype than `like`."""
+
+    @abc.abstractmethod
+    def store(self, new: Inexact[Array, "..."]) -> "AbstractStored":
+        """`new`, which is in at least float32, kept like this one.
+
+        Its arrays have the shapes and dtypes of those here.
+        """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.like.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.like.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.like.shape))
+
+    @property
+    def dtype(self) -> Any:
+        return self.like.dtype
+
+
+@no_type_check  # called once per leaf
+def is_stored(x: Any) -> bool:
+    # A quarter of the time that `isinstance` takes, for an abstract class.
+    return getattr(type(x), "_is_stored", False)
+
+
+def has_stored(tree: PyTree) -> bool:
+    return any(map(is_stored, jax.tree.leaves(tree, is_leaf=is_stored)))
+
+
+def load(tree: PyTree) -> PyTree:
+    """`tree` with arrays in the place of all that is stored."""
+    return jax.tree.map(
+        lambda x: x.load() if is_stored(x) else x, tree, is_leaf=is_stored
+    )
+
+
+def shapes_if_stored(tree: PyTree) -> PyTree:
+    """`tree`, for who looks at shapes alone: with those of all that is stored."""
+    of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.tree.map(lambda x: of(x) if is_stored(x) else x, tree, is_leaf=is_stored)
+
+
+def store_like(old: PyTree, new: PyTree) -> PyTree:
+    """`new`, a tree of arrays, with those stored that are so in `old`."""
+    return jax.tree.map(
+        lambda x, y: x.store(y) if is_stored(x) else y, old, new, is_leaf=_is_place
+    )
+
+
+@no_type_check
+def _is_place(x):
+    return x is None or is_stored(x)

@@ -1,0 +1,120 @@
+"""What is stored in another form is so everywhere, and nothing but kernels knows."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jaxtyping import Array
+
+import eqopt
+from eqopt._reductions import sum_over_leaves
+from eqopt._storage import AbstractStored, is_stored, load
+
+from .registry import REGISTRY, TELLING
+from .subjects import params_of
+
+
+SLOW = pytest.mark.slow
+ROWS = [
+    pytest.param(row, id=row.name, marks=[] if row.name in TELLING else [SLOW])
+    for row in REGISTRY
+]
+
+
+class Half(AbstractStored):
+    """Stores the half, which is exact."""
+
+    half: Array
+
+    @property
+    def like(self):
+        return self.half
+
+    def load(self):
+        return self.half + self.half
+
+    def store(self, new):
+        return Half((new / 2).astype(self.half.dtype))
+
+
+def halved(x):
+    return Half(x / 2)
+
+
+def stored_state(opt, params):
+    """Its state, with all that is like a parameter stored."""
+    state = opt.init(params)
+    is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    return eqopt.tree.map_params(
+        opt, lambda x: halved(x) if is_float(x) else x, state, params=params
+    )
+
+
+def same(found, expected):
+    pairs = zip(*map(jax.tree.leaves, (load(found), expected)), strict=True)
+    for x, y in pairs:
+        if eqx.is_inexact_array(y):
+            np.testing.assert_allclose(x, y, 1e-6, 1e-7)
+
+
+PARAMS = params_of()
+GRADS = jax.tree.map(lambda p: jnp.cos(3 * p), PARAMS)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_stored_state(row):
+    opt = row()
+    plain, state = opt.init(PARAMS), stored_state(opt, PARAMS)
+    for _ in range(2):
+        params, plain = opt.step(GRADS, plain, PARAMS)
+        found, new = opt.step(GRADS, state, PARAMS)
+        same((found, new), (params, plain))
+        treedef = jax.tree.structure(new, is_leaf=is_stored)
+        assert treedef == jax.tree.structure(state, is_leaf=is_stored)
+        state = new
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_stored_parameters(row):
+    opt = row()
+    state = opt.init(PARAMS)
+    params, plain = opt.step(GRADS, state, PARAMS)
+    found, new = opt.step(GRADS, state, jax.tree.map(halved, PARAMS))
+    same((found, new), (params, plain))
+    assert all(map(is_stored, jax.tree.leaves(found, is_leaf=is_stored)))
+
+
+def test_a_checkpoint_keeps_it(tmp_path):
+    opt = eqopt.Adam(0.1)
+    state = stored_state(opt, PARAMS)
+    _, new = opt.step(GRADS, state, PARAMS)
+    eqopt.checkpoint.save(tmp_path / "run.eqx", new)
+    found = eqopt.checkpoint.load(tmp_path / "run.eqx", state)
+    assert jax.tree.structure(found) == jax.tree.structure(new)
+    jax.tree.map(np.testing.assert_array_equal, found, new)
+
+
+def test_it_is_sharded_like_its_parameter():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    params = jax.device_put(jnp.ones((16, 3)), NamedSharding(mesh, P("x")))
+    opt = eqopt.Adam(0.1)
+    state = stored_state(opt, params)
+    step = jax.jit(opt.step, donate_argnums=1)
+    for _ in range(2):
+        params, state = step(params, state, params)
+        mu = eqopt.tree.get(state, "mu")
+        assert is_stored(mu) and mu.half.sharding == params.sharding
+
+
+def test_sums_and_maps_see_the_array():
+    total = eqopt.equation(lambda g, x: jnp.vdot(g, x))
+    stored = {"a": halved(jnp.arange(3.0)), "b": None}
+    updates = {"a": jnp.ones(3), "b": None}
+    [found] = sum_over_leaves(total, updates, {"x": stored})
+    assert found == 3
+    opt = eqopt.Adam(0.1)
+    state = stored_state(opt, PARAMS)
+    shapes = eqopt.tree.map_params(opt, lambda x: x.shape, state, params=PARAMS)
+    assert shapes[0].mu["matrix"] == PARAMS["matrix"].shape
