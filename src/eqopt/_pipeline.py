@@ -3,12 +3,21 @@
 Equations pile up until somebody needs the values. Then, leaf by leaf, one compiled kernel
 runs all of them: neighbours in a chain are fused, and a model of a thousand leaves costs
 a thousand calls, not a thousand for each transformation.
+
+The words of the core: an *equation* is the maths of one leaf. A *slot* is a field of the
+state with a value for each leaf, which the equation reads and writes; *shared* values are
+the same for all leaves. An *operation* is an equation with what is static of its shared
+values; the operations of neighbours make a *kernel*, one compiled function of a leaf. A
+*column* is a tree, laid out beside the leaves of the updates. A chain *feeds* the
+pipeline to each of its parts (`_feed`), which push equations and give a *promise*: a
+function that gives the new state once the kernels have run. The last part *finishes*
+(`_finish`): it gives the new parameters as well.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
@@ -22,7 +31,7 @@ from ._owners import name_of
 from ._stages import walk
 from ._typecheck import no_type_check
 from ._types import Mask, Params, State, Updates
-from .numerics import common_dtype
+from .numerics import at_least_float32
 
 
 class Leafwise(NamedTuple):
@@ -61,6 +70,9 @@ class Leafwise(NamedTuple):
     on_cpu: Callable | None = None
 
 
+_NOT_YET = object()
+
+
 class Pipeline:
     """The updates of one call of `update` or `step`, and the equations still to apply."""
 
@@ -72,12 +84,13 @@ class Pipeline:
         self._given = updates
         self._updates = updates
         self._pending: list[tuple[str, Leafwise]] = []
-        self._states: list[State] = []
+        self._states: list[State] = []  # of all that was pushed, once it has run
+        self._unread: dict[int, str] = {}
         self._last: list[tuple[list, str, Leafwise]] = []
         self._ended: Params | None = None
 
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
-        """Adds an equation; what is returned gives the new state once it has run."""
+        """Adds an equation and gives the promise of its new state."""
         if leafwise.measure is not None:
             updates = self.flush()
             if leafwise.mask is not None:
@@ -86,8 +99,28 @@ class Pipeline:
             leafwise = leafwise._replace(shared=shared)
         self._pending.append((name_of(owner), leafwise))
         index = len(self._states)
-        self._states.append(None)
-        return lambda: self._states[index]
+        self._states.append(_NOT_YET)
+        if leafwise.state is not None:
+            self._unread[index] = owner
+        return functools.partial(self._kept, index, owner)
+
+    def _kept(self, index: int, owner: str) -> State:
+        if self._states[index] is _NOT_YET:
+            raise RuntimeError(
+                f"{owner}: its new state was asked for before its equation has run. Call "
+                "the promise at the end: after `update` or `step` of a part, or after "
+                "`flush`, `finish` or `apply` of the pipeline."
+            )
+        self._unread.pop(index, None)
+        return self._states[index]
+
+    def check_read(self) -> None:
+        """Raises a `RuntimeError` if nobody asked for a state that was promised."""
+        for owner in self._unread.values():
+            raise RuntimeError(
+                f"{owner}: its new state is lost. Whoever feeds a pipeline to a part "
+                "calls the promise that the part gives, and returns what comes out."
+            )
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
         """Adds an equation to run behind all others, whoever pushes them.
@@ -123,7 +156,7 @@ class Pipeline:
 
     def wide(self) -> Updates:
         """`flush`, in float32 at least: for a part that rounds what it returns."""
-        return map_parameters(_wide, self.flush())
+        return map_parameters(at_least_float32, self.flush())
 
     def finish(self) -> Updates:
         """Runs all equations, also those pushed last, and gives the updates, rounded.
@@ -158,11 +191,6 @@ class Pipeline:
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result
-
-
-@no_type_check  # called once per leaf, like the next one
-def _wide(u):
-    return u.astype(common_dtype(u.dtype, jnp.float32)) if u.dtype.itemsize < 4 else u
 
 
 @no_type_check

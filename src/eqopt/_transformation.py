@@ -199,14 +199,22 @@ class AbstractFused(AbstractTransformation):
     ) -> tuple[Updates, State]:
         pipeline = Pipeline(updates, params, extra)
         promise = self._feed(pipeline, state)
-        return pipeline.finish(), promise()
+        return _with_state(pipeline, pipeline.finish(), promise)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
         pipeline = Pipeline(grads, params, extra)
         params, promise = self._finish(pipeline, state)
-        return pipeline.end(params), promise()
+        return _with_state(pipeline, pipeline.end(params), promise)
+
+
+def _with_state(
+    pipeline: Pipeline, result: Any, promise: Callable[[], State]
+) -> tuple[Any, State]:
+    state = promise()
+    pipeline.check_read()
+    return result, state
 
 
 class AbstractLeafwise(AbstractFused):
