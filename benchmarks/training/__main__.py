@@ -8,8 +8,7 @@ import jax
 
 from ..optimizers import OPTIMIZERS
 from .problems import problems
-from .rates import RATES
-from .report import Result, is_good, save_picture, table
+from .report import Result, is_good, read, save_picture, table
 from .runs import train, tune
 
 
@@ -25,34 +24,38 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", action="append", metavar="NAME", choices=names, help="repeatable"
     )
     parser.add_argument(
-        "--tune", action="store_true", help="print learning rates for `rates.py`"
+        "--tune",
+        action="store_true",
+        help="print learning rates for `tests/methods`",
     )
     parser.add_argument(
-        "--write", action="store_true", help="write the page and its picture"
+        "--write", action="store_true", help="write them to the page and its picture"
     )
     options = parser.parse_args(arguments)
     chosen = options.only or names
-    if options.write and options.only:
-        parser.error("--write needs all optimizers")
     results = []
     for name in chosen:
         print(f"{name} ...", file=sys.stderr, flush=True)
+        method = OPTIMIZERS[name]
         if options.tune:
-            rates = [tune(OPTIMIZERS[name], p, GRID) for p in problems()]
-            print(f'    "{name}": ({", ".join(f"{rate:.2g}" for rate in rates)}),')
+            rates = [tune(method, p, GRID) for p in problems()]
+            print(f"{name}: rates=({', '.join(f'{rate:.2g}' for rate in rates)}),")
             continue
         runs = [
-            train(OPTIMIZERS[name], p, rate)
-            for p, rate in zip(problems(), RATES[name], strict=True)
+            train(method, p, rate)
+            for p, rate in zip(problems(), method.rates, strict=True)
         ]
-        results.append(Result(name, RATES[name], runs))
+        results.append(Result(name, method.rates, runs))
     if options.tune:
         return 0
     print(table(results))
     if options.write:
-        before, marker, _ = PAGE.read_text().partition("<!-- table -->\n")
-        PAGE.write_text(f"{before}{marker}\n{table(results)}\n")
-        save_picture(results, PICTURE)
+        before, marker, written = PAGE.read_text().partition("<!-- table -->\n")
+        known = {result.name: result for result in [*read(written), *results]}
+        # In the order of the rows; what was not run stays as it stands there.
+        known = [known[name] for name in names if name in known]
+        PAGE.write_text(f"{before}{marker}\n{table(known)}\n")
+        save_picture(known, PICTURE)
     bad = [r.name for r in results if not is_good(r)]
     if bad:
         print(f"not good enough: {', '.join(bad)}", file=sys.stderr)

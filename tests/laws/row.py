@@ -147,3 +147,8 @@ class PerExample(AbstractTransformation):
 
 def _batch_of(updates):
     return jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates)
+
+
+def evaluated(make, *arguments, **keywords):
+    """A function that makes what `make` does, from data besides, `Evaluated`."""
+    return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))

@@ -119,4 +119,13 @@ ROWS = [
         name="StatelessWithTreeMap(Module)",
         factor=0.3,
     ),
+    row(eqopt.ScaleByDistanceOverGradients, reps_rel=1e-2, eps=1e-3, global_scale=-0.5),
+    row(
+        lambda: eqopt.ScaleByDistanceOverGradients(param_dtype=None),
+        name="ScaleByDistanceOverGradients(as the parameters)",
+    ),
+    row(
+        lambda: Evaluated(eqopt.HutchinsonDiagHessian(1)),
+        name="HutchinsonDiagHessian",
+    ),
 ]

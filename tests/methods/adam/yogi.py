@@ -1,0 +1,52 @@
+"""Yogi: Adam whose second moment moves by no more than the gradient's square."""
+
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.case import Case
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.Yogi,
+        idea="Adam whose second moment moves slowly",
+        in_optax="yogi",
+        rates=(0.01, 0.01, 0.0032, 0.001),
+        laws=[
+            row(
+                eqopt.ScaleByYogi,
+                b1=0.8,
+                b2=0.9,
+                eps=1e-2,
+                eps_root=1e-3,
+                initial_accumulator_value=1e-3,
+            ),
+            row(
+                lambda learning_rate=0.01, **data: eqopt.Yogi(learning_rate, **data),
+                name="Yogi",
+                learning_rate=0.1,
+                b1=0.5,
+                initial_accumulator_value=1e-3,
+            ),
+        ],
+        cases={
+            "yogi": Case(
+                eqopt.Yogi(0.1),
+                optax.yogi(0.1),
+                rtol=5e-4,  # Optax's first moment starts at 1e-6; ours at zero
+                converts=True,
+            ),
+            "yogi, from zero": Case(
+                eqopt.ScaleByYogi(initial_accumulator_value=0.0),
+                optax.scale_by_yogi(initial_accumulator_value=0.0),
+            ),
+            "yogi, other": Case(
+                eqopt.ScaleByYogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
+                optax.scale_by_yogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
+            ),
+        },
+    ),
+]
