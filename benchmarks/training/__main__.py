@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 import jax
+from tests.methods import METHODS
 
 from ..optimizers import OPTIMIZERS
 from .problems import problems
@@ -19,24 +20,24 @@ PICTURE = PAGE.parent / "images" / "training.svg"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training")
-    names = list(OPTIMIZERS)
     parser.add_argument(
-        "--only", action="append", metavar="NAME", choices=names, help="repeatable"
+        "--only", action="append", metavar="NAME", choices=METHODS, help="repeatable"
     )
     parser.add_argument(
-        "--tune",
-        action="store_true",
-        help="print learning rates for `tests/methods`",
+        "--tune", action="store_true", help="print learning rates for `tests/methods`"
     )
     parser.add_argument(
         "--write", action="store_true", help="write them to the page and its picture"
     )
     options = parser.parse_args(arguments)
-    chosen = options.only or names
+    chosen = options.only or list(OPTIMIZERS)
+    untuned = [] if options.tune else [n for n in chosen if n not in OPTIMIZERS]
+    if untuned:
+        parser.error(f"without learning rates: {', '.join(untuned)}; see --tune")
     results = []
     for name in chosen:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        method = OPTIMIZERS[name]
+        method = METHODS[name]
         if options.tune:
             rates = [tune(method, p, GRID) for p in problems()]
             print(f"{name}: rates=({', '.join(f'{rate:.2g}' for rate in rates)}),")
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         before, marker, written = PAGE.read_text().partition("<!-- table -->\n")
         known = {result.name: result for result in [*read(written), *results]}
         # In the order of the rows; what was not run stays as it stands there.
-        known = [known[name] for name in names if name in known]
+        known = [known[name] for name in OPTIMIZERS if name in known]
         PAGE.write_text(f"{before}{marker}\n{table(known)}\n")
         save_picture(known, PICTURE)
     bad = [r.name for r in results if not is_good(r)]

@@ -10,7 +10,7 @@ import optax
 from eqopt import AbstractTransformation
 
 from ..laws.row import Row
-from ..parity.case import Case, TorchCase
+from ..parity.case import ByHand, Case, TorchCase
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,7 @@ class Method:
         stand in them, with reasons.
     - `cases`, `torch`: what gives the same trajectory in Optax and in `torch.optim`, by
         name.
+    - `by_hand`: what gives the same updates in NumPy, as in the paper, by name.
 
     What the benchmarks run:
 
@@ -51,6 +52,7 @@ class Method:
     laws: Sequence[Row] = ()
     cases: Mapping[str, Case] = field(default_factory=dict)
     torch: Mapping[str, TorchCase] = field(default_factory=dict)
+    by_hand: Mapping[str, ByHand] = field(default_factory=dict)
     ours: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
     theirs: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
     rates: tuple[float, ...] = ()

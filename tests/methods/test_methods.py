@@ -54,7 +54,7 @@ def test_every_optimizer_has_a_row():
 def test_it_has_laws_and_parity(method: Method):
     assert method.subject in {row.subject for row in method.laws}
     # L-BFGS needs a loss to minimise: see `tests/linesearch/test_search_parity.py`.
-    assert method.cases or method.torch or method.name == "LBFGS"
+    assert method.cases or method.torch or method.by_hand or method.name == "LBFGS"
     assert len(method.rates) in (0, len(problems()))
 
 

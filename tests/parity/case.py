@@ -1,6 +1,6 @@
 """What a case is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,13 @@ class TorchCase(NamedTuple):
     name: str
     arguments: dict[str, Any]
     rtol: float = 1e-5
+
+
+class ByHand(NamedTuple):
+    """A transformation, and what gives its updates without eqopt, from all gradients."""
+
+    ours: Any
+    updates: Callable[[Any], Iterable[Any]]
 
 
 def is_matrix(params):

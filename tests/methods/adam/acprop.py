@@ -1,12 +1,16 @@
 """ACProp: AdaBelief that does not look at the gradient it divides."""
 
+import functools
+
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, Case, is_matrix
+from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means, rectifier
+from ...parity.case import LINEARS, ByHand, Case, is_matrix
 from ..method import Method
 
 
@@ -25,6 +29,14 @@ def acprop(b1=0.9, b2=0.999, eps=1e-16, eps_root=1e-16, **decay):
         optax.scale_by_learning_rate(LINEARS[1]),
     )
     return Case(ours, theirs)
+
+
+def acprop_by_hand(grads, rectify=True):
+    s = 0
+    for t, ((m, m_hat), g) in enumerate(zip(means(grads), grads, strict=True), 1):
+        r = rectifier(t) if rectify else float(t > 1)
+        yield r * g / (np.sqrt(s / (1 - B2 ** (t - 1))) + EPS) if r else m_hat
+        s = B2 * s + (1 - B2) * (g - m) ** 2 + EPS_ROOT
 
 
 METHODS = [
@@ -56,6 +68,15 @@ METHODS = [
             "acprop": acprop(),
             "acprop, other": acprop(0.5, 0.9, 1e-3, 1e-4),
             "acprop, decay": acprop(0.7, weight_decay=0.3, mask=is_matrix),
+        },
+        by_hand={
+            "acprop": ByHand(
+                eqopt.ScaleByACProp(B1, B2, EPS, EPS_ROOT), acprop_by_hand
+            ),
+            "acprop, not rectified": ByHand(
+                eqopt.ScaleByACProp(B1, B2, EPS, EPS_ROOT, rectify=False),
+                functools.partial(acprop_by_hand, rectify=False),
+            ),
         },
     ),
 ]

@@ -1,12 +1,21 @@
 """Adamax: Adam with the largest gradient in the place of the mean square."""
 
+import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase, is_matrix
+from ...parity.by_hand import B1, B2, EPS, means
+from ...parity.case import COSINES, LINEARS, ByHand, Case, TorchCase, is_matrix
 from ..method import Method
+
+
+def adamax_by_hand(grads):
+    u = 0
+    for (_, m_hat), g in zip(means(grads), grads, strict=True):
+        u = np.maximum(B2 * u, np.abs(g) + EPS)
+        yield m_hat / u
 
 
 METHODS = [
@@ -42,6 +51,9 @@ METHODS = [
                 "Adamax",
                 {"lr": 0.1, "betas": (0.5, 0.8), "eps": 0.1},
             ),
+        },
+        by_hand={
+            "adamax": ByHand(eqopt.ScaleByAdamax(B1, B2, EPS), adamax_by_hand),
         },
     ),
     Method(

@@ -1,12 +1,22 @@
 """RAdam: Adam that waits until it knows enough of the second moment."""
 
+import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase
+from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means, rectifier
+from ...parity.case import COSINES, LINEARS, ByHand, Case, TorchCase
 from ..method import Method
+
+
+def radam_by_hand(grads):
+    v = 0
+    for t, ((_, m_hat), g) in enumerate(zip(means(grads), grads, strict=True), 1):
+        v, r = B2 * v + (1 - B2) * g**2, rectifier(t)
+        root = np.sqrt(v / (1 - B2**t) + EPS_ROOT) + EPS
+        yield r * m_hat / root if r else m_hat
 
 
 METHODS = [
@@ -64,6 +74,9 @@ METHODS = [
                 "RAdam",
                 {"lr": 0.1, "betas": (0.5, 0.9), "eps": 0.0},
             ),
+        },
+        by_hand={
+            "radam": ByHand(eqopt.ScaleByRAdam(B1, B2, EPS, EPS_ROOT), radam_by_hand),
         },
     ),
 ]

@@ -1,12 +1,21 @@
 """Yogi: Adam whose second moment moves by no more than the gradient's square."""
 
+import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import Case
+from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means
+from ...parity.case import ByHand, Case
 from ..method import Method
+
+
+def yogi_by_hand(grads, start=0.1):
+    v = np.full(4, start)
+    for t, ((_, m_hat), g) in enumerate(zip(means(grads), grads, strict=True), 1):
+        v = v + (1 - B2) * np.sign(g**2 - v) * g**2
+        yield m_hat / (np.sqrt(v / (1 - B2**t) + EPS_ROOT) + EPS)
 
 
 METHODS = [
@@ -47,6 +56,9 @@ METHODS = [
                 eqopt.ScaleByYogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
                 optax.scale_by_yogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
             ),
+        },
+        by_hand={
+            "yogi": ByHand(eqopt.ScaleByYogi(B1, B2, EPS, EPS_ROOT, 0.1), yogi_by_hand),
         },
     ),
 ]
