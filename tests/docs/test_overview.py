@@ -47,6 +47,12 @@ def test_tables_of_what_was_measured(page: str, pattern: str):
     assert re.findall(pattern, text, re.MULTILINE) == [*OPTIMIZERS]
 
 
+def test_the_page_on_training_has_all_that_deviate():
+    text, _, _ = (DOCS / "training.md").read_text().partition("<!-- table -->")
+    for name, method in OPTIMIZERS.items():
+        assert not method.deviates or re.search(rf"\b{name}\b", text), name
+
+
 def test_the_list_of_extra_arguments():
     page = (DOCS / "api" / "base.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))

@@ -73,8 +73,14 @@ INNER = {
 }
 
 
-def row(make, /, *, name=None, exempt=None, **data):
-    return Row(name or make.__name__, make, data, exempt or {})
+def row(make, /, *, at=None, name=None, exempt=None, **data):
+    """A row of what `make` makes, at a learning rate if it has none of its own."""
+    made = make if at is None else _at(make, at)
+    return Row(name or make.__name__, made, data, exempt or {})
+
+
+def _at(make, rate):
+    return lambda learning_rate=rate, **data: make(learning_rate, **data)
 
 
 def around(wrapper, *, exempt=None, **arguments):

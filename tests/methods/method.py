@@ -35,7 +35,8 @@ class Method:
 
     - `ours`, `theirs`: make it from the learning rate, with the defaults for all else.
         Default to the class and to what has its name in Optax. Where Optax's defaults are
-        other ones, `theirs` has eqopt's.
+        other ones, `theirs` has eqopt's. What is not in Optax is compared with what is
+        nearest to it there.
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
         `python -m benchmarks.training --tune` finds them, by eqopt's loss alone.
         Empty if it is not for batches.
@@ -65,6 +66,11 @@ class Method:
         if self.ours is None:
             object.__setattr__(self, "ours", self.subject)
         if self.theirs is None:
+            if not self.in_optax:
+                raise ValueError(
+                    f"{self.name}: if it is not in Optax, `theirs` must make what it is "
+                    "to be compared with, and `deviates` say why."
+                )
             theirs = operator.attrgetter(self.in_optax)(optax)
             object.__setattr__(self, "theirs", theirs)
 

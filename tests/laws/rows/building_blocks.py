@@ -42,11 +42,7 @@ ROWS = [
     row(lambda step_size=0.5: eqopt.Scale(step_size), name="Scale", step_size=0.3),
     row(lambda: eqopt.ScaleBySchedule(LINEAR), name="ScaleBySchedule"),
     row(lambda: eqopt.ScaleBySchedule(halve), name="ScaleBySchedule(function)"),
-    row(
-        lambda learning_rate=0.1: eqopt.ScaleByLearningRate(learning_rate),
-        name="ScaleByLearningRate",
-        learning_rate=0.02,
-    ),
+    row(eqopt.ScaleByLearningRate, at=0.1, learning_rate=0.02),
     row(
         lambda: eqopt.ScaleByLearningRate(LINEAR, flip_sign=False),
         name="ScaleByLearningRate(schedule)",

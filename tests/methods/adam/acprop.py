@@ -56,13 +56,7 @@ METHODS = [
                 eps=1e-3,
                 eps_root=1e-3,
             ),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.ACProp(learning_rate, **data),
-                name="ACProp",
-                learning_rate=0.1,
-                b1=0.5,
-                weight_decay=0.3,
-            ),
+            row(eqopt.ACProp, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
         cases={
             "acprop": acprop(),

@@ -31,15 +31,7 @@ METHODS = [
                 lambda: eqopt.ScaleByBelief(nesterov=True),
                 name="ScaleByBelief(nesterov)",
             ),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.AdaBelief(
-                    learning_rate, **data
-                ),
-                name="AdaBelief",
-                learning_rate=0.1,
-                b1=0.5,
-                weight_decay=0.3,
-            ),
+            row(eqopt.AdaBelief, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
         cases={
             "adabelief": Case(

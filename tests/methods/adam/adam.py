@@ -19,14 +19,7 @@ METHODS = [
         laws=[
             row(eqopt.ScaleByAdam, b1=0.8, b2=0.9, eps=1e-3, eps_root=1e-3),
             row(lambda: eqopt.ScaleByAdam(nesterov=True), name="ScaleByAdam(nesterov)"),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.Adam(learning_rate, **data),
-                name="Adam",
-                learning_rate=0.1,
-                b1=0.5,
-                b2=0.9,
-                eps=1e-3,
-            ),
+            row(eqopt.Adam, at=0.01, learning_rate=0.1, b1=0.5, b2=0.9, eps=1e-3),
             row(
                 lambda: eqopt.Adam(LINEAR, mu_dtype="float32", nu_dtype="float32"),
                 name="Adam(schedule, float32 moments)",
@@ -64,12 +57,7 @@ METHODS = [
         in_optax="adamw",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
-            row(
-                lambda learning_rate=0.01, **data: eqopt.AdamW(learning_rate, **data),
-                name="AdamW",
-                learning_rate=0.1,
-                weight_decay=0.3,
-            ),
+            row(eqopt.AdamW, at=0.01, learning_rate=0.1, weight_decay=0.3),
         ],
         cases={
             "adamw": Case(eqopt.AdamW(0.1), optax.adamw(0.1)),
@@ -97,12 +85,7 @@ METHODS = [
         in_optax="nadam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
-            row(
-                lambda learning_rate=0.01, **data: eqopt.NAdam(learning_rate, **data),
-                name="NAdam",
-                learning_rate=0.1,
-                b1=0.5,
-            ),
+            row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5),
         ],
         cases={
             "nadam": Case(eqopt.NAdam(0.1), optax.nadam(0.1)),
@@ -127,13 +110,7 @@ METHODS = [
         in_optax="nadamw",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
-            row(
-                lambda learning_rate=0.01, **data: eqopt.NAdamW(learning_rate, **data),
-                name="NAdamW",
-                learning_rate=0.1,
-                b2=0.9,
-                weight_decay=0.3,
-            ),
+            row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3),
         ],
         cases={
             "nadamw": Case(eqopt.NAdamW(0.1), optax.nadamw(0.1)),

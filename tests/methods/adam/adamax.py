@@ -26,13 +26,7 @@ METHODS = [
         rates=(0.0032, 0.032, 0.0032, 0.0032),
         laws=[
             row(eqopt.ScaleByAdamax, b1=0.8, b2=0.9, eps=1e-3),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.Adamax(learning_rate, **data),
-                name="Adamax",
-                learning_rate=0.1,
-                b1=0.5,
-                eps=1e-3,
-            ),
+            row(eqopt.Adamax, at=0.01, learning_rate=0.1, b1=0.5, eps=1e-3),
         ],
         cases={
             "adamax": Case(eqopt.Adamax(0.1), optax.adamax(0.1), converts=True),
@@ -62,12 +56,7 @@ METHODS = [
         in_optax="adamaxw",
         rates=(0.0032, 0.032, 0.0032, 0.0032),
         laws=[
-            row(
-                lambda learning_rate=0.01, **data: eqopt.AdamaxW(learning_rate, **data),
-                name="AdamaxW",
-                learning_rate=0.1,
-                weight_decay=0.3,
-            ),
+            row(eqopt.AdamaxW, at=0.01, learning_rate=0.1, weight_decay=0.3),
         ],
         cases={
             "adamaxw": Case(eqopt.AdamaxW(0.1), optax.adamaxw(0.1)),

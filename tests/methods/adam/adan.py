@@ -20,8 +20,8 @@ METHODS = [
         laws=[
             row(eqopt.ScaleByAdan, b1=0.9, b2=0.8, b3=0.9, eps=1e-3, eps_root=1e-3),
             row(
-                lambda learning_rate=0.01, **data: eqopt.Adan(learning_rate, **data),
-                name="Adan",
+                eqopt.Adan,
+                at=0.01,
                 learning_rate=0.1,
                 b1=0.5,
                 b2=0.6,

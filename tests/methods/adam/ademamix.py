@@ -19,10 +19,8 @@ METHODS = [
         laws=[
             row(eqopt.ScaleByAdEMAMix, b1=0.8, b2=0.9, b3=0.99, alpha=3.0, eps=1e-3),
             row(
-                lambda learning_rate=0.01, **data: eqopt.AdEMAMix(
-                    learning_rate, **data
-                ),
-                name="AdEMAMix",
+                eqopt.AdEMAMix,
+                at=0.01,
                 learning_rate=0.1,
                 b3=0.9,
                 alpha=2.0,

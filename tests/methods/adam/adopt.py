@@ -18,13 +18,7 @@ METHODS = [
         rates=(0.01, 0.1, 0.0032, 0.001),
         laws=[
             row(eqopt.ScaleByADOPT, b1=0.8, b2=0.9, eps=1e-3),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.ADOPT(learning_rate, **data),
-                name="ADOPT",
-                learning_rate=0.1,
-                b1=0.5,
-                b2=0.9,
-            ),
+            row(eqopt.ADOPT, at=0.01, learning_rate=0.1, b1=0.5, b2=0.9),
             row(
                 lambda: eqopt.ADOPT(0.01, nesterov=True, use_clipping=False),
                 name="ADOPT(nesterov, not clipped)",

@@ -40,13 +40,7 @@ METHODS = [
                 ),
                 name="AMSGrad(paper, schedule, float32 moments)",
             ),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.AMSGrad(learning_rate, **data),
-                name="AMSGrad",
-                learning_rate=0.1,
-                b1=0.5,
-                eps=1e-3,
-            ),
+            row(eqopt.AMSGrad, at=0.01, learning_rate=0.1, b1=0.5, eps=1e-3),
         ],
         cases={
             "amsgrad": Case(eqopt.AMSGrad(0.1), optax.amsgrad(0.1)),

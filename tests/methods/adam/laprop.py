@@ -37,13 +37,7 @@ METHODS = [
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
             row(eqopt.ScaleByLaProp, b1=0.8, b2=0.9, eps=1e-3),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.LaProp(learning_rate, **data),
-                name="LaProp",
-                learning_rate=0.1,
-                b1=0.5,
-                weight_decay=0.3,
-            ),
+            row(eqopt.LaProp, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
             row(
                 lambda: eqopt.LaProp(
                     LINEAR,

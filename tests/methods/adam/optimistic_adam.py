@@ -18,10 +18,8 @@ METHODS = [
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
             row(
-                lambda learning_rate=0.01, **data: eqopt.OptimisticAdam(
-                    learning_rate, **data
-                ),
-                name="OptimisticAdam",
+                eqopt.OptimisticAdam,
+                at=0.01,
                 learning_rate=0.1,
                 optimism=0.3,
                 b1=0.5,

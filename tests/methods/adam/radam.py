@@ -39,12 +39,7 @@ METHODS = [
                 lambda: eqopt.RAdam(LINEAR, b2=0.9, threshold=4, nesterov=True),
                 name="RAdam(nesterov)",
             ),
-            row(
-                lambda learning_rate=0.01, **data: eqopt.RAdam(learning_rate, **data),
-                name="RAdam",
-                learning_rate=0.1,
-                b1=0.5,
-            ),
+            row(eqopt.RAdam, at=0.01, learning_rate=0.1, b1=0.5),
         ],
         cases={
             "radam": Case(

@@ -18,10 +18,8 @@ METHODS = [
         laws=[
             row(eqopt.ScaleBySimplifiedAdEMAMix, b1=0.8, b2=0.9, alpha=3.0, eps=1e-3),
             row(
-                lambda learning_rate=0.01, **data: eqopt.SimplifiedAdEMAMix(
-                    learning_rate, **data
-                ),
-                name="SimplifiedAdEMAMix",
+                eqopt.SimplifiedAdEMAMix,
+                at=0.01,
                 learning_rate=0.1,
                 b1=0.5,
                 alpha=2.0,

@@ -34,8 +34,8 @@ METHODS = [
                 initial_accumulator_value=1e-3,
             ),
             row(
-                lambda learning_rate=0.01, **data: eqopt.Yogi(learning_rate, **data),
-                name="Yogi",
+                eqopt.Yogi,
+                at=0.01,
                 learning_rate=0.1,
                 b1=0.5,
                 initial_accumulator_value=1e-3,

@@ -22,8 +22,8 @@ METHODS = [
                 name="ScaleByRSS(zeros)",
             ),
             row(
-                lambda learning_rate=0.1, **data: eqopt.Adagrad(learning_rate, **data),
-                name="Adagrad",
+                eqopt.Adagrad,
+                at=0.1,
                 learning_rate=0.3,
                 initial_accumulator_value=0.3,
                 eps=1e-3,

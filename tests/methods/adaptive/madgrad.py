@@ -17,17 +17,11 @@ METHODS = [
         rates=(0.00032, 0.0001, 0.00032, 0.001),
         laws=[
             row(
-                lambda learning_rate=0.01, **data: eqopt.ScaleByMADGRAD(
-                    learning_rate, **data
-                ),
-                name="ScaleByMADGRAD",
-                learning_rate=0.1,
-                momentum=0.5,
-                eps=1e-3,
+                eqopt.ScaleByMADGRAD, at=0.01, learning_rate=0.1, momentum=0.5, eps=1e-3
             ),
             row(
-                lambda learning_rate=0.01, **data: eqopt.MADGRAD(learning_rate, **data),
-                name="MADGRAD",
+                eqopt.MADGRAD,
+                at=0.01,
                 learning_rate=0.1,
                 momentum=0.5,
                 weight_decay=0.3,

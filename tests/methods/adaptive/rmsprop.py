@@ -47,8 +47,8 @@ METHODS = [
                 name="ScaleByStddev(corrected)",
             ),
             row(
-                lambda learning_rate=0.01, **data: eqopt.RMSprop(learning_rate, **data),
-                name="RMSprop",
+                eqopt.RMSprop,
+                at=0.01,
                 learning_rate=0.1,
                 **RMS,
             ),

@@ -26,12 +26,7 @@ METHODS = [
         laws=[
             row(eqopt.ScaleBySM3, b1=0.8, b2=0.9, eps=1e-3),
             row(lambda: eqopt.ScaleBySM3(b1=None), name="ScaleBySM3(no momentum)"),
-            row(
-                lambda learning_rate=0.1, **data: eqopt.SM3(learning_rate, **data),
-                name="SM3",
-                learning_rate=0.3,
-                momentum=0.5,
-            ),
+            row(eqopt.SM3, at=0.1, learning_rate=0.3, momentum=0.5),
             row(
                 lambda: eqopt.SM3(
                     LINEAR,

@@ -25,12 +25,7 @@ METHODS = [
         rates=(0.0032, 0.001, 0.01, 0.01),
         temporary=None,
         laws=[
-            row(
-                lambda learning_rate=0.1, **data: eqopt.Fromage(learning_rate, **data),
-                name="Fromage",
-                learning_rate=0.02,
-                min_norm=1e-3,
-            ),
+            row(eqopt.Fromage, at=0.1, learning_rate=0.02, min_norm=1e-3),
             row(lambda: eqopt.Fromage(LINEAR), name="Fromage(schedule)"),
         ],
         cases={

@@ -19,8 +19,8 @@ METHODS = [
         ratio=0.7,
         laws=[
             row(
-                lambda learning_rate=0.1, **data: eqopt.LAMB(learning_rate, **data),
-                name="LAMB",
+                eqopt.LAMB,
+                at=0.1,
                 learning_rate=0.02,
                 b1=0.5,
                 b2=0.9,

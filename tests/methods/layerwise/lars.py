@@ -18,8 +18,8 @@ METHODS = [
         temporary=None,
         laws=[
             row(
-                lambda learning_rate=0.1, **data: eqopt.LARS(learning_rate, **data),
-                name="LARS",
+                eqopt.LARS,
+                at=0.1,
                 learning_rate=0.2,
                 weight_decay=0.3,
                 trust_coefficient=0.1,

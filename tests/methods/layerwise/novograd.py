@@ -26,8 +26,8 @@ METHODS = [
                 weight_decay=0.3,
             ),
             row(
-                lambda learning_rate=0.1, **data: eqopt.NovoGrad(learning_rate, **data),
-                name="NovoGrad",
+                eqopt.NovoGrad,
+                at=0.1,
                 learning_rate=0.02,
                 b1=0.5,
                 b2=0.8,

@@ -60,8 +60,8 @@ METHODS = [
                 name="ScaleByMuon(schatten)",
             ),
             row(
-                lambda learning_rate=0.01, **data: eqopt.Muon(learning_rate, **data),
-                name="Muon",
+                eqopt.Muon,
+                at=0.01,
                 learning_rate=0.1,
                 beta=0.8,
                 eps=1e-3,

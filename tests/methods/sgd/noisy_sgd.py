@@ -20,8 +20,8 @@ METHODS = [
         deviates="the noise is another",
         laws=[
             row(
-                lambda learning_rate=0.1, **data: eqopt.NoisySGD(learning_rate, **data),
-                name="NoisySGD",
+                eqopt.NoisySGD,
+                at=0.1,
                 exempt=OTHER_NOISE,
                 learning_rate=0.2,
                 eta=0.1,

@@ -18,10 +18,8 @@ METHODS = [
         laws=[
             row(eqopt.ScaleByOptimisticGradient, alpha=0.5, beta=2.0),
             row(
-                lambda learning_rate=0.1, **data: eqopt.OptimisticGradientDescent(
-                    learning_rate, **data
-                ),
-                name="OptimisticGradientDescent",
+                eqopt.OptimisticGradientDescent,
+                at=0.1,
                 learning_rate=0.2,
                 alpha=0.5,
                 beta=2.0,

@@ -16,11 +16,7 @@ METHODS = [
         in_optax="sgd",
         rates=(0.01, 0.001, 0.01, 0.1),
         laws=[
-            row(
-                lambda learning_rate=0.1: eqopt.SGD(learning_rate),
-                name="SGD",
-                learning_rate=0.2,
-            ),
+            row(eqopt.SGD, at=0.1, learning_rate=0.2),
             row(
                 lambda learning_rate=0.1, momentum=0.9: eqopt.SGD(
                     learning_rate, momentum, True

@@ -21,12 +21,7 @@ METHODS = [
             row(lambda: eqopt.ScaleByLion(mode="smooth"), name="ScaleByLion(smooth)"),
             row(lambda: eqopt.ScaleByLion(mode="refined"), name="ScaleByLion(refined)"),
             row(
-                lambda learning_rate=0.01, **data: eqopt.Lion(learning_rate, **data),
-                name="Lion",
-                learning_rate=0.1,
-                b1=0.5,
-                b2=0.7,
-                weight_decay=0.3,
+                eqopt.Lion, at=0.01, learning_rate=0.1, b1=0.5, b2=0.7, weight_decay=0.3
             ),
         ],
         cases={

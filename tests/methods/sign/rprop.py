@@ -21,10 +21,8 @@ METHODS = [
         deviates="Optax's is one step late",
         laws=[
             row(
-                lambda learning_rate=0.01, **data: eqopt.ScaleByRprop(
-                    learning_rate, **data
-                ),
-                name="ScaleByRprop",
+                eqopt.ScaleByRprop,
+                at=0.01,
                 exempt=RELATIVE,
                 learning_rate=0.1,
                 eta_minus=0.4,
@@ -33,8 +31,8 @@ METHODS = [
                 max_step_size=2.0,
             ),
             row(
-                lambda learning_rate=0.01, **data: eqopt.Rprop(learning_rate, **data),
-                name="Rprop",
+                eqopt.Rprop,
+                at=0.01,
                 exempt=RELATIVE,
                 learning_rate=0.1,
                 eta_minus=0.4,

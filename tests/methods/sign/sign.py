@@ -18,11 +18,7 @@ METHODS = [
         rates=(0.0032, 0.001, 0.001, 0.001),
         laws=[
             row(eqopt.ScaleBySign),
-            row(
-                lambda learning_rate=0.01: eqopt.SignSGD(learning_rate),
-                name="SignSGD",
-                learning_rate=0.1,
-            ),
+            row(eqopt.SignSGD, at=0.01, learning_rate=0.1),
         ],
         cases={
             "sign_sgd": Case(eqopt.SignSGD(0.1), optax.sign_sgd(0.1)),
@@ -38,12 +34,7 @@ METHODS = [
         in_optax="signum",
         rates=(0.0032, 0.001, 0.001, 0.001),
         laws=[
-            row(
-                lambda learning_rate=0.01, **data: eqopt.Signum(learning_rate, **data),
-                name="Signum",
-                learning_rate=0.1,
-                beta=0.5,
-            ),
+            row(eqopt.Signum, at=0.01, learning_rate=0.1, beta=0.5),
             row(
                 lambda: eqopt.Signum(LINEAR, accumulator_dtype="float32"),
                 name="Signum(schedule, float32 momentum)",
