@@ -62,3 +62,8 @@ def test_names_of_cases_are_unique():
     for kind in ("cases", "torch"):
         names = [name for m in METHODS.values() for name in getattr(m, kind)]
         assert len(names) == len({*names}), kind
+
+
+def test_what_is_not_in_optax_is_compared_with_something():
+    with pytest.raises(ValueError, match="Adam: if it is not in Optax, `theirs` must"):
+        Method(eqopt.Adam, idea="the same")
