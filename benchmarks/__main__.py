@@ -11,7 +11,11 @@ import jax
 from . import machine
 from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, TABLE
 from .measures import LEAF, Settings
-from .report import compact, rows, table
+from .optimizers import OPTIMIZERS
+from .report import compact, rows, table, written
+
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,8 +55,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--rounds", type=_at_least(1), default=10, help="turns of each contestant")
     add("--markdown", action="store_true", help="print the table as Markdown")
+    add("--write", action="store_true", help="write --optimizers to docs/benchmarks.md")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/benchmarks.json"))
     options = parser.parse_args(arguments)
+    if options.write and not options.optimizers:
+        parser.error("--write needs --optimizers")
     options.size -= options.size % (10 * LEAF)
     # Now, not after ten minutes; and emptied, so that if this run is cut short nobody
     # takes the results of an older one for its own.
@@ -88,6 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(compact(results))
     else:
         print(table(results, options.markdown))
+    if options.write:
+        PAGE.write_text(written(PAGE.read_text(), compact(results), OPTIMIZERS))
     print(f"\n{machine.in_one_line(where)}")
     print(f"Wrote {options.output}", file=sys.stderr)
 

@@ -3,6 +3,8 @@
 import functools
 from typing import Literal, NamedTuple
 
+from tests.methods.method import Method
+
 from . import gradients, lbfgs, losses
 from .contestants import (
     APPLY_IF_FINITE,
@@ -28,7 +30,7 @@ from .measures import (
     stepping,
     tracing,
 )
-from .optimizers import OPTIMIZERS, Contestant
+from .optimizers import OPTIMIZERS
 
 
 class Case(NamedTuple):
@@ -182,14 +184,14 @@ TABLE = (
 )
 
 
-def _step(name: str, contestant: Contestant) -> Case:
+def _step(name: str, method: Method) -> Case:
     rate = 1e-3
-    pair = Pair(contestant.ours(rate), Optax(contestant.theirs(rate)))
+    pair = Pair(method.ours(rate), Optax(method.theirs(rate)))
     of_matrices = name in ("Muon", "GaLore")
     measure = stepping(
         pair,
-        examples=2 if contestant.per_example else None,
-        compares=not contestant.deviates,
+        examples=2 if method.per_example else None,
+        compares=not method.deviates,
         leaves=square_leaves if of_matrices else large_leaves,
     )
     size = "3M" if of_matrices else "{size}"
@@ -197,8 +199,8 @@ def _step(name: str, contestant: Contestant) -> Case:
         name,
         f"{name}, {size} parameters: a step",
         measure,
-        ratio=contestant.ratio,
-        temporary=contestant.temporary,
+        ratio=method.ratio,
+        temporary=method.temporary,
     )
 
 

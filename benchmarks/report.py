@@ -1,5 +1,7 @@
 """From what was measured to rows, and from rows to a table."""
 
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .cases import Case
@@ -123,6 +125,15 @@ def compact(rows: list[Row]) -> str:
         )
     lines.insert(1, [":--", *["--:"] * 7, ":-:"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def written(page: str, new: str, names: Iterable[str]) -> str:
+    """The page with lines of a new compact table in its own; all others stay."""
+    line = re.compile(r"^\| (\w+) \| [\d.]+ ms .*\n", re.MULTILINE)
+    old = [match for match in line.finditer(page) if match[1] in names]
+    lines = {m[1]: m[0] for m in [*old, *line.finditer(f"{new}\n")]}
+    table = "".join(lines[name] for name in names if name in lines)
+    return page[: old[0].start()] + table + page[old[-1].end() :]
 
 
 def _cells(row: Row) -> list[str]:

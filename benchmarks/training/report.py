@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import re
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -43,6 +44,23 @@ def table(results: list[Result]) -> str:
             f"| [`{result.name}`][eqopt.{result.name}] | {' | '.join(cells)} |"
         )
     return "\n".join(lines)
+
+
+_CELL = re.compile(r"(NaN|0|\S+ %) / (NaN|0|\S+ %) \((\S+)\)")
+
+
+def read(table: str) -> list[Result]:
+    """What `table` was made of, to the digits that it has."""
+    results = []
+    for name, line in re.findall(r"^\| \[`(\w+)`\]\S+ \|(.*)\|$", table, re.MULTILINE):
+        cells = _CELL.findall(line)
+        runs = [Run(_share(ours), _share(theirs)) for ours, theirs, _ in cells]
+        results.append(Result(name, tuple(float(rate) for *_, rate in cells), runs))
+    return results
+
+
+def _share(percent: str) -> float:
+    return float(percent.removesuffix(" %")) / 100
 
 
 def _percent(share: float) -> str:

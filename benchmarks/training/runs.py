@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from optax import contrib
+from tests.methods.method import Method
 
-from ..optimizers import Contestant
 from .problems import Problem
 
 
@@ -27,20 +27,20 @@ class Run(NamedTuple):
 RESOLVED = 1e-6  # of the initial loss
 
 
-def train(contestant: Contestant, problem: Problem, rate: float) -> Run:
+def train(method: Method, problem: Problem, rate: float) -> Run:
     """The same training in both libraries."""
     return Run(
-        _share(problem, _ours(contestant, problem, rate)),
-        _share(problem, _theirs(contestant, problem, rate)),
+        _share(problem, _ours(method, problem, rate)),
+        _share(problem, _theirs(method, problem, rate)),
     )
 
 
-def tune(contestant: Contestant, problem: Problem, rates: Any) -> float:
+def tune(method: Method, problem: Problem, rates: Any) -> float:
     """The lowest rate by which eqopt's optimizer gets well below the share asked for.
 
     Not the very best one: that is at the edge of chaos, where a rounding error decides.
     """
-    shares = {rate: _share(problem, _ours(contestant, problem, rate)) for rate in rates}
+    shares = {rate: _share(problem, _ours(method, problem, rate)) for rate in rates}
     enough = [rate for rate, share in shares.items() if share < problem.share / 2]
     return min(enough) if enough else min(rates, key=lambda rate: _order(shares[rate]))
 
@@ -58,30 +58,30 @@ def _share(problem: Problem, params: Any) -> float:
 _compiled: dict = {}
 
 
-def _ours(contestant: Contestant, problem: Problem, rate: float) -> Any:
+def _ours(method: Method, problem: Problem, rate: float) -> Any:
     @jax.jit
     def run(rate):
-        opt = contestant.ours(rate)
+        opt = method.ours(rate)
 
         def step(carry, batch):
             params, state = carry
-            grads, extra = _evaluate(contestant, problem, params, batch)
+            grads, extra = _evaluate(method, problem, params, batch)
             return opt.step(grads, state, params, **extra), None
 
         start = problem.params, opt.init(problem.params)
         (params, state), _ = jax.lax.scan(step, start, problem.batches())
         return opt.eval_params(state, params)
 
-    run = _compiled.setdefault((contestant, problem.title), run)
+    run = _compiled.setdefault((method, problem.title), run)
     return run(jnp.asarray(rate))
 
 
-def _theirs(contestant: Contestant, problem: Problem, rate: float) -> Any:
-    opt = optax.with_extra_args_support(contestant.theirs(rate))
+def _theirs(method: Method, problem: Problem, rate: float) -> Any:
+    opt = optax.with_extra_args_support(method.theirs(rate))
 
     def step(carry, batch):
         params, state = carry
-        grads, extra = _evaluate(contestant, problem, params, batch)
+        grads, extra = _evaluate(method, problem, params, batch)
         extra |= {"obj_fn": extra.pop("value_fn")}
         updates, state = opt.update(grads, state, params, **extra)
         return (optax.apply_updates(params, updates), state), None
@@ -97,10 +97,10 @@ def _theirs(contestant: Contestant, problem: Problem, rate: float) -> Any:
     return run()
 
 
-def _evaluate(contestant: Contestant, problem: Problem, params: Any, batch: Any):
+def _evaluate(method: Method, problem: Problem, params: Any, batch: Any):
     """Gradients, and all that an optimizer may want besides."""
     value_fn = lambda params: problem.mean_loss(params, batch)
     value, grads = jax.value_and_grad(value_fn)(params)
-    if contestant.per_example:
+    if method.per_example:
         grads = jax.vmap(jax.grad(problem.loss), (None, 0))(params, batch)
     return grads, {"value": value, "value_fn": value_fn}

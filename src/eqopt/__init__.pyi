@@ -101,6 +101,11 @@ from ._optimizers.adam.amsgrad import (
     ScaleByAMSGrad as ScaleByAMSGrad,
     ScaleByAMSGradState as ScaleByAMSGradState,
 )
+from ._optimizers.adam.laprop import (
+    LaProp as LaProp,
+    ScaleByLaProp as ScaleByLaProp,
+    ScaleByLaPropState as ScaleByLaPropState,
+)
 from ._optimizers.adam.optimistic_adam import (
     OptimisticAdam as OptimisticAdam,
 )

@@ -18,6 +18,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.contestants import Optimizer, Pair
 from benchmarks.measures import Settings, stepping
+from benchmarks.report import written
 
 import eqopt
 from benchmarks import gradients
@@ -148,6 +149,15 @@ def test_table_of_optimizers(tmp_path, capsys):
     assert all(line.count("|") == 10 for line in lines)
 
 
+def test_lines_of_the_page_are_replaced():
+    line = lambda name, ms: f"| {name} | {ms:.1f} ms | 2.0 ms |\n"
+    page = f"# Page\n\n{line('Adam', 1)}{line('SGD', 2)}\n{line('Other', 3)}"
+    new = f"{line('Lion', 4)}{line('SGD', 5)}"
+    result = written(page, new, ["SGD", "Adam", "Lion"])
+    lines = f"{line('SGD', 5)}{line('Adam', 1)}{line('Lion', 4)}"
+    assert result == f"# Page\n\n{lines}\n{line('Other', 3)}"
+
+
 @pytest.mark.slow
 def test_table_of_gradients(tmp_path):
     output = tmp_path / "benchmarks.json"
@@ -182,6 +192,7 @@ def test_different_gradients_are_refused():
         (["--rounds", "many"], "must be an integer of at least 1, but is 'many'"),
         (["--output", os.devnull + "/x.json"], "cannot write --output"),
         (["--only-this"], "--only-this"),
+        (["--write"], "--write needs --optimizers"),
     ],
 )
 def test_wrong_option(arguments, complaint, capsys):

@@ -1,40 +1,56 @@
-"""The tables of optimizers in the documentation."""
+"""What the documentation has to say of each optimizer, and of extra arguments."""
 
 import re
 
-import jax
-import jax.numpy as jnp
 import pytest
 from benchmarks.optimizers import OPTIMIZERS
 
-import eqopt
 from eqopt._checks import _EXTRAS
 
-from .pages import DOCS
+from ..methods import BY_FAMILY, METHODS
+from ..methods.method import Method
+from ..methods.overview import PAGE, PAGES, written
+from .pages import DOCS, prose
 
 
-def table(page):
-    """The rows of the table of a page, by the name in the first column."""
-    rows = re.findall(r"^\| \[`(\w+)`\]\S* \| (.*) \|$", page.read_text(), re.MULTILINE)
-    return {name: [cell.strip() for cell in cells.split(" | ")] for name, cells in rows}
+def test_the_overview_is_that_of_the_rows():
+    assert PAGE.read_text() == written(PAGE.read_text()), (
+        "run `python -m tests.methods`"
+    )
 
 
-OVERVIEW = table(DOCS / "api" / "optimizers" / "index.md")
+@pytest.mark.parametrize("family", BY_FAMILY)
+def test_the_page_of_the_family_has_it(family: str):
+    """An entry that says when to use it, or where that is."""
+    page = PAGES / f"{family}.md"
+    entries = re.findall(r"^::: eqopt\.(\w+)\n\n\*When to use it:\*", prose(page), re.M)
+    entries += re.findall(r"\[`eqopt\.(\w+)`\]\[\]", prose(page))
+    assert {method.name for method in BY_FAMILY[family]} <= {*entries}
 
 
-def test_every_optimizer_is_there():
-    # L-BFGS is not for batches, which those are trained on.
-    assert OVERVIEW.keys() == OPTIMIZERS.keys() | {"LBFGS"}
-    assert table(DOCS / "training.md").keys() == OPTIMIZERS.keys()
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_coming_from_optax_has_it(method: Method):
+    page = (DOCS / "coming_from_optax.md").read_text()
+    names = re.findall(rf"^\| (.*?) \| \[`eqopt\.{method.name}`\]", page, re.M)
+    translated = re.findall(r"`optax\.(\S+?)`", " ".join(names))
+    expected = {method.in_optax} if method.in_optax else set()
+    assert expected <= {*translated} and bool(expected) == bool(translated)
 
 
-@pytest.mark.parametrize("name", OVERVIEW)
-def test_sizes_of_states(name):
-    params = [jax.ShapeDtypeStruct((1000, 1000), jnp.float32)]
-    make = OPTIMIZERS[name].ours if name in OPTIMIZERS else getattr(eqopt, name)
-    state = jax.eval_shape(make(0.1).init, params)
-    size = sum(x.size for x in jax.tree.leaves(state)) / 1e6
-    assert float(OVERVIEW[name][0]) == pytest.approx(size, abs=0.05)
+@pytest.mark.parametrize(
+    ("page", "pattern"),
+    [("training.md", r"^\| \[`(\w+)`\]"), ("benchmarks.md", r"^\| (\w+) \| [\d.]+ ms")],
+)
+def test_tables_of_what_was_measured(page: str, pattern: str):
+    """They have all optimizers, in the order of the rows."""
+    text = (DOCS / page).read_text().partition("\n## ")[0]
+    assert re.findall(pattern, text, re.MULTILINE) == [*OPTIMIZERS]
+
+
+def test_the_page_on_training_has_all_that_deviate():
+    text, _, _ = (DOCS / "training.md").read_text().partition("<!-- table -->")
+    for name, method in OPTIMIZERS.items():
+        assert not method.deviates or re.search(rf"\b{name}\b", text), name
 
 
 def test_the_list_of_extra_arguments():

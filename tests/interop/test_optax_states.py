@@ -1,8 +1,5 @@
 """Trainings that begin in one library and go on in the other."""
 
-import importlib
-import pkgutil
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,17 +26,11 @@ from ..laws.subjects import (
     grads_of,
     params_of,
 )
-from ..parity import cases
-from ..parity.case import LINEAR, Case, is_matrix
+from ..parity.case import LINEARS, Case, is_matrix
+from ..parity.test_optax import CASES
 
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-FAMILIES = [
-    importlib.import_module(f"{cases.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(cases.__path__)
-]
-PARITY = {name: case for family in FAMILIES for name, case in family.CASES.items()}
 
 
 def matrix_or_other(params):
@@ -48,12 +39,12 @@ def matrix_or_other(params):
 
 NESTED = {
     "clipped": Case(
-        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(LINEAR[0])),
-        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LINEAR[1])),
+        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(LINEARS[0])),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LINEARS[1])),
     ),
     "names": Case(
-        eqopt.NamedChain(b=eqopt.Trace(0.9), a=eqopt.Adam(LINEAR[0])),
-        optax.named_chain(("b", optax.trace(0.9)), ("a", optax.adam(LINEAR[1]))),
+        eqopt.NamedChain(b=eqopt.Trace(0.9), a=eqopt.Adam(LINEARS[0])),
+        optax.named_chain(("b", optax.trace(0.9)), ("a", optax.adam(LINEARS[1]))),
     ),
     "mask": Case(
         eqopt.Chain(eqopt.Masked(eqopt.ScaleByAdam(), is_matrix), eqopt.Scale(-0.1)),
@@ -61,46 +52,34 @@ NESTED = {
     ),
     "partition": Case(
         eqopt.Partition(
-            {"other": eqopt.SGD(LINEAR[0], 0.9), "matrix": eqopt.Lion(0.01)},
+            {"other": eqopt.SGD(LINEARS[0], 0.9), "matrix": eqopt.Lion(0.01)},
             matrix_or_other,
         ),
         optax.partition(
-            {"other": optax.sgd(LINEAR[1], 0.9), "matrix": optax.lion(0.01)},
+            {"other": optax.sgd(LINEARS[1], 0.9), "matrix": optax.lion(0.01)},
             matrix_or_other,
         ),
     ),
     "injected": Case(
-        eqopt.AdamW(LINEAR[0], weight_decay=0.1),
-        optax.inject_hyperparams(optax.adamw)(LINEAR[1], weight_decay=0.1),
+        eqopt.AdamW(LINEARS[0], weight_decay=0.1),
+        optax.inject_hyperparams(optax.adamw)(LINEARS[1], weight_decay=0.1),
     ),
     "injected within": Case(
-        eqopt.Chain(eqopt.Clip(1.0), eqopt.SGD(LINEAR[0], 0.9)),
+        eqopt.Chain(eqopt.Clip(1.0), eqopt.SGD(LINEARS[0], 0.9)),
         optax.chain(
-            optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(LINEAR[1], 0.9)
+            optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(LINEARS[1], 0.9)
         ),
     ),
     "ema": Case(
-        eqopt.Chain(eqopt.EMA(0.9), eqopt.ScaleBySchedule(LINEAR[0])),
-        optax.chain(optax.ema(0.9), optax.scale_by_schedule(LINEAR[1])),
+        eqopt.Chain(eqopt.EMA(0.9), eqopt.ScaleBySchedule(LINEARS[0])),
+        optax.chain(optax.ema(0.9), optax.scale_by_schedule(LINEARS[1])),
     ),
     "there and back": Case(
         from_optax(TX := optax.adam(0.1)),
         TX,
     ),
 }
-# One of each kind of state at least, and those with schedules, masks and momentum.
-NAMES = """
-adam; adam, nesterov; adamw, masked; nadamw, scheduled decay; adamax; amsgrad, other;
-adabelief; yogi; radam; rms; stddev; rms, corrected; stddev, corrected;
-rmsprop; rmsprop, momentum; rmsprop, centered; adagrad, schedule; adadelta, masked; adan;
-ademamix, schedules; simplified_ademamix; lamb, decay; lars; novograd;
-sgd; sgd, momentum; sgd, nesterov; lion; sign_sgd, schedule; schedule; decay, masked;
-trace; ema, biased; flatten
-"""
-BY_NAME = {
-    name: PARITY[name] for name in NAMES.replace("\n", " ").strip(" ").split("; ")
-}
-CONVERTIBLE = {**NESTED, **BY_NAME}
+CONVERTIBLE = {**NESTED, **{n: case for n, case in CASES.items() if case.converts}}
 QUICK = {"partition", "injected"}
 
 

@@ -73,8 +73,14 @@ INNER = {
 }
 
 
-def row(make, /, *, name=None, exempt=None, **data):
-    return Row(name or make.__name__, make, data, exempt or {})
+def row(make, /, *, at=None, name=None, exempt=None, **data):
+    """A row of what `make` makes, at a learning rate if it has none of its own."""
+    made = make if at is None else _at(make, at)
+    return Row(name or make.__name__, made, data, exempt or {})
+
+
+def _at(make, rate):
+    return lambda learning_rate=rate, **data: make(learning_rate, **data)
 
 
 def around(wrapper, *, exempt=None, **arguments):
@@ -147,3 +153,8 @@ class PerExample(AbstractTransformation):
 
 def _batch_of(updates):
     return jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates)
+
+
+def evaluated(make, *arguments, **keywords):
+    """A function that makes what `make` does, from data besides, `Evaluated`."""
+    return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))

@@ -1,6 +1,6 @@
 """What a case is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,8 @@ class Case(NamedTuple):
     - `rtol`: in float32, where there is a reason (stated in the row) for more than 1e-5.
     - `shapes`: of the leaves.
     - `dtypes`: those in which Optax gives anything but NaN.
+    - `converts`: whether to go on in one library with a state of the other. Of each kind
+        of state one case does at least, and those with schedules, masks and momentum.
     """
 
     ours: Any
@@ -25,6 +27,7 @@ class Case(NamedTuple):
     rtol: float = 1e-5
     shapes: tuple[tuple[int, ...], ...] = ((3, 4), (4,), (), (2, 3, 2))
     dtypes: tuple[Any, ...] = (jnp.float32, jnp.bfloat16, jnp.float16)
+    converts: bool = False
 
 
 class TorchCase(NamedTuple):
@@ -34,6 +37,13 @@ class TorchCase(NamedTuple):
     name: str
     arguments: dict[str, Any]
     rtol: float = 1e-5
+
+
+class ByHand(NamedTuple):
+    """A transformation, and what gives its updates without eqopt, from all gradients."""
+
+    ours: Any
+    updates: Callable[[Any], Iterable[Any]]
 
 
 def is_matrix(params):
@@ -46,11 +56,16 @@ def tree_mask(params):
     return jax.tree.unflatten(jax.tree.structure(params), flags)
 
 
-COSINE = (
+# Schedules, ours and theirs.
+COSINES = (
     eqopt.schedules.WarmupCosineDecay(0.0, 0.1, 3, 10, 0.01),
     optax.warmup_cosine_decay_schedule(0.0, 0.1, 3, 10, 0.01),
 )
-LINEAR = eqopt.schedules.Linear(0.1, 0.02, 7), optax.linear_schedule(0.1, 0.02, 7)
+LINEARS = eqopt.schedules.Linear(0.1, 0.02, 7), optax.linear_schedule(0.1, 0.02, 7)
+
+STACKED = ((3, 4), (4,), (), (2, 3, 2), (5, 2, 6))
+# In float16 the square of 1e-6, or 1e-8 under or beside a root, is zero in Optax.
+NOT_FLOAT16 = (jnp.float32, jnp.bfloat16)
 
 
 def every_other_large(updates, gradient_step, params):
@@ -79,3 +94,19 @@ def batched(theirs):
     return optax.GradientTransformation(
         theirs.init, lambda g, s, p=None: theirs.update(batch_of(g), s, p)
     )
+
+
+def downhill(ours, theirs, **arguments):
+    """With a small step: uphill, steps in proportion to parameters grow beyond bounds."""
+    return Case(
+        eqopt.Chain(ours, eqopt.Scale(-0.01)),
+        optax.chain(theirs, optax.scale(-0.01)),
+        **arguments,
+    )
+
+
+def curved(params):
+    """A loss whose Hessian is diagonal, so that any signs estimate it exactly."""
+    quartic = lambda x: (x.astype(jnp.float32) ** 4 / 12 + x.astype(jnp.float32)).sum()
+    value_fn = lambda p: sum(map(quartic, jax.tree.leaves(p)))
+    return {"value_fn": value_fn, "obj_fn": value_fn}

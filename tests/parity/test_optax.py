@@ -15,21 +15,28 @@ from hypothesis import given, settings, strategies as st
 
 import eqopt
 
+from ..methods import BY_FAMILY, METHODS
 from . import cases
-from .case import LINEAR, Case, is_matrix
+from .case import LINEARS, Case, is_matrix
 
 
 # Optax does not run under strict promotion.
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
-FAMILIES = [
-    importlib.import_module(f"{cases.__name__}.{module.name}")
+OTHERS = [
+    importlib.import_module(f"{cases.__name__}.{module.name}").CASES
     for module in pkgutil.iter_modules(cases.__path__)
 ]
-CASES = {name: case for family in FAMILIES for name, case in family.CASES.items()}
-# Two of each family; all others are in the long tail.
-QUICK = {name for family in FAMILIES for name in [*family.CASES][:4:2]}
+CASES = {
+    name: case
+    for family in [*(method.cases for method in METHODS.values()), *OTHERS]
+    for name, case in family.items()
+}
+# Two of each family and kind; all others are in the long tail.
+FIRST = [[next(iter(m.cases)) for m in ms if m.cases] for ms in BY_FAMILY.values()]
+QUICK = {name for names in FIRST for name in names[:2]}
+QUICK |= {name for others in OTHERS for name in [*others][:4:2]}
 
 TOLERANCES = {
     # Ours keeps float32 from one end of a chain to the other; Optax rounds in between.
@@ -110,11 +117,11 @@ def test_random_trees(shapes, seed, scale):
     """A long chain over trees with empty, scalar and repeated shapes, at any scale."""
     ours = eqopt.Chain(
         eqopt.ClipByGlobalNorm(1.0),
-        eqopt.AdamW(LINEAR[0], weight_decay=0.1, mask=is_matrix),
+        eqopt.AdamW(LINEARS[0], weight_decay=0.1, mask=is_matrix),
     )
     theirs = optax.chain(
         optax.clip_by_global_norm(1.0),
-        optax.adamw(LINEAR[1], weight_decay=0.1, mask=is_matrix),
+        optax.adamw(LINEARS[1], weight_decay=0.1, mask=is_matrix),
     )
     params = random_tree(seed, shapes, jnp.float32)
 

@@ -5,13 +5,11 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from .test_optax import FAMILIES
+from ..methods import METHODS
 
 
 CASES = {
-    name: case
-    for family in FAMILIES
-    for name, case in getattr(family, "TORCH", {}).items()
+    name: case for method in METHODS.values() for name, case in method.torch.items()
 }
 
 

@@ -42,11 +42,7 @@ ROWS = [
     row(lambda step_size=0.5: eqopt.Scale(step_size), name="Scale", step_size=0.3),
     row(lambda: eqopt.ScaleBySchedule(LINEAR), name="ScaleBySchedule"),
     row(lambda: eqopt.ScaleBySchedule(halve), name="ScaleBySchedule(function)"),
-    row(
-        lambda learning_rate=0.1: eqopt.ScaleByLearningRate(learning_rate),
-        name="ScaleByLearningRate",
-        learning_rate=0.02,
-    ),
+    row(eqopt.ScaleByLearningRate, at=0.1, learning_rate=0.02),
     row(
         lambda: eqopt.ScaleByLearningRate(LINEAR, flip_sign=False),
         name="ScaleByLearningRate(schedule)",
@@ -118,5 +114,14 @@ ROWS = [
         lambda factor=0.5: eqopt.StatelessWithTreeMap(AddOfLeaf(factor)),
         name="StatelessWithTreeMap(Module)",
         factor=0.3,
+    ),
+    row(eqopt.ScaleByDistanceOverGradients, reps_rel=1e-2, eps=1e-3, global_scale=-0.5),
+    row(
+        lambda: eqopt.ScaleByDistanceOverGradients(param_dtype=None),
+        name="ScaleByDistanceOverGradients(as the parameters)",
+    ),
+    row(
+        lambda: Evaluated(eqopt.HutchinsonDiagHessian(1)),
+        name="HutchinsonDiagHessian",
     ),
 ]

@@ -7,7 +7,7 @@ from optax.experimental import aggregating as theirs
 import eqopt
 from eqopt import aggregating as ours
 
-from ..case import COSINE, Case
+from ..case import COSINES, Case
 from .noise import Batched, batched
 
 
@@ -39,14 +39,14 @@ CASES = {
             ours.Process(
                 eqopt.Clip(0.7),
                 ours.AverageIncrementallyUpdates(0, 3),
-                eqopt.AdamW(COSINE[0], weight_decay=0.1),
+                eqopt.AdamW(COSINES[0], weight_decay=0.1),
             )
         ),
         batched(
             theirs.process(
                 optax.clip(0.7),
                 theirs.average_incrementally_updates(0, 3),
-                optax.adamw(COSINE[1], weight_decay=0.1),
+                optax.adamw(COSINES[1], weight_decay=0.1),
             )
         ),
         dtypes=WIDE,

@@ -6,7 +6,7 @@ import optax
 
 import eqopt
 
-from ..case import LINEAR, Case, every_other_large
+from ..case import LINEARS, Case, every_other_large
 
 
 CASES = {
@@ -15,8 +15,8 @@ CASES = {
         optax.MultiSteps(optax.adamw(0.1), 3),
     ),
     "multi_steps, sum": Case(
-        eqopt.MultiSteps(eqopt.Adam(LINEAR[0]), 4, use_grad_mean=False),
-        optax.MultiSteps(optax.adam(LINEAR[1]), 4, use_grad_mean=False),
+        eqopt.MultiSteps(eqopt.Adam(LINEARS[0]), 4, use_grad_mean=False),
+        optax.MultiSteps(optax.adam(LINEARS[1]), 4, use_grad_mean=False),
     ),
     "multi_steps, schedule": Case(
         eqopt.MultiSteps(eqopt.Adam(0.1), lambda step: 1 + step),
@@ -50,7 +50,9 @@ CASES = {
         eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2),
         optax.apply_if_finite(optax.adam(0.1), 2),
     ),
-    "flatten": Case(eqopt.Flatten(eqopt.AdamW(0.1)), optax.flatten(optax.adamw(0.1))),
+    "flatten": Case(
+        eqopt.Flatten(eqopt.AdamW(0.1)), optax.flatten(optax.adamw(0.1)), converts=True
+    ),
     "flatten, norm": Case(
         eqopt.Flatten(eqopt.ClipByGlobalNorm(0.3)),
         optax.flatten(optax.clip_by_global_norm(0.3)),

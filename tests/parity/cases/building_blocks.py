@@ -6,7 +6,7 @@ import optax
 
 import eqopt
 
-from ..case import LINEAR, Case, is_matrix
+from ..case import LINEARS, Case, curved, is_matrix
 
 
 UNITS = (3, 4), (4,), (), (2, 3, 2), (2, 3, 1, 2), (1, 2, 1, 3, 2), (1, 5, 1)
@@ -33,7 +33,9 @@ CASES = {
     "set_to_zero": Case(eqopt.SetToZero(), optax.set_to_zero()),
     "scale": Case(eqopt.Scale(-0.3), optax.scale(-0.3)),
     "schedule": Case(
-        eqopt.ScaleBySchedule(LINEAR[0]), optax.scale_by_schedule(LINEAR[1])
+        eqopt.ScaleBySchedule(LINEARS[0]),
+        optax.scale_by_schedule(LINEARS[1]),
+        converts=True,
     ),
     "learning_rate": Case(
         eqopt.ScaleByLearningRate(0.1, flip_sign=False),
@@ -52,11 +54,12 @@ CASES = {
     "decay, masked": Case(
         eqopt.AddDecayedWeights(0.2, is_matrix),
         optax.add_decayed_weights(0.2, is_matrix),
+        converts=True,
     ),
-    "trace": Case(eqopt.Trace(0.8), optax.trace(0.8)),
+    "trace": Case(eqopt.Trace(0.8), optax.trace(0.8), converts=True),
     "trace, nesterov": Case(eqopt.Trace(0.8, True), optax.trace(0.8, True)),
     "ema": Case(eqopt.EMA(0.8), optax.ema(0.8)),
-    "ema, biased": Case(eqopt.EMA(0.3, False), optax.ema(0.3, False)),
+    "ema, biased": Case(eqopt.EMA(0.3, False), optax.ema(0.3, False), converts=True),
     "ema, float16": Case(
         eqopt.EMA(0.8, accumulator_dtype=jnp.float16),
         optax.ema(0.8, accumulator_dtype=jnp.float16),
@@ -124,5 +127,17 @@ CASES = {
     "monitor": Case(
         eqopt.Monitor({"norm": eqopt.tree.norm}),
         optax.monitor({"norm": optax.tree.norm}),
+    ),
+    "distance_over_gradients": Case(
+        eqopt.ScaleByDistanceOverGradients(), optax.scale_by_distance_over_gradients()
+    ),
+    "distance_over_gradients, other": Case(
+        eqopt.ScaleByDistanceOverGradients(1e-2, 1e-3, jnp.bfloat16, -0.5),
+        optax.scale_by_distance_over_gradients(1e-2, 1e-3, jnp.bfloat16, -0.5),
+    ),
+    "hutchinson": Case(
+        eqopt.HutchinsonDiagHessian(),
+        optax.contrib.hutchinson_estimator_diag_hessian(),
+        curved,
     ),
 }

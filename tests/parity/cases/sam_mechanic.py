@@ -8,7 +8,7 @@ import optax
 
 import eqopt
 
-from ..case import LINEAR, Case
+from ..case import LINEARS, Case
 
 
 def loss(params):
@@ -46,14 +46,14 @@ SETTINGS = [
 CASES = {
     f"sam, {name}, {k}, {reset}, {mode}": make(
         eqopt.SAM(
-            eqopt.AdamW(LINEAR[0], weight_decay=0.1),
+            eqopt.AdamW(LINEARS[0], weight_decay=0.1),
             ADVERSARIES[name][0],
             k,
             reset,
             mode == "opaque",
         ),
         optax.contrib.sam(
-            optax.adamw(LINEAR[1], weight_decay=0.1),
+            optax.adamw(LINEARS[1], weight_decay=0.1),
             ADVERSARIES[name][1],
             k,
             reset,
@@ -81,7 +81,7 @@ CASES |= {
         optax.contrib.mechanize(optax.sgd(0.5, 0.9), 0.3, 1e-8, 0.1, 3),
     ),
     "mechanic, adamw": Mechanic(
-        eqopt.Mechanic(eqopt.AdamW(LINEAR[0]), 0.0, 1e-7, 1.0, 1),
-        optax.contrib.mechanize(optax.adamw(LINEAR[1]), 0.0, 1e-7, 1.0, 1),
+        eqopt.Mechanic(eqopt.AdamW(LINEARS[0]), 0.0, 1e-7, 1.0, 1),
+        optax.contrib.mechanize(optax.adamw(LINEARS[1]), 0.0, 1e-7, 1.0, 1),
     ),
 }

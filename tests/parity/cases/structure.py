@@ -5,7 +5,7 @@ import optax
 
 import eqopt
 
-from ..case import LINEAR, Case, is_matrix, tree_mask
+from ..case import LINEARS, Case, is_matrix, tree_mask
 
 
 def labels(params):
@@ -41,10 +41,10 @@ CASES = {
     ),
     "partition": Case(
         eqopt.Partition(
-            {"matrix": eqopt.AdamW(0.1), "other": eqopt.SGD(LINEAR[0], 0.9)}, labels
+            {"matrix": eqopt.AdamW(0.1), "other": eqopt.SGD(LINEARS[0], 0.9)}, labels
         ),
         optax.partition(
-            {"matrix": optax.adamw(0.1), "other": optax.sgd(LINEAR[1], 0.9)}, labels
+            {"matrix": optax.adamw(0.1), "other": optax.sgd(LINEARS[1], 0.9)}, labels
         ),
     ),
     "partition, norm of a group": Case(

@@ -80,6 +80,7 @@ def test_backtracking_after_a_step_size_of_zero():
     assert not theirs.any()
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_step():
     def end(opt, scale):
         params = jnp.ones(2)

@@ -1,0 +1,142 @@
+"""LaProp: Adam that normalizes before it averages."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+)
+
+
+class ScaleByLaPropState(AbstractMomentsState):
+    """The moments so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the mean of the normalized gradients, a tree like the parameters.
+    - `nu`: the second moment of the gradients, real also for complex parameters.
+    """
+
+
+@equation
+def laprop(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    d = g / (safe_sqrt(nu / nu_correction) + eps)
+    mu = (1 - b1) * d + b1 * mu
+    return mu / mu_correction, mu, nu
+
+
+class ScaleByLaProp(AbstractLeafwise):
+    r"""Averages gradients that have been divided by the root of their mean square.
+
+    $$\begin{aligned}
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\,
+        g_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big) \\
+      u_t &= \mu_t / (1 - \beta_1^t)
+    \end{aligned}$$
+
+    [`eqopt.ScaleByAdam`][] averages first. There a large gradient can be divided by a
+    second moment that has already forgotten it, if $\beta_1 > \beta_2$; here it cannot.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{ziyin2020laprop,
+            author = {Ziyin, Liu and Wang, Zhikang T. and Ueda, Masahito},
+            title = {{LaProp}: Separating Momentum and Adaptivity in {A}dam},
+            journal = {arXiv:2002.04839},
+            year = {2020},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-15
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByLaPropState:
+        return init_moments(self, ScaleByLaPropState, params)
+
+    def leafwise(
+        self, state: ScaleByLaPropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return counted(self, laprop, state)
+
+
+class LaProp(AbstractOptimizer):
+    r"""LaProp: momentum of normalized gradients, with decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByLaProp`][], which has the equations and the
+    reference. In the code of the authors $\eta_t$ is a factor of what is averaged, which
+    makes a difference only while a schedule changes it, and not of the decay.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByLaProp`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-15
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByLaProp),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,140 @@
+"""Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
+
+import jax.numpy as jnp
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, row
+from ...parity.case import COSINES, LINEARS, Case, TorchCase, is_matrix
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.Adam,
+        idea="the mean gradient over the root of the mean square: the first thing to try",
+        in_optax="adam",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        laws=[
+            row(eqopt.ScaleByAdam, b1=0.8, b2=0.9, eps=1e-3, eps_root=1e-3),
+            row(lambda: eqopt.ScaleByAdam(nesterov=True), name="ScaleByAdam(nesterov)"),
+            row(eqopt.Adam, at=0.01, learning_rate=0.1, b1=0.5, b2=0.9, eps=1e-3),
+            row(
+                lambda: eqopt.Adam(LINEAR, mu_dtype="float32", nu_dtype="float32"),
+                name="Adam(schedule, float32 moments)",
+            ),
+        ],
+        cases={
+            "adam": Case(eqopt.Adam(0.1), optax.adam(0.1), converts=True),
+            "adam, other": Case(
+                eqopt.Adam(COSINES[0], 0.5, 0.9, 1e-3, 1e-4),
+                optax.adam(COSINES[1], 0.5, 0.9, 1e-3, 1e-4),
+            ),
+            "adam, nesterov": Case(
+                eqopt.Adam(0.1, b1=0.8, nesterov=True),
+                optax.adam(0.1, b1=0.8, nesterov=True),
+                converts=True,
+            ),
+            "adam, float16 mu": Case(
+                eqopt.Adam(0.1, mu_dtype=jnp.float16),
+                optax.adam(0.1, mu_dtype=jnp.float16),
+                rtol=2e-3,  # Optax multiplies the float16 moment by b1 in float16
+            ),
+        },
+        torch={
+            "adam": TorchCase(eqopt.Adam(0.1), "Adam", {"lr": 0.1}),
+            "adam, other": TorchCase(
+                eqopt.Adam(0.1, 0.5, 0.9, 1e-3),
+                "Adam",
+                {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3},
+            ),
+        },
+    ),
+    Method(
+        eqopt.AdamW,
+        idea="Adam with decoupled weight decay: the standard for transformers",
+        in_optax="adamw",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        laws=[
+            row(eqopt.AdamW, at=0.01, learning_rate=0.1, weight_decay=0.3),
+        ],
+        cases={
+            "adamw": Case(eqopt.AdamW(0.1), optax.adamw(0.1)),
+            "adamw, masked": Case(
+                eqopt.AdamW(LINEARS[0], weight_decay=0.3, mask=is_matrix),
+                optax.adamw(LINEARS[1], weight_decay=0.3, mask=is_matrix),
+                converts=True,
+            ),
+            "adamw, other": Case(
+                eqopt.AdamW(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
+                optax.adamw(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
+            ),
+        },
+        torch={
+            "adamw": TorchCase(
+                eqopt.AdamW(0.1, weight_decay=0.3),
+                "AdamW",
+                {"lr": 0.1, "weight_decay": 0.3},
+            ),
+        },
+    ),
+    Method(
+        eqopt.NAdam,
+        idea="Adam with Nesterov momentum",
+        in_optax="nadam",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        laws=[
+            row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5),
+        ],
+        cases={
+            "nadam": Case(eqopt.NAdam(0.1), optax.nadam(0.1)),
+            "nadam, other": Case(
+                eqopt.NAdam(COSINES[0], 0.7, 0.8, 1e-2, 1e-3),
+                optax.nadam(COSINES[1], 0.7, 0.8, 1e-2, 1e-3),
+            ),
+            "nadam, not nesterov": Case(
+                eqopt.NAdam(0.1, nesterov=False), optax.nadam(0.1, nesterov=False)
+            ),
+        },
+        torch={
+            # There b1 grows, at a speed that makes it constant if it is large.
+            "nadam": TorchCase(
+                eqopt.NAdam(0.1), "NAdam", {"lr": 0.1, "momentum_decay": 1e9}
+            ),
+        },
+    ),
+    Method(
+        eqopt.NAdamW,
+        idea="AdamW with Nesterov momentum",
+        in_optax="nadamw",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        laws=[
+            row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3),
+        ],
+        cases={
+            "nadamw": Case(eqopt.NAdamW(0.1), optax.nadamw(0.1)),
+            "nadamw, masked": Case(
+                eqopt.NAdamW(LINEARS[0], weight_decay=0.3, mask=is_matrix),
+                optax.nadamw(LINEARS[1], weight_decay=0.3, mask=is_matrix),
+            ),
+            "nadamw, scheduled decay": Case(
+                eqopt.NAdamW(0.1, 0.7, 0.8, weight_decay=LINEARS[0]),
+                optax.nadamw(0.1, 0.7, 0.8, weight_decay=LINEARS[1]),
+                converts=True,
+            ),
+        },
+        torch={
+            "nadamw": TorchCase(
+                eqopt.NAdamW(0.1, weight_decay=0.3),
+                "NAdam",
+                {
+                    "lr": 0.1,
+                    "momentum_decay": 1e9,
+                    "weight_decay": 0.3,
+                    "decoupled_weight_decay": True,
+                },
+            ),
+        },
+    ),
+]

@@ -1,0 +1,1 @@
+"""Adaptive gradients: sums and means of squares."""

@@ -1,0 +1,58 @@
+"""Adadelta: steps in the units of the parameters."""
+
+import jax.numpy as jnp
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, row
+from ...parity.case import LINEARS, Case, TorchCase, is_matrix, tree_mask
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.Adadelta,
+        idea="RMSprop in the units of the parameters",
+        in_optax="adadelta",
+        rates=(1, 0.32, 0.32, 0.32),
+        laws=[
+            row(eqopt.ScaleByAdadelta, rho=0.8, eps=1e-3),
+            row(eqopt.Adadelta, learning_rate=0.5, rho=0.8, eps=1e-3, weight_decay=0.3),
+            row(
+                lambda: eqopt.Adadelta(
+                    LINEAR, weight_decay=LINEAR, mask=is_matrix, nu_dtype=jnp.float32
+                ),
+                name="Adadelta(schedules, mask)",
+            ),
+        ],
+        cases={
+            "adadelta": Case(eqopt.Adadelta(), optax.adadelta(1.0)),
+            "adadelta, masked": Case(
+                eqopt.Adadelta(LINEARS[0], weight_decay=0.3, mask=is_matrix),
+                optax.adadelta(
+                    LINEARS[1], weight_decay=0.3, weight_decay_mask=is_matrix
+                ),
+                converts=True,
+            ),
+            "adadelta, other": Case(
+                eqopt.Adadelta(10.0, 0.5, 1e-3, LINEARS[0], tree_mask),
+                optax.adadelta(10.0, 0.5, 1e-3, LINEARS[1], tree_mask),
+            ),
+            "scale by adadelta": Case(
+                eqopt.ScaleByAdadelta(0.7, 1e-3), optax.scale_by_adadelta(0.7, 1e-3)
+            ),
+            "scale by adadelta, rho = 0": Case(
+                eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
+            ),
+        },
+        torch={
+            "adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {}),
+            "adadelta, other": TorchCase(
+                eqopt.Adadelta(0.5, 0.8, 1e-3, weight_decay=0.3),
+                "Adadelta",
+                {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.3},
+            ),
+        },
+    ),
+]

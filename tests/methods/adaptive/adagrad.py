@@ -1,0 +1,61 @@
+"""Adagrad: gradients over the root of the sum of all their squares."""
+
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.case import COSINES, Case, TorchCase
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.Adagrad,
+        idea="the gradient over the root of the sum of squares; for sparse ones",
+        in_optax="adagrad",
+        rates=(0.1, 0.1, 0.032, 0.032),
+        laws=[
+            row(eqopt.ScaleByRSS, initial_accumulator_value=0.3, eps=1e-3),
+            row(
+                lambda: eqopt.ScaleByRSS(initial_accumulator_value=0.0, eps=0.0),
+                name="ScaleByRSS(zeros)",
+            ),
+            row(
+                eqopt.Adagrad,
+                at=0.1,
+                learning_rate=0.3,
+                initial_accumulator_value=0.3,
+                eps=1e-3,
+            ),
+        ],
+        cases={
+            "adagrad": Case(eqopt.Adagrad(0.1), optax.adagrad(0.1)),
+            "adagrad, schedule": Case(
+                eqopt.Adagrad(COSINES[0], 0.5, 1e-3),
+                optax.adagrad(COSINES[1], 0.5, 1e-3),
+                converts=True,
+            ),
+            "adagrad, zeros": Case(
+                eqopt.Adagrad(0.1, 0.0, 1e-3), optax.adagrad(0.1, 0.0, 1e-3)
+            ),
+            "rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
+            "rss, zeros": Case(
+                eqopt.ScaleByRSS(0.0, 0.0), optax.scale_by_rss(0.0, 0.0)
+            ),
+        },
+        torch={
+            "adagrad": TorchCase(eqopt.Adagrad(0.1, 0.0, 0.0), "Adagrad", {"lr": 0.1}),
+            "adagrad, lr_decay": TorchCase(
+                eqopt.Adagrad(lambda t: 0.1 / (1 + 0.5 * t.astype(float)), 0.3, 0.0),
+                "Adagrad",
+                {
+                    "lr": 0.1,
+                    "lr_decay": 0.5,
+                    "initial_accumulator_value": 0.3,
+                    "eps": 0.0,
+                },
+            ),
+        },
+    ),
+]

@@ -1,0 +1,1 @@
+"""Steps in proportion to each layer, and one state for many elements of it."""

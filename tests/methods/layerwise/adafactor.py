@@ -1,0 +1,109 @@
+"""Adafactor: Adam's second moments in sublinear memory."""
+
+import jax.numpy as jnp
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, row
+from ...parity.case import COSINES, LINEARS, STACKED, Case, TorchCase, is_matrix
+from ..method import Method
+
+
+def relative(learning_rate):
+    """The learning rate of the paper and of torch."""
+    return lambda count: jnp.minimum(
+        learning_rate, (1.0 + jnp.asarray(count, jnp.float32)) ** -0.5
+    )
+
+
+METHODS = [
+    Method(
+        eqopt.Adafactor,
+        idea="Adam in hardly any memory: one number for each row and column",
+        in_optax="adafactor",
+        rates=(0.0032, 0.0032, 0.01, 0.01),
+        temporary=0.5,
+        laws=[
+            row(
+                lambda learning_rate=0.1, **data: eqopt.Adafactor(
+                    learning_rate, min_dim_size_to_factor=1, **data
+                ),
+                name="Adafactor",
+                learning_rate=0.02,
+                decay_rate=0.5,
+                clipping_threshold=0.5,
+                momentum=0.3,
+                weight_decay=0.1,
+                eps=1e-3,
+            ),
+            row(
+                lambda: eqopt.Adafactor(
+                    LINEAR,
+                    decay_offset=2,
+                    multiply_by_parameter_scale=False,
+                    clipping_threshold=None,
+                    weight_decay=LINEAR,
+                    factored=False,
+                    mask=is_matrix,
+                ),
+                name="Adafactor(not factored)",
+            ),
+            row(eqopt.Adafactor, name="Adafactor(defaults)"),
+        ],
+        cases={
+            "adafactor": Case(eqopt.Adafactor(0.1), optax.adafactor(0.1)),
+            "adafactor, factored": Case(
+                eqopt.Adafactor(LINEARS[0], 2),
+                optax.adafactor(LINEARS[1], 2),
+                shapes=STACKED,
+            ),
+            "adafactor, without learning rate": Case(
+                eqopt.Adafactor(min_dim_size_to_factor=2, clipping_threshold=0.1),
+                optax.adafactor(min_dim_size_to_factor=2, clipping_threshold=0.1),
+            ),
+            "adafactor, momentum": Case(
+                eqopt.Adafactor(0.1, 2, 0.5, momentum=0.8, weight_decay=0.1, eps=1e-3),
+                optax.adafactor(
+                    0.1, 2, 0.5, momentum=0.8, weight_decay_rate=0.1, eps=1e-3
+                ),
+            ),
+            "adafactor, masked": Case(
+                eqopt.Adafactor(
+                    COSINES[0],
+                    multiply_by_parameter_scale=False,
+                    clipping_threshold=None,
+                    factored=False,
+                    weight_decay=LINEARS[0],
+                    mask=is_matrix,
+                ),
+                optax.adafactor(
+                    COSINES[1],
+                    multiply_by_parameter_scale=False,
+                    clipping_threshold=None,
+                    factored=False,
+                    weight_decay_rate=LINEARS[1],
+                    weight_decay_mask=is_matrix,
+                ),
+            ),
+        },
+        torch={
+            "adafactor": TorchCase(
+                eqopt.Adafactor(relative(0.5), 1),
+                "Adafactor",
+                {"lr": 0.5, "weight_decay": 0.0},
+            ),
+            "adafactor, other": TorchCase(
+                eqopt.Adafactor(
+                    relative(0.2),
+                    1,
+                    0.5,
+                    clipping_threshold=2.0,
+                    weight_decay=0.2 * 0.3,
+                ),
+                "Adafactor",
+                {"lr": 0.2, "beta2_decay": -0.5, "d": 2.0, "weight_decay": 0.3},
+            ),
+        },
+    ),
+]

@@ -1,0 +1,48 @@
+"""LARS: momentum with steps in proportion to each layer."""
+
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, row
+from ...parity.case import LINEARS, Case, is_matrix
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.LARS,
+        idea="momentum by the norm of each layer; for huge batches",
+        in_optax="lars",
+        rates=(0.32, 0.1, 1, 1),
+        temporary=None,
+        laws=[
+            row(
+                eqopt.LARS,
+                at=0.1,
+                learning_rate=0.2,
+                weight_decay=0.3,
+                trust_coefficient=0.1,
+                eps=1e-2,
+                momentum=0.5,
+            ),
+            row(
+                lambda: eqopt.LARS(
+                    LINEAR, 0.1, is_matrix, trust_ratio_mask=is_matrix, nesterov=True
+                ),
+                name="LARS(schedule, masks, nesterov)",
+            ),
+        ],
+        cases={
+            "lars": Case(eqopt.LARS(0.1), optax.lars(0.1), converts=True),
+            "lars, other": Case(
+                eqopt.LARS(LINEARS[0], 0.3, is_matrix, 0.2, 0.1, is_matrix, 0.5, True),
+                optax.lars(LINEARS[1], 0.3, is_matrix, 0.2, 0.1, is_matrix, 0.5, True),
+            ),
+            "lars, decay": Case(
+                eqopt.LARS(0.1, LINEARS[0], trust_coefficient=0.1),
+                optax.lars(0.1, LINEARS[1], trust_coefficient=0.1),
+            ),
+        },
+    ),
+]

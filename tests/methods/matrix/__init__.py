@@ -1,0 +1,1 @@
+"""Steps for parameters that are matrices."""

@@ -1,0 +1,87 @@
+"""GaLore: the state of an optimizer, on gradients projected to a low rank."""
+
+import jax
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.case import LINEARS, Case, is_matrix
+from ..method import Method
+
+
+def without_none(opt):
+    """Optax's GaLore fails if there is a `None` among the parameters."""
+    leaves = jax.tree.leaves
+
+    def update(updates, state, params=None):
+        new, state = opt.update(leaves(updates), state, leaves(params))
+        return jax.tree.unflatten(jax.tree.structure(updates), new), state
+
+    return optax.GradientTransformation(lambda p: opt.init(leaves(p)), update)
+
+
+# Of other matrices the two project different sides; see the departures.
+SQUARE = (4, 4), (4,), (), (2, 3, 2)
+
+METHODS = [
+    Method(
+        eqopt.GaLore,
+        idea="Adam in a subspace of each matrix",
+        in_optax="contrib.galore",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        temporary=None,
+        deviates="it projects the short side of a matrix, Optax the long one",
+        laws=[
+            row(
+                lambda scale=1.0: eqopt.ScaleByGaLore(2, 2, scale),
+                name="ScaleByGaLore",
+                scale=0.5,
+            ),
+            row(
+                lambda learning_rate=0.01, **data: eqopt.GaLore(
+                    learning_rate, rank=1, inner=eqopt.Trace(0.9), **data
+                ),
+                name="GaLore",
+                learning_rate=0.1,
+                scale=0.5,
+                weight_decay=0.3,
+            ),
+        ],
+        cases={
+            "galore": Case(
+                eqopt.GaLore(0.1),
+                without_none(optax.contrib.galore(0.1)),
+                shapes=SQUARE,
+            ),
+            "galore, rank": Case(
+                eqopt.GaLore(
+                    LINEARS[0],
+                    2,
+                    5,
+                    0.3,
+                    eqopt.Trace(0.5),
+                    weight_decay=0.2,
+                    mask=is_matrix,
+                ),
+                without_none(
+                    optax.contrib.galore(
+                        LINEARS[1],
+                        2,
+                        5,
+                        0.3,
+                        optax.trace(0.5),
+                        weight_decay=0.2,
+                        mask=is_matrix,
+                    )
+                ),
+                shapes=SQUARE,
+            ),
+            "scale_by_galore": Case(
+                eqopt.ScaleByGaLore(1, 2, 0.3),
+                without_none(optax.contrib.scale_by_galore(1, 2, 0.3)),
+                shapes=SQUARE,
+            ),
+        },
+    ),
+]

@@ -1,0 +1,84 @@
+"""What is known of an optimizer."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import optax
+
+from eqopt import AbstractTransformation
+
+from ..laws.row import Row
+from ..parity.case import ByHand, Case, TorchCase
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """An optimizer.
+
+    What it is:
+
+    - `subject`: its class.
+    - `idea`: what it does, in one line of the table in the documentation.
+    - `in_optax`: its name in Optax, such as `"contrib.adopt"`; empty if it has none.
+
+    What laws and parity ask:
+
+    - `laws`: rows for its building blocks, for itself and for its variants. Exemptions
+        stand in them, with reasons.
+    - `cases`, `torch`: what gives the same trajectory in Optax and in `torch.optim`, by
+        name.
+    - `by_hand`: what gives the same updates in NumPy, as in the paper, by name.
+
+    What the benchmarks run:
+
+    - `ours`, `theirs`: make it from the learning rate, with the defaults for all else.
+        Default to the class and to what has its name in Optax. Where Optax's defaults are
+        other ones, `theirs` has eqopt's. What is not in Optax is compared with what is
+        nearest to it there.
+    - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
+        `python -m benchmarks.training --tune` finds them, by eqopt's loss alone.
+        Empty if it is not for batches.
+    - `temporary`: the target in `python -m benchmarks`: temporary memory of a step below
+        this times the parameters. `None` for those that do not work element by element.
+    - `ratio`: the target for the time of a step, over Optax's.
+    - `per_example`: whether it wants the gradients of each example.
+    - `deviates`: why it does not follow Optax's trajectory, where it does not.
+    """
+
+    subject: type[AbstractTransformation]
+    idea: str
+    in_optax: str = ""
+    laws: Sequence[Row] = ()
+    cases: Mapping[str, Case] = field(default_factory=dict)
+    torch: Mapping[str, TorchCase] = field(default_factory=dict)
+    by_hand: Mapping[str, ByHand] = field(default_factory=dict)
+    ours: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
+    theirs: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
+    rates: tuple[float, ...] = ()
+    temporary: float | None = 0.01
+    ratio: float = 1.05
+    per_example: bool = False
+    deviates: str = ""
+
+    def __post_init__(self):
+        if self.ours is None:
+            object.__setattr__(self, "ours", self.subject)
+        if self.theirs is None:
+            if not self.in_optax:
+                raise ValueError(
+                    f"{self.name}: if it is not in Optax, `theirs` must make what it is "
+                    "to be compared with, and `deviates` say why."
+                )
+            theirs = operator.attrgetter(self.in_optax)(optax)
+            object.__setattr__(self, "theirs", theirs)
+
+    @property
+    def name(self) -> str:
+        return self.subject.__name__
+
+    @property
+    def classes(self) -> set[type[AbstractTransformation]]:
+        """Its own, and those of its building blocks."""
+        return {self.subject, *(row.subject for row in self.laws)}

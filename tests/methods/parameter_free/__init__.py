@@ -1,0 +1,1 @@
+"""No learning rate to tune."""

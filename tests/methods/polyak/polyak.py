@@ -1,0 +1,72 @@
+"""Polyak's step size, from the value of the loss."""
+
+import functools
+
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, Evaluated, evaluated, row
+from ...parity.case import LINEARS, Case
+from ..method import Method
+
+
+def loss(params):
+    return {"value": 1 + eqopt.tree.norm(params, squared=True) / 10}
+
+
+LossCase = functools.partial(Case, extra=loss)
+
+METHODS = [
+    Method(
+        eqopt.PolyakSGD,
+        idea="a step as long as the loss asks for",
+        in_optax="polyak_sgd",
+        rates=(0.01, 0.001, 0.01, 0.1),
+        temporary=None,
+        laws=[
+            row(
+                evaluated(eqopt.ScaleByPolyak),
+                name="ScaleByPolyak",
+                f_min=0.5,
+                max_learning_rate=0.3,
+                eps=0.1,
+            ),
+            row(
+                evaluated(eqopt.PolyakSGD),
+                name="PolyakSGD",
+                max_learning_rate=0.3,
+                scaling=0.5,
+                f_min=0.5,
+                eps=0.1,
+            ),
+            row(
+                lambda: Evaluated(
+                    eqopt.PolyakSGD(float("inf"), LINEAR, variant="sps+")
+                ),
+                name="PolyakSGD(schedule, sps+, no cap)",
+            ),
+            row(
+                lambda: Evaluated(eqopt.PolyakSGD(LINEAR)),
+                name="PolyakSGD(scheduled cap)",
+            ),
+        ],
+        cases={
+            "polyak_sgd": LossCase(eqopt.PolyakSGD(), optax.polyak_sgd()),
+            "polyak_sgd, uphill": LossCase(
+                eqopt.PolyakSGD(f_min=9.0, eps=0.1),
+                optax.polyak_sgd(f_min=9.0, eps=0.1),
+            ),
+            # Always capped: below the cap Optax divides by what it should scale by.
+            "polyak_sgd, schedule": LossCase(
+                eqopt.PolyakSGD(0.01, LINEARS[0], variant="sps+"),
+                optax.polyak_sgd(0.01, LINEARS[1], variant="sps+"),
+            ),
+            "polyak": LossCase(eqopt.ScaleByPolyak(), optax.scale_by_polyak()),
+            "polyak, other": LossCase(
+                eqopt.ScaleByPolyak(1.0, 0.05, 1.0, "sps+"),
+                optax.scale_by_polyak(1.0, 0.05, 1.0, "sps+"),
+            ),
+        },
+    ),
+]

@@ -1,0 +1,1 @@
+"""Averages of the parameters in the place of a schedule."""

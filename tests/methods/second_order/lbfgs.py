@@ -1,0 +1,35 @@
+"""L-BFGS: the inverse of the Hessian, guessed from the last few steps."""
+
+import eqopt
+
+from ...laws.row import LINEAR, Evaluated, row
+from ..method import Method
+
+
+def searched(make, *arguments, **keywords):
+    return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))
+
+
+METHODS = [
+    Method(
+        eqopt.LBFGS,
+        idea="the inverse of the Hessian, guessed from the last steps; "
+        "for losses that stay the same",
+        in_optax="lbfgs",
+        laws=[
+            row(eqopt.ScaleByLBFGS),
+            row(
+                lambda: eqopt.ScaleByLBFGS(2, scale_init_precond=False),
+                name="ScaleByLBFGS(2, unscaled)",
+            ),
+            row(searched(eqopt.LBFGS, memory_size=2), name="LBFGS"),
+            row(
+                lambda learning_rate=LINEAR: eqopt.LBFGS(
+                    learning_rate, 2, linesearch=None
+                ),
+                name="LBFGS(schedule, no line search)",
+                learning_rate=0.5,
+            ),
+        ],
+    ),
+]

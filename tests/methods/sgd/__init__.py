@@ -1,0 +1,1 @@
+"""Gradient descent, with momentum, noise or optimism."""

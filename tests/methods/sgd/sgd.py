@@ -1,0 +1,52 @@
+"""Stochastic gradient descent, with or without momentum."""
+
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.case import LINEARS, Case, TorchCase
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.SGD,
+        idea="the gradient; with momentum, the state is 1",
+        in_optax="sgd",
+        rates=(0.01, 0.001, 0.01, 0.1),
+        laws=[
+            row(eqopt.SGD, at=0.1, learning_rate=0.2),
+            row(
+                lambda learning_rate=0.1, momentum=0.9: eqopt.SGD(
+                    learning_rate, momentum, True
+                ),
+                name="SGD(momentum)",
+                learning_rate=0.2,
+                momentum=0.5,
+            ),
+        ],
+        cases={
+            "sgd": Case(eqopt.SGD(0.1), optax.sgd(0.1), converts=True),
+            "sgd, momentum": Case(
+                eqopt.SGD(LINEARS[0], 0.9), optax.sgd(LINEARS[1], 0.9), converts=True
+            ),
+            "sgd, nesterov": Case(
+                eqopt.SGD(0.1, 0.5, nesterov=True),
+                optax.sgd(0.1, 0.5, nesterov=True),
+                converts=True,
+            ),
+        },
+        torch={
+            "sgd": TorchCase(eqopt.SGD(0.1), "SGD", {"lr": 0.1}),
+            "sgd, momentum": TorchCase(
+                eqopt.SGD(0.1, 0.8), "SGD", {"lr": 0.1, "momentum": 0.8}
+            ),
+            "sgd, nesterov": TorchCase(
+                eqopt.SGD(0.1, 0.8, nesterov=True),
+                "SGD",
+                {"lr": 0.1, "momentum": 0.8, "nesterov": True},
+            ),
+        },
+    ),
+]

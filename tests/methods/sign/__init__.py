@@ -1,0 +1,1 @@
+"""Steps by the sign of the gradient."""

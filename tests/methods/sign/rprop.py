@@ -1,0 +1,58 @@
+"""Rprop: a step size for each element, by whether its gradient keeps its sign."""
+
+import eqopt
+
+from ...laws.row import LINEAR, row
+from ...parity.case import TorchCase
+from ..method import Method
+
+
+RELATIVE = {
+    "test_hyperparameters_take_schedules": "a number is where the step sizes start, a "
+    "schedule multiplies all of them"
+}
+
+METHODS = [
+    Method(
+        eqopt.Rprop,
+        idea="a step of its own for each coordinate; for full batches",
+        in_optax="rprop",
+        rates=(0.0001, 0.0001, 0.0001, 0.032),
+        deviates="Optax's is one step late",
+        laws=[
+            row(
+                eqopt.ScaleByRprop,
+                at=0.01,
+                exempt=RELATIVE,
+                learning_rate=0.1,
+                eta_minus=0.4,
+                eta_plus=4.8,  # above one for a whole population
+                min_step_size=1e-3,
+                max_step_size=2.0,
+            ),
+            row(
+                eqopt.Rprop,
+                at=0.01,
+                exempt=RELATIVE,
+                learning_rate=0.1,
+                eta_minus=0.4,
+                min_step_size=1e-3,
+                max_step_size=2.0,
+            ),
+            row(lambda: eqopt.Rprop(LINEAR), name="Rprop(schedule)"),
+        ],
+        torch={
+            "rprop": TorchCase(eqopt.Rprop(0.1), "Rprop", {"lr": 0.1}),
+            "rprop, other": TorchCase(
+                eqopt.Rprop(0.1, 0.3, 1.7, 0.05, 0.2),
+                "Rprop",
+                {"lr": 0.1, "etas": (0.3, 1.7), "step_sizes": (0.05, 0.2)},
+            ),
+            "rprop, first step too large": TorchCase(
+                eqopt.Rprop(0.4, max_step_size=0.2),
+                "Rprop",
+                {"lr": 0.4, "step_sizes": (1e-6, 0.2)},
+            ),
+        },
+    ),
+]

@@ -1,0 +1,53 @@
+"""The sign of the gradient, or of its running mean."""
+
+import jax.numpy as jnp
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, row
+from ...parity.case import COSINES, LINEARS, Case
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.SignSGD,
+        idea="steps of one length, by the sign",
+        in_optax="sign_sgd",
+        rates=(0.0032, 0.001, 0.001, 0.001),
+        laws=[
+            row(eqopt.ScaleBySign),
+            row(eqopt.SignSGD, at=0.01, learning_rate=0.1),
+        ],
+        cases={
+            "sign_sgd": Case(eqopt.SignSGD(0.1), optax.sign_sgd(0.1)),
+            "sign_sgd, schedule": Case(
+                eqopt.SignSGD(COSINES[0]), optax.sign_sgd(COSINES[1]), converts=True
+            ),
+            "sign": Case(eqopt.ScaleBySign(), optax.scale_by_sign()),
+        },
+    ),
+    Method(
+        eqopt.Signum,
+        idea="the sign of a momentum",
+        in_optax="signum",
+        rates=(0.0032, 0.001, 0.001, 0.001),
+        laws=[
+            row(eqopt.Signum, at=0.01, learning_rate=0.1, beta=0.5),
+            row(
+                lambda: eqopt.Signum(LINEAR, accumulator_dtype="float32"),
+                name="Signum(schedule, float32 momentum)",
+            ),
+        ],
+        cases={
+            "signum": Case(eqopt.Signum(0.1), optax.signum(0.1)),
+            "signum, other": Case(
+                eqopt.Signum(LINEARS[0], 0.5), optax.signum(LINEARS[1], 0.5)
+            ),
+            "signum, float32": Case(
+                eqopt.Signum(0.1, 0.7, jnp.float32), optax.signum(0.1, 0.7, jnp.float32)
+            ),
+        },
+    ),
+]

@@ -1,0 +1,69 @@
+"""What has to agree with the rows: source, laws and parity. (Pages: in `tests/docs`.)"""
+
+import pathlib
+
+import pytest
+from benchmarks.training.problems import problems
+
+import eqopt
+
+from ..laws.registry import concrete_transformations
+from . import BY_MODULE, FAMILIES, METHODS
+from .method import Method
+from .overview import PAGES
+
+
+OURS = "eqopt._optimizers."
+PLACED = [
+    pytest.param(family, module, method, id=method.name)
+    for family, modules in BY_MODULE.items()
+    for module, methods in modules.items()
+    for method in methods
+]
+
+
+def room_of(cls: type) -> str:
+    """The family of a class, by where its source is."""
+    return cls.__module__.removeprefix(OURS).partition(".")[0]
+
+
+def test_families_are_the_same_everywhere():
+    source = pathlib.Path(eqopt.__file__).parent / "_optimizers"
+    tests = pathlib.Path(__file__).parents[1]
+    assert {path.parent.name for path in source.glob("*/__init__.py")} == {*FAMILIES}
+    assert {page.stem for page in PAGES.glob("*.md")} == {*FAMILIES, "index"}
+    rooms = {path.parent.name for path in (tests / "optimizers").glob("*/__init__.py")}
+    assert rooms <= {*FAMILIES}
+
+
+@pytest.mark.parametrize(("family", "module", "method"), PLACED)
+def test_it_is_where_its_source_is(family: str, module: str, method: Method):
+    assert method.subject.__module__ == f"{OURS}{family}.{module}"
+    for row in method.laws:
+        is_of_family = room_of(row.subject) == family
+        assert is_of_family, f"{row.name} belongs to tests/laws/rows"
+
+
+def test_every_optimizer_has_a_row():
+    """And every building block beside one stands in the row of an optimizer."""
+    classes = {c for c in concrete_transformations() if c.__module__.startswith(OURS)}
+    assert classes == set().union(*(method.classes for method in METHODS.values()))
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_it_has_laws_and_parity(method: Method):
+    assert method.subject in {row.subject for row in method.laws}
+    # L-BFGS needs a loss to minimise: see `tests/linesearch/test_search_parity.py`.
+    assert method.cases or method.torch or method.by_hand or method.name == "LBFGS"
+    assert len(method.rates) in (0, len(problems()))
+
+
+def test_names_of_cases_are_unique():
+    for kind in ("cases", "torch"):
+        names = [name for m in METHODS.values() for name in getattr(m, kind)]
+        assert len(names) == len({*names}), kind
+
+
+def test_what_is_not_in_optax_is_compared_with_something():
+    with pytest.raises(ValueError, match="Adam: if it is not in Optax, `theirs` must"):
+        Method(eqopt.Adam, idea="the same")

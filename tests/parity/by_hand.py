@@ -1,0 +1,34 @@
+"""What formulas of papers and of authors' code are made of, in NumPy and float64.
+
+`eqopt` has no part in them.
+"""
+
+import numpy as np
+
+
+B1, B2, EPS, EPS_ROOT = 0.8, 0.95, 1e-3, 1e-4
+
+
+def gradients(steps):
+    """Far apart in size, with a zero to begin with."""
+    grads = np.random.default_rng(0).normal(size=(steps, 4)) * [1, 10, 1e-2, 1]
+    grads[0, -1] = 0
+    return grads
+
+
+def means(grads):
+    """The first moment after each step, and the same without its bias."""
+    m, seen = 0, []
+    for t, g in enumerate(grads, 1):
+        m = B1 * m + (1 - B1) * g
+        seen.append((m, m / (1 - B1**t)))
+    return seen
+
+
+def rectifier(t):
+    rho_inf = 2 / (1 - B2) - 1
+    rho = rho_inf - 2 * t * B2**t / (1 - B2**t)
+    if rho < 5:
+        return 0.0
+    over = (rho_inf - 4) * (rho_inf - 2) * rho
+    return np.sqrt((rho - 4) * (rho - 2) * rho_inf / over)
