@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, no_type_check
 
 from ._annotations import kinds
 from ._apply import apply_updates
@@ -236,6 +236,7 @@ class AbstractLeafwise(AbstractFused):
         return pipeline.push(type(self).__name__, leafwise)
 
 
+@no_type_check  # called in each step of each part
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     """`leafwise` with the fields of `owner` for those shared values that it lacks."""
     given, fields = leafwise.shared, vars(owner)
