@@ -14,6 +14,7 @@ from ._leaves import check_parameters, resolve_mask
 from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline
 from ._storage import has_stored, load, store_like
+from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 
 
@@ -35,6 +36,7 @@ def _with_checks(
     return with_checks
 
 
+@no_type_check  # nor what it makes, which is called in each step
 def _with_arrays(method: Callable[..., tuple[Any, State]]) -> Callable:
     """`update` or `step` of what handles trees itself: it sees arrays, stored or not."""
 
@@ -270,6 +272,7 @@ class AbstractLeafwise(AbstractFused):
         return pipeline.push(type(self).__name__, leafwise)
 
 
+@no_type_check  # called in each step of each part
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     """`leafwise` with the fields of `owner` for those shared values that it lacks."""
     given, fields = leafwise.shared, vars(owner)

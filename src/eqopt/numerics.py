@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer, Shaped
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
 
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
@@ -31,14 +31,15 @@ def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
     return common_dtype(jnp.float32, *dtypes)
 
 
-def at_least_float32(x: Shaped[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+def at_least_float32(x: Array) -> Array:
     """`x` in the precision to compute in, that of [`eqopt.numerics.wide_dtype`][].
 
     **Arguments:**
 
     - `x`: an array of numbers. Integers and bools become float32.
     """
-    return x.astype(wide_dtype(x.dtype))
+    # To check shapes and dtypes takes ten times as long, and it is called by the leaf.
+    return x.astype(common_dtype(jnp.float32, x.dtype))
 
 
 def as_float(value: Any) -> Any:

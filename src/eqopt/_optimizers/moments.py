@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, no_type_check
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -65,6 +65,7 @@ def check_moments(owner: object) -> None:
             check_range(owner, name, 0)
 
 
+@no_type_check  # called in each step
 def counted(
     owner: Any,
     equation: Equation,

@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from .._checks import check_count, check_range, check_state
 from .._control import filter_cond
 from .._equations import equation
-from .._leaves import map_parameters
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, IntegerLike, Params, State
@@ -193,7 +192,7 @@ class DynamicLossScale(AbstractWrapper):
     def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
         # Before anything rounds them: not all that is inside takes what is pending, and
         # what the pipeline hands out has the dtype of what went in.
-        grads = map_parameters(at_least_float32, call.updates)
+        grads = Pipeline(call.updates, None, {}).wide()
         pipeline = Pipeline(grads, call.params, call.extra)
         shared = {"inverse_scale": 1 / state.loss_scale}
         pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))

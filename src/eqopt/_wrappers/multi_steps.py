@@ -167,17 +167,16 @@ class MultiSteps(AbstractWrapper):
         acc_grads = promise().acc_grads
         k = jnp.asarray(at(self, "every_k_schedule", state.gradient_step), jnp.int32)
         is_last = state.mini_step + 1 >= k
-
-        def step():
-            grads = jax.tree.map(
-                lambda acc, g: acc.astype(g.dtype),
-                restrict(acc_grads, call.updates, "state.acc_grads"),
-                call.updates,
-            )
-            return call._replace(updates=grads).run(self.inner, state.inner_state)
-
+        like_grads = lambda: jax.tree.map(
+            lambda acc, g: acc.astype(g.dtype),
+            restrict(acc_grads, call.updates, "state.acc_grads"),
+            call.updates,
+        )
+        inner_state = state.inner_state
         result, inner_state = filter_cond(
-            is_last, step, lambda: (call.nothing(), state.inner_state)
+            is_last,
+            lambda: call._replace(updates=like_grads()).run(self.inner, inner_state),
+            lambda: (call.nothing(), inner_state),
         )
         new = MultiStepsState(
             mini_step=jnp.where(is_last, 0, state.mini_step + 1),

@@ -133,12 +133,11 @@ class ParamEMA(AbstractFusedWrapper):
         new, shared = self._next(state)
         leafwise = Leafwise(follow_updated, new, shared)
         promise = pipeline.push_last("ParamEMA", leafwise)
-
-        def moved(inner_state: State) -> ParamEMAState:
-            outer = promise() or followed(*pipeline.outcome, new, shared)
-            return dataclasses.replace(outer, inner_state=inner_state)
-
-        return self.inner, moved
+        # No `def`, which the run-time checks would wrap anew in each step.
+        moved = lambda: promise() or followed(*pipeline.outcome, new, shared)
+        return self.inner, lambda inner_state: dataclasses.replace(
+            moved(), inner_state=inner_state
+        )
 
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
         """The state but for the average, and what moves that."""
