@@ -23,15 +23,6 @@ SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
 RUNNING_MEAN = AccumulationType.RUNNING_MEAN
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """This is about what is computed, not how fast."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()
-
-
 def batched(fun):
     """The same for a batch of examples."""
 
