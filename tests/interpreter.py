@@ -134,9 +134,19 @@ def _cond(index, *args, branches, **_):
 def _while(*args, cond_nconsts, cond_jaxpr, body_nconsts, body_jaxpr):
     cond_consts, args = args[:cond_nconsts], args[cond_nconsts:]
     body_consts, carry = args[:body_nconsts], args[body_nconsts:]
-    while _run(cond_jaxpr, [*cond_consts, *carry])[0]:
-        carry = _run(body_jaxpr, [*body_consts, *carry])
-    return carry
+    while True:
+        (going_on,) = _run(cond_jaxpr, [*cond_consts, *carry])
+        if not np.any(going_on):
+            return carry
+        new = _run(body_jaxpr, [*body_consts, *carry])
+        carry = [_select(going_on, *pair) for pair in zip(new, carry, strict=True)]
+
+
+def _select(which, new, old):
+    """Mapped over, a loop goes on where its condition holds."""
+    if not np.ndim(which):
+        return new
+    return np.where(np.reshape(which, [*which.shape, *[1] * (new.ndim - 1)]), new, old)
 
 
 def _scan(*args, jaxpr, length, reverse, num_consts, num_carry, **_):
@@ -247,6 +257,16 @@ def _slice(x, start_indices, limit_indices, strides, **_):
     return x[tuple(map(slice, start_indices, limit_indices, strides))]
 
 
+def _pad(x, value, padding_config):
+    low, high, between = np.array(padding_config, int).reshape(-1, 3).T
+    if min([0, *low, *high]) < 0:
+        return None
+    size = np.maximum((np.array(np.shape(x), int) - 1) * (between + 1) + 1, 0)
+    padded = np.full(low + size + high, value)
+    padded[tuple(map(slice, low, low + size, between + 1))] = x
+    return padded
+
+
 def _reshape(x, *_, new_sizes, **__):
     return np.reshape(x, new_sizes)
 
@@ -263,7 +283,9 @@ OTHERS = {
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": lambda *args, dimension: np.concatenate(args, dimension),
     "convert_element_type": _convert_element_type,
+    "conj": lambda x, input_dtype: np.conj(x),
     "div": _div,
+    "pad": _pad,
     "reshape": _reshape,
     "select_n": _select_n,
     "shift_right_logical": _shift_right_logical,

@@ -67,9 +67,17 @@ def test_shapes():
     def program(x):
         yield from (x.T, x.reshape(3, -1), x[1:, ::2], x[:, 0], jnp.stack([x, x], 1))
         yield from (*jnp.unstack(x), *jnp.split(x, [1], 1), jnp.concatenate([x, x], 1))
-        yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1], jnp.pad(x, 1))
+        yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1])
+        for padding in (
+            [(1, 2, 0), (0, 1, 2)],
+            [(-1, 0, 0), (0, 0, 1)],
+            [(0, 0, 0)] * 2,
+        ):
+            yield lax.pad(x, jnp.float32(7), padding)
 
     check(lambda x: [*program(x)], jnp.arange(6.0).reshape(2, 3))
+    check(lambda x: lax.pad(x, 7.0, [(2, 1, 3)]), jnp.ones(0))
+    check(lambda x: lax.pad(x, 7.0, []), jnp.ones(()))
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
@@ -97,6 +105,7 @@ def test_programs_within_programs():
         yield lax.cond(flag, lambda: x, lambda: x + 1)
         yield lax.switch(jnp.asarray(7), [lambda: x, lambda: 2 * x])
         yield lax.while_loop(lambda x: x.sum() < 100, lambda x: 2 * x, x)
+        yield jax.vmap(lambda x: lax.while_loop(lambda x: x < 9, lambda x: 2 * x, x))(x)
         yield lax.scan(grow, x, x)
         yield lax.scan(grow, x, x, reverse=True)
         yield lax.fori_loop(0, 3, lambda i, x: x * i, x)
