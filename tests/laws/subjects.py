@@ -84,7 +84,8 @@ def normal(seed, shapes, dtypes) -> list[Array]:
     def one(shape, dtype):
         is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
         real, imag = rng.normal(size=(2, *shape)).astype(np.float32)
-        return jnp.asarray(np.asarray(real + 1j * imag if is_complex else real, dtype))
+        value = real + 1j * imag if is_complex else real
+        return jax.device_put(np.asarray(value, dtype))
 
     return [one(*leaf) for leaf in zip(shapes, dtypes, strict=True)]
 
