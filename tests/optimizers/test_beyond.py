@@ -236,6 +236,7 @@ def test_sophia_by_hand():
     assert len(calls) == 2
 
 
+@pytest.mark.slow
 def test_sophia_minimizes_whole_models_and_tells_its_win_rate():
     model = eqx.nn.MLP(2, 1, 8, 1, activation=jnp.tanh, key=jr.key(0))
     x = jr.normal(jr.key(1), (32, 2))

@@ -110,6 +110,7 @@ def test_a_step_without_curvature():
     assert jnp.allclose(found[1][0], found[1][1])  # as of the first pair
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_step():
     def end(opt, scale):
         params = jnp.ones(2)
