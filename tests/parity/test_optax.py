@@ -48,7 +48,9 @@ def normal(seed, shapes):
 
 
 def random_tree(seed, shapes, dtype):
-    leaves = [jnp.asarray(leaf.astype(dtype)) for leaf in normal(seed, tuple(shapes))]
+    leaves = [
+        jax.device_put(leaf.astype(dtype)) for leaf in normal(seed, tuple(shapes))
+    ]
     return {"first": leaves[0], "rest": [tuple(leaves[1:]), None]}
 
 
