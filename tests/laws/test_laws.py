@@ -1,9 +1,9 @@
 """One test per law, over every transformation in the registry.
 
 Nearly all of the time would go into compiling. So a law about types traces and does not
-compile, what is computed is compared with one `trail` of moments in training, and programs
-are `interpreted`. What is about the compiler compiles: donated buffers, shards, and steps
-outside of `jit`.
+compile, what is computed is compared with one `trail` of moments in training, and
+programs are `interpreted`. What is about the compiler compiles: donated buffers, shards,
+and steps outside of `jit`.
 """
 
 import dataclasses
