@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import os
+import pathlib
 
 
 # Before JAX starts: the laws on sharding need several devices. And most of the time goes
@@ -48,13 +49,21 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_teardown():
     """Every now and then, forgets all compiled programs.
 
-    Each of them maps some memory, and a process may have 65,530 maps on Linux. One that
-    has run two thousand tests would be aborted in the middle of a compilation.
+    Each of them takes a megabyte, and maps some memory, of which a process on Linux may
+    have 65,530 pieces: a compilation that needs more is the end of the process. To forget
+    more often than needed is to compile again what most tests share.
     """
     global _finished
     _finished += 1
-    if _finished % 250 == 0:
+    if _finished % 50 == 0 and _is_time_to_forget():
         jax.clear_caches()
+
+
+def _is_time_to_forget() -> bool:
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists():
+        return len(maps.read_bytes().splitlines()) > 6000
+    return _finished % 250 == 0
 
 
 @pytest.fixture

@@ -33,36 +33,49 @@ def chosen(model):
     }
 
 
-@pytest.mark.parametrize(
-    ("layer", "expected"),
-    [
-        (nn.Linear(2, 3, key=KEY), {".weight": LINEAR}),
-        (nn.Conv1d(2, 3, 4, key=KEY), {".weight": Numbers((-2, -1), -3)}),
-        (nn.Conv2d(2, 3, 4, key=KEY), {".weight": Numbers((-3, -2, -1), -4)}),
-        (nn.ConvTranspose1d(2, 3, 4, key=KEY), {".weight": Numbers((-2, -1), -3)}),
-        (
-            nn.GRUCell(2, 3, key=KEY),
-            {".weight_ih": LINEAR, ".weight_hh": LINEAR},
-        ),
-        (
-            nn.LSTMCell(2, 3, key=KEY),
-            {".weight_ih": LINEAR, ".weight_hh": LINEAR},
-        ),
-        (nn.Embedding(5, 3, key=KEY), {}),
-        (nn.LayerNorm((2, 3)), {}),
-        (nn.PReLU(0.1), {}),
-        (nn.WeightNorm(nn.Linear(2, 3, key=KEY)), {".layer.weight": LINEAR}),
-        (
-            nn.MultiheadAttention(2, 4, key=KEY),
-            {
-                f".{name}_proj.weight": LINEAR
-                for name in ("query", "key", "value", "output")
-            },
-        ),
-    ],
-    ids=lambda x: type(x).__name__ if isinstance(x, eqx.Module) else None,
-)
-def test_layers(layer, expected):
+LAYERS = {
+    "Linear": (lambda: nn.Linear(2, 3, key=KEY), {".weight": LINEAR}),
+    "Conv1d": (
+        lambda: nn.Conv1d(2, 3, 4, key=KEY),
+        {".weight": Numbers((-2, -1), -3)},
+    ),
+    "Conv2d": (
+        lambda: nn.Conv2d(2, 3, 4, key=KEY),
+        {".weight": Numbers((-3, -2, -1), -4)},
+    ),
+    "ConvTranspose1d": (
+        lambda: nn.ConvTranspose1d(2, 3, 4, key=KEY),
+        {".weight": Numbers((-2, -1), -3)},
+    ),
+    "GRUCell": (
+        lambda: nn.GRUCell(2, 3, key=KEY),
+        {".weight_ih": LINEAR, ".weight_hh": LINEAR},
+    ),
+    "LSTMCell": (
+        lambda: nn.LSTMCell(2, 3, key=KEY),
+        {".weight_ih": LINEAR, ".weight_hh": LINEAR},
+    ),
+    "Embedding": (lambda: nn.Embedding(5, 3, key=KEY), {}),
+    "LayerNorm": (lambda: nn.LayerNorm((2, 3)), {}),
+    "PReLU": (lambda: nn.PReLU(0.1), {}),
+    "WeightNorm": (
+        lambda: nn.WeightNorm(nn.Linear(2, 3, key=KEY)),
+        {".layer.weight": LINEAR},
+    ),
+    "MultiheadAttention": (
+        lambda: nn.MultiheadAttention(2, 4, key=KEY),
+        {
+            f".{name}_proj.weight": LINEAR
+            for name in ("query", "key", "value", "output")
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name):
+    make, expected = LAYERS[name]
+    layer = make()
     assert chosen(layer) == expected
     # The same in a model, with parameters alone, and as a stack of layers.
     assert chosen([layer]) == {f"[0]{path}": n for path, n in expected.items()}

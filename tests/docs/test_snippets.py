@@ -32,16 +32,6 @@ SNIPPETS = {
 OPTIONAL = [page for page, found in SNIPPETS.items() if any(map(needs, found))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """What runs for a moment need not be fast."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-    jax.clear_caches()  # no other test is to meet what was compiled like this
-
-
 # What everybody reads first; the other pages are in the long tail.
 FIRST = {"README.md", "docs/index.md", "docs/getting_started.md"}
 

@@ -4,10 +4,13 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_draws_what_the_page_shows(tmp_path):
     output = tmp_path / "losses.svg"
     script = ROOT / "docs" / "examples" / "draw_losses.py"

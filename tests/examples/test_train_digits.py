@@ -182,6 +182,7 @@ def test_a_step_of_each_optimizer_goes_down(script, optimizer):
     assert float(rate) == pytest.approx(options.learning_rate)
 
 
+@pytest.mark.slow
 def test_the_history_is_complete(finished):
     metadata = eqopt.checkpoint.read_metadata(finished / "checkpoint.eqx")
     losses, rates, validation = metadata["history"]

@@ -1,5 +1,6 @@
 """Optax's transformations in eqopt's hands. (The laws are asked in tests/laws.)"""
 
+import functools
 import re
 
 import equinox as eqx
@@ -154,24 +155,28 @@ def test_what_is_no_transformation(tx, message):
 
 
 OPT = from_optax(optax.adamw(0.1))
-GRADS = eqx.filter_grad(loss)(mlp())
+
+
+@functools.cache
+def slopes():
+    return eqx.filter_grad(loss)(mlp())
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (
-            lambda: OPT.update(GRADS, OPT.init(mlp()), mlp(depth=2)),
+            lambda: OPT.update(slopes(), OPT.init(mlp()), mlp(depth=2)),
             ValueError,
             "Only `params` has a leaf at `.layers[2].weight`",
         ),
         (
-            lambda: OPT.update(GRADS, OPT.init(mlp(depth=2)), mlp()),
+            lambda: OPT.update(slopes(), OPT.init(mlp(depth=2)), mlp()),
             ValueError,
             "was the model changed after `init`",
         ),
         (
-            lambda: OPT.update(GRADS, OPT.init(mlp())),
+            lambda: OPT.update(slopes(), OPT.init(mlp())),
             ValueError,
             "This is an error of the Optax transformation in `from_optax`",
         ),
@@ -181,7 +186,7 @@ GRADS = eqx.filter_grad(loss)(mlp())
             "`updates` has an array of dtype int32 at `['n']`",
         ),
         (
-            lambda: OPT.update(GRADS, eqopt.Adam(0.1).init(mlp()), mlp()),
+            lambda: OPT.update(slopes(), eqopt.Adam(0.1).init(mlp()), mlp()),
             TypeError,
             "FromOptax was given a state of type tuple",
         ),

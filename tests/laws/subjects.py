@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+from ..interpreter import interpreted
 from .row import Row
 
 
@@ -83,7 +84,8 @@ def normal(seed, shapes, dtypes) -> list[Array]:
     def one(shape, dtype):
         is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
         real, imag = rng.normal(size=(2, *shape)).astype(np.float32)
-        return jnp.asarray(np.asarray(real + 1j * imag if is_complex else real, dtype))
+        value = real + 1j * imag if is_complex else real
+        return jax.device_put(np.asarray(value, dtype))
 
     return [one(*leaf) for leaf in zip(shapes, dtypes, strict=True)]
 
@@ -92,13 +94,13 @@ def normal(seed, shapes, dtypes) -> list[Array]:
 traces = collections.Counter()
 
 
-@eqx.filter_jit
+@interpreted
 def step(opt, grads, state, params):
     traces["step"] += 1
     return opt.step(grads, state, params)
 
 
-@eqx.filter_jit
+@interpreted
 def both(opt, grads, state, params):
     """What `update` and `step` return: one program for all that is asked of either."""
     traces["both"] += 1
@@ -114,27 +116,44 @@ def train(opt, params, steps, *, call=step, grads=grads_of):
 
 
 class Moment(NamedTuple):
-    """A moment in training, and what `update` returned on the way to it."""
+    """A moment in training.
+
+    - `traces`: how often `both` had been traced by then.
+    - `updated`: what `update` returned on the way to it.
+    """
 
     params: PyTree
     state: PyTree
-    updated: tuple[PyTree, PyTree] | None = None
+    traces: int
+    updated: Any = None
 
 
-@functools.lru_cache(maxsize=2)
-def trail(row: Row) -> list[Moment]:
+# A row has trails in some precisions, which its laws ask for one after the other.
+@functools.lru_cache(maxsize=8)
+def trail(row: Row, dtype=jnp.float32, grad_dtype=None, steps=5) -> list[Moment]:
     """The first moments in training, for all laws that have something to compare."""
-    opt, params = row(), params_of()
-    moments = [Moment(params, opt.init(params))]
-    for i in range(5):
+    opt, params = row(), params_of(dtype)
+    moments = [Moment(params, opt.init(params), traces["both"])]
+    for i in range(steps):
         now = moments[-1]
-        updated, stepped = both(opt, grads_of(params, i), now.state, now.params)
-        moments.append(Moment(*stepped, updated))
+        grads = grads_of(params, i, grad_dtype)
+        updated, stepped = both(opt, grads, now.state, now.params)
+        moments.append(Moment(*stepped, traces["both"], updated))
     return moments
+
+
+def moment(row: Row, steps: int) -> tuple[PyTree, PyTree]:
+    """Parameters and state after some steps."""
+    return trail(row)[steps][:2]
 
 
 def arrays(tree: PyTree) -> list:
     return jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+
+
+def all_finite(tree: PyTree) -> bool:
+    """By NumPy: JAX compiles a program for each shape and dtype."""
+    return all(np.isfinite(np.asarray(x)).all() for x in arrays(tree))
 
 
 def avals(tree: PyTree) -> PyTree:

@@ -19,6 +19,7 @@ from jaxtyping import Array
 import eqopt
 from eqopt import AbstractOptimizer, AbstractTransformation
 
+from ..interpreter import interpreted
 from .registry import concrete_transformations
 from .row import one_in_two
 from .rows.behaviour import ALONE
@@ -191,29 +192,28 @@ def expected(names, calls, now, leaf):
     return WRAPPERS[names[0]][1](calls, now, leaf, inner)
 
 
+@interpreted
+def evaluated_and_stepped(opt, grads, state, params):
+    return opt.eval_params(state, params), opt.step(grads, state, params)
+
+
 def check(names):
     opt = Probe()
     for name in reversed(names):
         opt = WRAPPERS[name][0](opt)
     params = params_of()
     calls = [[] for _ in START]
-    with jax.disable_jit():
-        state = opt.init(params)
-        for i in range(STEPS + 1):
-            evaluated = opt.eval_params(state, params)
-            assert jax.tree.structure(evaluated) == jax.tree.structure(params)
-            leaves = zip(
-                jax.tree.leaves(evaluated), jax.tree.leaves(params), strict=True
-            )
-            for leaf, (found, now) in enumerate(leaves):
-                want = expected(names, calls[leaf], np.asarray(now, np.float64), leaf)
-                np.testing.assert_allclose(found, want, 2e-5, 2e-5, err_msg=f"step {i}")
-            old = params
-            params, state = opt.step(grads_of(params, i), state, old)
-            for leaf, values in enumerate(
-                zip(jax.tree.leaves(old), jax.tree.leaves(params), strict=True)
-            ):
-                calls[leaf].append(Call(*(np.asarray(x, np.float64) for x in values)))
+    state = opt.init(params)
+    for i in range(STEPS + 1):
+        old, grads = params, grads_of(params, i)
+        evaluated, (params, state) = evaluated_and_stepped(opt, grads, state, old)
+        assert jax.tree.structure(evaluated) == jax.tree.structure(params)
+        leaves = zip(*map(jax.tree.leaves, (evaluated, old, params)), strict=True)
+        for leaf, (found, *values) in enumerate(leaves):
+            now, after = (np.asarray(x, np.float64) for x in values)
+            want = expected(names, calls[leaf], now, leaf)
+            np.testing.assert_allclose(found, want, 2e-5, 2e-5, err_msg=f"step {i}")
+            calls[leaf].append(Call(now, after))
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -1,11 +1,13 @@
 """One test per law, over every transformation in the registry.
 
-Nearly all of the time goes into tracing and compiling. So a law about types traces and
-does not compile, what is computed is compared with one `trail` of moments in training,
-and a law compiles a program of its own only where that program is what it is about.
+Nearly all of the time would go into compiling. So a law about types traces and does not
+compile, what is computed is compared with one `trail` of moments in training, and
+programs are `interpreted`. What is about the compiler compiles: donated buffers, shards,
+and steps outside of `jit`.
 """
 
 import dataclasses
+import functools
 import io
 import re
 
@@ -21,9 +23,10 @@ import eqopt
 from eqopt._checks import hyperparameters
 from eqopt._types import ScalarOrSchedule
 
+from ..interpreter import interpreted
 from .registry import REGISTRY, TELLING, concrete_transformations
-from .row import Row
 from .subjects import (
+    all_finite,
     arrays,
     assert_close,
     assert_equal,
@@ -31,6 +34,7 @@ from .subjects import (
     awkward,
     both,
     grads_of,
+    moment,
     params_of,
     step,
     traces,
@@ -110,19 +114,17 @@ def test_shapes_and_dtypes_stay_in_any_precision(row, dtype, grad_dtype):
 
 
 def check_shapes_and_dtypes(row, dtype, grad_dtype=None):
-    opt, params = row(), params_of(dtype)
-    state = opt.init(params)
-    before, traces_before = avals(state), traces["both"]
-    assert avals(eqx.filter_eval_shape(opt.init, params)) == before
-    for i in range(3):
-        grads = grads_of(params, i, grad_dtype)
-        (updates, state), (stepped, stepped_state) = both(opt, grads, state, params)
-        assert avals(updates) == avals(grads)
-        assert avals(stepped) == avals(params)
-        assert avals(state) == avals(stepped_state) == before
+    first, *later = trail(row, dtype, grad_dtype)
+    params, before = first.params, avals(first.state)
+    assert avals(eqx.filter_eval_shape(row().init, params)) == before
+    for i, now in enumerate(later):
+        updates, state = now.updated
+        assert avals(updates) == avals(grads_of(params, i, grad_dtype))
+        assert avals(now.params) == avals(params)
+        assert avals(state) == avals(now.state) == before
         assert jax.tree.structure(state) == jax.tree.structure(before)
-        assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays(updates))
-    assert traces["both"] <= traces_before + 1
+        assert all_finite(updates)
+    assert later[-1].traces <= first.traces + 1
 
 
 @law
@@ -142,11 +144,6 @@ def test_eager_is_jitted(row):
     assert_close(moment(row, 3), train(row(), params_of(), 3, call=eager))
 
 
-def moment(row: Row, steps: int):
-    """Parameters and state after some steps."""
-    return trail(row)[steps][:2]
-
-
 def strong(v):
     """A hyperparameter as it is in a program that takes any."""
     return jnp.asarray(v, jnp.float32)
@@ -163,7 +160,9 @@ def test_hyperparameters_are_data(row):
     train(row(**{k: strong(v * 0.5) for k, v in row.data.items()}), params, 2)
     assert traces["step"] == traces_before
     weak = row(**{k: jnp.asarray(v) for k, v in row.data.items()})
-    shapes = eqx.filter_eval_shape(step, weak, grads_of(params, 0), after[1], params)
+    shapes = eqx.filter_eval_shape(
+        lambda opt, *args: opt.step(*args), weak, grads_of(params, 0), after[1], params
+    )
     assert avals(shapes) == avals(after)
 
 
@@ -190,21 +189,18 @@ def test_hyperparameters_take_schedules(row):
 def test_populations(row):
     """Law 3: optimizers can be mapped over."""
     row_of = lambda factor: row(**{k: v * factor for k, v in row.data.items()})
-    params, factors = params_of(), np.array([1.0, 0.5, 0.25], np.float32)
-
-    def final(factor, params, grads):
-        opt = row_of(factor)
-        state = opt.init(params)
-        for g in grads:
-            params, state = opt.step(g, state, params)
-        return eqx.filter(params, eqx.is_array)
-
-    grads = [grads_of(params, i) for i in range(2)]
-    mapped = eqx.filter_vmap(final, in_axes=(0, None, None))
-    population = eqx.filter_jit(mapped)(jnp.asarray(factors), params, grads)
+    factors = np.array([1.0, 0.5, 0.25], np.float32)
+    call = lambda factor, *args: row_of(factor).step(*args)
+    mapped_init = interpreted(eqx.filter_vmap(lambda f, params: row_of(f).init(params)))
+    mapped = interpreted(eqx.filter_vmap(call, in_axes=(0, None, 0, 0)))
+    params = stack([params_of()] * 3)
+    state = mapped_init(jnp.asarray(factors), params)
+    for i in range(2):
+        grads = grads_of(params_of(), i)
+        params, state = mapped(jnp.asarray(factors), grads, state, params)
     for i, factor in enumerate(factors):
-        one = train(row_of(strong(factor)), params, 2)[0]
-        assert_close(jax.tree.map(lambda x, i=i: x[i], population), one)
+        one = train(row_of(strong(factor)), params_of(), 2)[0]
+        assert_close(jax.tree.map(lambda x, i=i: x[i], params), one)
 
 
 @law
@@ -220,12 +216,12 @@ def test_gradients_through_steps(row):
             params, state = opt.step(g, state, params)
         return sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
 
-    slopes_at = jax.jit(jax.grad(objective, argnums=(0, 1)))
+    slopes_at = interpreted(jax.grad(objective, argnums=(0, 1)))
     params = params_of()
     grads = [grads_of(params, i) for i in range(2)]
     for scale in (1.0, 0.0):
         slopes = slopes_at(data, jnp.asarray(scale), params, grads)
-        assert all(bool(jnp.isfinite(slope)) for slope in jax.tree.leaves(slopes))
+        assert all_finite(slopes)
         if "learning_rate" in data and scale:
             assert slopes[0]["learning_rate"] != 0
 
@@ -250,9 +246,8 @@ def test_whole_models(row):
     state = opt.init(model)
     for _ in range(2):
         grads = slopes(model)
-        updates, _ = eqx.filter_eval_shape(opt.update, grads, state, model)
+        (updates, _), (new, state) = both(opt, grads, state, model)
         assert jax.tree.structure(updates) == jax.tree.structure(grads)
-        new, state = step(opt, grads, state, model)
         assert jax.tree.structure(new) == jax.tree.structure(model)
         unchanged = lambda m: eqx.filter(m, eqx.is_inexact_array, inverse=True)
         assert_equal(unchanged(new), unchanged(model))
@@ -277,24 +272,28 @@ def test_float16_zero_gradients(row):
     zeros = jax.tree.map(jnp.zeros_like, params)
     for _ in range(3):
         (updates, _), (params, state) = both(opt, zeros, state, params)
-        assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((updates, params)))
+        assert all_finite((updates, params))
     # In the end: what is the least so far may be infinite as long as there is nothing.
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays(state))
+    assert all_finite(state)
 
 
 @law
 def test_no_float64_leaks(row, x64):
     """Law 5: float32 stays float32 when x64 is on."""
     opt = row()
+
+    def call(grads, params):
+        state = opt.init(params)
+        args = grads, state, params
+        return state, opt.update(*args), opt.step(*args)
+
     with x64():
         params = params_of()
-        state = opt.init(params)
-        call = lambda *args: (opt.init(params), opt.update(*args), opt.step(*args))
-        shapes = eqx.filter_eval_shape(call, grads_of(params, 0), state, params)
-        init, (_, updated), (_, stepped) = shapes
-        assert avals(init) == avals(updated) == avals(stepped) == avals(state)
-        leaves = jax.tree.leaves((state, shapes))
-        assert not [x for x in leaves if getattr(x, "dtype", None) == "float64"]
+        shapes = eqx.filter_eval_shape(call, grads_of(params, 0), params)
+    init, (_, updated), (_, stepped) = shapes
+    assert avals(init) == avals(updated) == avals(stepped)
+    leaves = jax.tree.leaves(shapes)
+    assert not [x for x in leaves if getattr(x, "dtype", None) == "float64"]
 
 
 @law
@@ -326,7 +325,7 @@ def test_a_nan_that_is_left_out_leaves_no_trace(row):
     assert_close(disturbed, expected)
     inner, expected_inner = (s.inner_state.inner_state for s in (state, expected_state))
     assert_close(inner, expected_inner)
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((disturbed, state)))
+    assert all_finite((disturbed, state))
 
 
 @law
@@ -334,19 +333,15 @@ def test_vmap(row):
     """Law 7: mapping over parameters is training each by itself."""
     opt = row()
     several = [params_of(seed=seed) for seed in range(2)]
-    grads = [grads_of(several[0], i) for i in range(2)]
-
-    def final(params, grads):
-        state = opt.init(params)
-        for g in grads:
-            params, state = opt.step(g, state, params)
-        return params, state
-
-    mapped = jax.jit(jax.vmap(final, in_axes=(0, None)))(stack(several), grads)
+    params = stack(several)
+    state = interpreted(jax.vmap(opt.init))(params)
+    mapped = interpreted(jax.vmap(lambda *args: opt.step(*args), in_axes=(None, 0, 0)))
+    for i in range(2):
+        params, state = mapped(grads_of(several[0], i), state, params)
     by_both = lambda *args: both(*args)[1]
-    for i, params in enumerate(several):
-        one = jax.tree.map(lambda x, i=i: x[i], mapped)
-        assert_close(one, train(opt, params, 2, call=by_both))
+    for i, one in enumerate(several):
+        found = jax.tree.map(lambda x, i=i: x[i], (params, state))
+        assert_close(found, train(opt, one, 2, call=by_both))
 
 
 def stack(trees):
@@ -363,7 +358,7 @@ def test_scan(row):
         params, state = carry
         return opt.step(grads, state, params), None
 
-    scanned, _ = jax.jit(lambda c, g: jax.lax.scan(body, c, g))(
+    scanned, _ = interpreted(lambda c, g: jax.lax.scan(body, c, g))(
         (params, opt.init(params)), stacked
     )
     assert_close(scanned, moment(row, 4))
@@ -382,25 +377,41 @@ def test_abstract_init(row):
     assert again == real
 
 
+@functools.lru_cache(maxsize=1)
+def donated(row):
+    """Three compiled steps that may write over all that they are given.
+
+    What `update` and `step` return in each, and how often the program was traced.
+    """
+    opt, traced, seen = row(), 0, []
+
+    @eqx.filter_jit(donate="all-except-first")
+    def donating(grads, params, state):
+        nonlocal traced
+        traced += 1
+        updates, updated = opt.update(grads, state, params)
+        moved = jax.tree.map(lambda p, u: p + u, params, updates)
+        return (moved, updated), opt.step(grads, state, params)
+
+    # Copies, so that each leaf has a buffer of its own.
+    params = jax.tree.map(jnp.copy, params_of())
+    state = opt.init(params)
+    for i in range(3):
+        both = donating(grads_of(params, i), params, state)
+        seen.append(jax.tree.map(np.asarray, both))
+        params, state = both[1]
+    return seen, traced
+
+
 @law
 @pytest.mark.parametrize("call", [pytest.param("update", marks=SLOW), "step"])
 def test_donation(row, call):
     """Law 7: no two buffers of parameters and state are one, from the first step on."""
-    opt = row()
-    # Copies, so that each leaf has a buffer of its own.
-    params = jax.tree.map(jnp.copy, params_of())
-    state = opt.init(params)
-
-    @eqx.filter_jit(donate="all-except-first")
-    def donating(grads, params, state):
-        if call == "step":
-            return opt.step(grads, state, params)
-        updates, state = opt.update(grads, state, params)
-        return jax.tree.map(lambda p, u: p + u, params, updates), state
-
-    for i in range(3):
-        params, state = donating(grads_of(params, i), params, state)
-    assert_close((params, state), moment(row, 3))
+    seen, traced = donated(row)
+    assert traced == 1
+    for i, (updated, stepped) in enumerate(seen):
+        found = stepped if call == "step" else updated
+        assert_close(found, moment(row, i + 1))
 
 
 @law

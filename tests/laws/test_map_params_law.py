@@ -1,5 +1,7 @@
 """`eqopt.tree.map_params` over the registry: the states of all transformations."""
 
+import functools
+
 import equinox as eqx
 import jax
 import pytest
@@ -47,12 +49,13 @@ def by_path(state):
     return {jax.tree_util.keystr(path): x for path, x in leaves}
 
 
-def expected(opt):
+@functools.lru_cache(maxsize=1)
+def expected_of(row):
     """The paths of the leaves that stand for parameters, told by the paths themselves.
 
     A scalar parameter is told by what a vector in its place would have in the state.
     """
-    params = params_of()
+    opt, params = row(), params_of()
     here, there = (
         by_path(eqx.filter_eval_shape(opt.init, p)) for p in (params, larger())
     )
@@ -69,6 +72,11 @@ def expected(opt):
         and there[path].shape == other
         and (shape != () or grown[path].shape == (2,))
     }
+
+
+@functools.lru_cache(maxsize=1)
+def found_with_params(row):
+    return found(row(), params=params_of())
 
 
 def found(opt, **given):
@@ -88,20 +96,18 @@ def found(opt, **given):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_parameters_are_found(row):
-    opt = row()
-    assert found(opt, params=params_of()) == expected(opt)
+    assert found_with_params(row) == expected_of(row)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_parameters_are_inferred(row):
     """From the state alone, or it is an error."""
-    opt = row()
     if row.name in NOT_INFERRED:
         with pytest.raises(ValueError, match="params=model"):
-            found(opt)
+            found(row())
         return
-    assert found(opt) == expected(opt)
+    assert found(row()) == expected_of(row)
 
 
 @pytest.mark.slow
@@ -114,4 +120,4 @@ def test_in_whole_models(row):
     meet = lambda x, p: shapes.append((x.shape, p.shape))
     map_params(opt, meet, state, model, params=model)
     assert all(ours == theirs for ours, theirs in shapes)
-    assert bool(shapes) == bool(found(opt, params=params_of()))
+    assert bool(shapes) == bool(found_with_params(row))

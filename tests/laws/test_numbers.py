@@ -1,6 +1,7 @@
 """Law 3, at its widest: a hyperparameter is a number, of whatever type it is."""
 
 import dataclasses
+import functools
 import inspect
 
 import equinox as eqx
@@ -83,11 +84,14 @@ def as_integer_arrays(node, field, value):
     return jnp.asarray(number) if is_new else value
 
 
-KINDS = [as_numpy, as_small_numpy, as_small_arrays, as_integers, as_integer_arrays]
+# Integers last: the law below takes them up.
+KINDS = [as_numpy, as_small_numpy, as_small_arrays, as_integer_arrays, as_integers]
 
 
-def program(opt):
+@functools.lru_cache(maxsize=2)
+def program(row, kind=None):
     """`init`, `update` and `step` as JAX traces them, and the types they give."""
+    opt = row() if kind is None else rebuilt(row(), kind)
 
     def one_step(params):
         state = opt.init(params)
@@ -101,19 +105,26 @@ def types(closed):
     return [(x.shape, x.dtype, x.weak_type) for x in closed.out_avals]
 
 
+def changes(row, kind):
+    opt = row()
+    return rebuilt(opt, kind) is not opt
+
+
 @law
 def test_numbers_of_any_type(row):
     """Updates and state have the same types, whatever the numbers are made of."""
-    expected, expected_shapes, _ = program(row())
+    expected, expected_shapes, _ = program(row)
     for kind in KINDS:
-        made, shapes, _ = program(rebuilt(row(), kind))
-        assert shapes == expected_shapes, kind.__name__
-        assert types(made) == types(expected), kind.__name__
+        if changes(row, kind):
+            made, shapes, _ = program(row, kind)
+            assert shapes == expected_shapes, kind.__name__
+            assert types(made) == types(expected), kind.__name__
 
 
 @law
 def test_integers_are_floats(row):
     """An integer gives what the float of the same value gives, to the last operation."""
-    made, _, _ = program(rebuilt(row(), as_integers))
-    expected, _, _ = program(rebuilt(row(), as_whole_floats))
-    assert str(made) == str(expected)
+    if changes(row, as_integers):
+        made, _, _ = program(row, as_integers)
+        expected, _, _ = program(row, as_whole_floats)
+        assert str(made) == str(expected)

@@ -12,9 +12,10 @@ import pytest
 
 import eqopt
 
+from ..interpreter import interpreted
 from .row import one_in_two
 from .rows.behaviour import ALONE
-from .subjects import assert_close, assert_equal, avals, grads_of, params_of
+from .subjects import all_finite, assert_close, assert_equal, avals, grads_of, params_of
 
 
 pytestmark = pytest.mark.slow
@@ -77,7 +78,7 @@ def over(outer):
 VALUE = np.float32(1)
 
 
-@eqx.filter_jit
+@interpreted
 def both(opt, grads, state, params):
     """What `update` and `step` return: for all that is asked of a pair."""
     args = grads, state, params
@@ -103,7 +104,7 @@ def test_pairs_compose(row):
         params, state = stepped
     averaged = opt.eval_params(state, params)
     assert avals(averaged) == avals(params)
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(averaged))
+    assert all_finite(averaged)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

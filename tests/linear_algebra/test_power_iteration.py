@@ -73,6 +73,7 @@ def test_zero_has_the_eigenvalue_zero(standard_promotion):
     np.testing.assert_array_equal(vector, [0, 0, 0])
 
 
+@pytest.mark.slow
 def test_sharpness_of_a_model():
     model = eqx.nn.MLP(2, 2, 3, 1, activation=jnp.tanh, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_inexact_array)

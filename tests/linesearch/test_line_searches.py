@@ -189,6 +189,7 @@ def test_a_masked_search_and_a_part_of_the_parameters(search):
     assert set(jax.tree.leaves(found(state).grad)[0].shape) == {2}
 
 
+@pytest.mark.slow
 @both
 def test_all_parameters_as_one_vector(search):
     model = eqx.nn.MLP(2, "scalar", 4, 1, key=jr.key(0))

@@ -47,19 +47,19 @@ def numbers(shape, seed):
 
 
 def normal(*shape, seed=2):
-    return jnp.asarray(numbers(shape, seed))
+    return jax.device_put(numbers(shape, seed))
 
 
 def rows(*shape):
     # Of very different sizes, so that some gradients are clipped and others are not.
     sizes = np.array([0.2, 2.0, 0.6, 1.0, 0.1], np.float32)
-    return jnp.asarray(
+    return jax.device_put(
         numbers((ROWS, *shape), 3) * sizes.reshape(-1, *[1] * len(shape))
     )
 
 
 def indices(*shape, low=0, high=7):
-    return jnp.asarray(np.random.default_rng(4).integers(low, high, (ROWS, *shape)))
+    return jax.device_put(np.random.default_rng(4).integers(low, high, (ROWS, *shape)))
 
 
 def call(model, x):

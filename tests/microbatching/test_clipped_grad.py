@@ -23,15 +23,6 @@ SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
 RUNNING_MEAN = AccumulationType.RUNNING_MEAN
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """This is about what is computed, not how fast."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()
-
-
 def batched(fun):
     """The same for a batch of examples."""
 
@@ -209,7 +200,7 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_weights(name, bad):
     weights = WEIGHTS[name]
     w = np.asarray(weights, np.float64)
@@ -479,6 +470,7 @@ def test_vmap_over_models():
     assert_trees_close(actual, expected, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 2])
 @pytest.mark.parametrize("name", ["mlp", "tied head", "conv1d"])
 def test_derivatives_of_norms(name, size):

@@ -81,6 +81,7 @@ def test_keyword_arguments_are_mapped():
     np.testing.assert_array_equal(fun(x, y=y, f=jnp.square), x[y, y % 4] ** 2)
 
 
+@pytest.mark.slow
 def test_models(getkey):
     mlp = eqx.nn.MLP(3, 2, 4, 1, key=getkey())
     x = jr.normal(getkey(), (5, 3))

@@ -69,7 +69,12 @@ def test_agrees_with_the_whole_batch(rows, size, axis):
 
 @pytest.mark.parametrize(
     ("dtype", "axis"),
-    [(jnp.float32, 0), (jnp.float32, 1), (jnp.bfloat16, 0), (jnp.float16, 1)],
+    [
+        (jnp.float32, 0),
+        pytest.param(jnp.float32, 1, marks=pytest.mark.slow),
+        (jnp.bfloat16, 0),
+        pytest.param(jnp.float16, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_parity_with_optax(dtype, axis, getkey):
     x, y = jr.normal(getkey(), (2, 6, 6, 3), dtype)

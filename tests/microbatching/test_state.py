@@ -53,7 +53,7 @@ def assert_close(actual, expected):
 
 
 @pytest.mark.parametrize("mode", ["batch", "ema"])
-@pytest.mark.parametrize("rows", [8, 10])
+@pytest.mark.parametrize("rows", [pytest.param(8, marks=pytest.mark.slow), 10])
 def test_batch_norm(mode, rows):
     """As in a loop over the microbatches, whichever way it is written."""
     model, initial = eqx.nn.make_with_state(Model)(mode, key=jr.key(0))
@@ -203,6 +203,7 @@ def test_it_can_be_differentiated_and_vectorised():
     np.testing.assert_allclose(grads, 2 * ws * (16 + 36 + 25), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_states_is_mapped():
     """Without a State among the unmapped arguments, those in the output are rows."""
     models, states = micro_vmap(

@@ -4,7 +4,6 @@ import functools
 import importlib
 import pkgutil
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 import eqopt
 
+from ..interpreter import interpreted
 from ..methods import BY_FAMILY, METHODS
 from . import cases
 from .case import LINEARS, Case, is_matrix
@@ -46,10 +46,18 @@ TOLERANCES = {
 }
 
 
-def random_tree(seed, shapes, dtype):
+@functools.cache
+def normal(seed, shapes):
+    """The same numbers for all cases, as most have the same shapes."""
     keys = jr.split(jr.key(seed), len(shapes))
     leaves = [jr.normal(k, s, jnp.float32) for k, s in zip(keys, shapes, strict=True)]
-    leaves = [leaf.astype(dtype) for leaf in leaves]
+    return [np.asarray(leaf) for leaf in leaves]
+
+
+def random_tree(seed, shapes, dtype):
+    leaves = [
+        jax.device_put(leaf.astype(dtype)) for leaf in normal(seed, tuple(shapes))
+    ]
     return {"first": leaves[0], "rest": [tuple(leaves[1:]), None]}
 
 
@@ -61,15 +69,14 @@ def compare(case, params, grads_of, steps, tolerance):
         updates, state = opt.update(grads, state, p, **case.extra(p))
         return updates, state, apply(p, updates)
 
-    # One program is compiled sooner than two.
-    @eqx.filter_jit
+    @interpreted
     def both(grads, mine, reference):
         return (
             advance(ours, eqopt.apply_updates, grads, *mine),
             advance(theirs, optax.apply_updates, grads, *reference),
         )
 
-    mine, reference = (ours.init(params), params), (theirs.init(params), params)
+    mine, reference = [ours.init(params), params], [theirs.init(params), params]
     for i in range(steps):
         (updates, *mine), (their_updates, *reference) = both(
             grads_of(i), mine, reference

@@ -132,7 +132,10 @@ def test_fun_is_not_differentiated():
     assert jnp.isfinite(jax.grad(make_perturbed_fun(fun, 10), argnums=1)(0, X[0]))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(jnp.float16, marks=pytest.mark.slow), jnp.bfloat16, jnp.float32],
+)
 def test_dtypes(dtype, x64):
     with x64():
         smooth = make_perturbed_fun(lambda x: (x * 2, x > 0), 10)

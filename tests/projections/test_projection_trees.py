@@ -136,6 +136,7 @@ def test_no_square_overflows():
         np.testing.assert_allclose(flat, [0.0, 0.0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_digits_are_lost_in_sums(standard_promotion):
     x = jnp.array([1e7, 1e7 + 1])
     np.testing.assert_array_equal(projections.simplex(x), [0.0, 1.0])

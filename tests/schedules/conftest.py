@@ -153,6 +153,19 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=CASES.values(), ids=list(CASES))
+# The further cases of a schedule belong to the long tail.
+FIRST = {type(case.ours): case for case in reversed(CASES.values())}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            case,
+            id=name,
+            marks=[] if FIRST[type(case.ours)] is case else [pytest.mark.slow],
+        )
+        for name, case in CASES.items()
+    ]
+)
 def case(request) -> Case:
     return request.param

@@ -195,6 +195,7 @@ def test_clipping_complex_examples():
     assert clipped == count == 4
 
 
+@pytest.mark.slow
 def test_per_example_gradients_of_a_model():
     model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
     x = jr.normal(jr.key(1), (6, 2))
@@ -261,6 +262,7 @@ def test_no_copy_of_the_batch():
 # Sums of clipped gradients
 
 
+@pytest.mark.slow
 def test_clipped_sums_are_as_gradients_of_examples():
     model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
     x = jr.normal(jr.key(1), (6, 2))

@@ -70,6 +70,7 @@ def test_float32_is_float64(x64):
     np.testing.assert_allclose(list(factors(jnp.float32)), exact, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 30.0])
 def test_the_learning_rate_is_found(rate):
     """Wherever the given one is, from 1e-6 of it on."""

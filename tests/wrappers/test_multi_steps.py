@@ -11,6 +11,7 @@ def bits(tree):
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
 
 
+@pytest.mark.slow
 def test_mean_of_mini_batches_is_the_full_batch():
     """Four mini-steps and one step on all four batches end at the same place."""
     keys = jax.random.split(jax.random.key(0), 3)

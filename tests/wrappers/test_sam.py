@@ -108,6 +108,7 @@ def grads_of(model):
     return eqx.tree_at(lambda m: (m.frozen.weight, m.frozen.bias), grads, (None, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opaque", [False, True])
 def test_a_model_trains(opaque):
     opt = eqopt.SAM(

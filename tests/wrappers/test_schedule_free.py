@@ -98,6 +98,7 @@ def test_it_is_fused_with_what_is_inside():
     assert jaxpr.count(f"name={name}") == 1
 
 
+@pytest.mark.slow
 def test_a_model_to_evaluate_with(getkey):
     model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())
     opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.ScheduleFreeSGD(0.5))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, no_type_check
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Inexact, Int
 from .._checks import check_range
 from .._equations import Equation
 from .._pipeline import Leafwise
+from .._typecheck import no_type_check
 from .._types import Params, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like

@@ -48,6 +48,7 @@ def test_at_full_rank_nothing_is_lost(shape, dtype):
     np.testing.assert_allclose(updates, 2 * g, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_models():
     """Convolutions and stacked layers are projected; vectors are not scaled."""
     keys = jr.split(jr.key(0), 3)

@@ -119,6 +119,7 @@ class Model(eqx.Module):
         self.scale = jnp.ones(())
 
 
+@pytest.mark.slow
 def test_models():
     """Matrices take orthogonal steps, all else those of Adam."""
     model = Model(jr.key(0))

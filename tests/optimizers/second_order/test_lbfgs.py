@@ -90,6 +90,7 @@ def test_a_gradient_that_is_no_number_spoils_one_step(bad):
     assert jnp.isfinite(state.diff_updates_memory).all()
 
 
+@pytest.mark.slow
 def test_a_whole_model_to_the_minimum():
     x = jr.normal(jr.key(1), (32, 3))
     y = jnp.sin(x[:, 0])
@@ -112,6 +113,7 @@ def test_float32_at_the_minimum_stays_there(name):
     assert values[-1] <= best + 1e-6 * (1 + abs(best))
 
 
+@pytest.mark.slow
 def test_bfloat16_and_complex_parameters():
     target = {"half": jnp.full(3, 2.0, jnp.bfloat16), "z": jnp.array([1 + 2j])}
     far = lambda x, y: jnp.sum(jnp.abs((x - y).astype(jnp.complex64)) ** 2)
