@@ -182,7 +182,14 @@ NESTED = {
 # Single operations
 #
 
-SAME = {"copy", "copy_p", "optimization_barrier", "shard_alike", "stop_gradient"}
+SAME = {
+    "copy",
+    "copy_p",
+    "materialized",
+    "optimization_barrier",
+    "shard_alike",
+    "stop_gradient",
+}
 ARITHMETIC = {
     "abs": np.abs,
     "add": np.add,
@@ -280,6 +287,7 @@ def _split(x, sizes, axis):
 
 
 OTHERS = {
+    "after": lambda x, first: x,
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": lambda *args, dimension: np.concatenate(args, dimension),
     "convert_element_type": _convert_element_type,
