@@ -282,8 +282,8 @@ def _split(x, sizes, axis):
 OTHERS = {
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": lambda *args, dimension: np.concatenate(args, dimension),
-    "convert_element_type": _convert_element_type,
     "conj": lambda x, input_dtype: np.conj(x),
+    "convert_element_type": _convert_element_type,
     "div": _div,
     "pad": _pad,
     "reshape": _reshape,
