@@ -137,6 +137,7 @@ def test_only_and_markdown(tmp_path, capsys):
     assert all(line.startswith("| ") and line.count("|") == 7 for line in table)
 
 
+@pytest.mark.slow
 def test_table_of_optimizers(tmp_path, capsys):
     """A line for each, with time and memory."""
     chosen = ["--only=Adam", "--only=PolyakSGD", "--size=20000", "--rounds=1"]

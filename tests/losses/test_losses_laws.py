@@ -251,7 +251,6 @@ SUBJECTS = [
     ),
 ]
 
-every_call = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 # The further calls of a loss belong to the long tail.
 FIRST = {subject.name: subject for subject in reversed(SUBJECTS)}
 every_subject = pytest.mark.parametrize(
@@ -288,7 +287,7 @@ def with_gradients(fn, count):
     return both
 
 
-@every_call
+@every_subject
 def test_parity(subject, standard_promotion):
     fn = (
         optax.losses.make_fenchel_young_loss(logsumexp)
@@ -344,6 +343,7 @@ def test_vmap(subject):
     close(found[:, 0] if subject.batched else found[0], expected)
 
 
+@pytest.mark.slow
 @every_subject
 def test_derivatives(subject, x64):
     """Forward and backward mode agree, and both with differences of values."""
@@ -381,9 +381,8 @@ def test_second_derivatives_are_finite(subject):
 
 
 @every_subject
-@pytest.mark.parametrize(
-    "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision(subject, dtype):
     """Computed in float32, and rounded once. The dtype is that of the first argument."""
     narrow = [x.astype(dtype) for x in arrays(subject)]

@@ -199,7 +199,10 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize(
+    "name",
+    ["float", *(pytest.param(x, marks=pytest.mark.slow) for x in [*WEIGHTS][1:])],
+)
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_weights(name, bad):
     weights = WEIGHTS[name]
@@ -496,6 +499,7 @@ def test_derivatives_of_norms(name, size):
     assert_trees_close(actual, expected, 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "weights"),
     [(jnp.float32, np.array([1.0, 2.0, 0.0, 1.0, 1.0])), (jnp.float64, None)],

@@ -96,7 +96,9 @@ def test_sums_and_means_are_not_rounded(kind):
     np.testing.assert_allclose(total["a"], expected, 1e-6)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+    "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("clipped", [True, False])
 def test_noise_comes_before_rounding(dtype, clipped):
     """Of 1100 examples half precision would keep multiples of 4, noise or not."""

@@ -59,7 +59,14 @@ def test_singular_values_are_near_one(preconditioning, scale):
     assert values.min() > 0.6 and values.max() < 1.3
 
 
-@pytest.mark.parametrize(("limit", "batches"), [(1, 5), (59, 3), (10**6, 2)])
+@pytest.mark.parametrize(
+    ("limit", "batches"),
+    [
+        pytest.param(1, 5, marks=pytest.mark.slow),
+        (59, 3),
+        pytest.param(10**6, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_accelerators_come_to_the_same(limit, batches, monkeypatch):
     """They take matrices of one shape together, as many as fit into a batch."""
     shapes = [(2, 5), (2, 3, 4), (5, 2), (2, 2, 2, 5), (1, 3, 4)]

@@ -104,7 +104,13 @@ def test_a_whole_model_to_the_minimum():
     )
 
 
-@pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rosenbrock",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("quadratic", "logistic")),
+    ],
+)
 def test_float32_at_the_minimum_stays_there(name):
     """Where a decrease is lost in rounding, nothing gets worse and nothing is NaN."""
     loss, start = problem(name)
