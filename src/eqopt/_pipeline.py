@@ -31,7 +31,7 @@ from ._owners import name_of
 from ._stages import walk
 from ._typecheck import no_type_check
 from ._types import Mask, Params, State, Updates
-from .numerics import at_least_float32
+from .numerics import wide_dtype
 
 
 class Leafwise(NamedTuple):
@@ -68,6 +68,16 @@ class Leafwise(NamedTuple):
     measure: Callable[[Updates], Mapping[str, Any]] | None = None
     last: tuple[str, ...] = ()
     on_cpu: Callable | None = None
+
+
+@no_type_check  # called in each step of each part
+def filled(owner: object, leafwise: Leafwise) -> Leafwise:
+    """`leafwise` with the fields of `owner` for those shared values that it lacks."""
+    given, fields = leafwise.shared, vars(owner)
+    lacks = [x for x in leafwise.equation.shared if x not in given and x in fields]
+    if not lacks:
+        return leafwise
+    return leafwise._replace(shared={**{x: fields[x] for x in lacks}, **given})
 
 
 _NOT_YET = object()
@@ -114,13 +124,15 @@ class Pipeline:
         self._unread.pop(index, None)
         return self._states[index]
 
-    def check_read(self) -> None:
-        """Raises a `RuntimeError` if nobody asked for a state that was promised."""
+    def state_of(self, promise: Callable[[], State]) -> State:
+        """What was promised; a `RuntimeError` if it lacks what else was promised."""
+        state = promise()
         for owner in self._unread.values():
             raise RuntimeError(
                 f"{owner}: its new state is lost. Whoever feeds a pipeline to a part "
                 "calls the promise that the part gives, and returns what comes out."
             )
+        return state
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
         """Adds an equation to run behind all others, whoever pushes them.
@@ -156,7 +168,8 @@ class Pipeline:
 
     def wide(self) -> Updates:
         """`flush`, in float32 at least: for a part that rounds what it returns."""
-        return map_parameters(at_least_float32, self.flush())
+        wide = lambda u: u if u.dtype.itemsize >= 4 else u.astype(wide_dtype(u.dtype))
+        return map_parameters(wide, self.flush())
 
     def finish(self) -> Updates:
         """Runs all equations, also those pushed last, and gives the updates, rounded.

@@ -1,6 +1,8 @@
 """How arrays of the state and parameters are kept: as such, or in another form."""
 
 import abc
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -104,3 +106,20 @@ def store_like(old: PyTree, new: PyTree) -> PyTree:
 @no_type_check
 def _is_place(x):
     return x is None or is_stored(x)
+
+
+@no_type_check  # nor what it makes, which is called in each step
+def with_arrays(method: Callable[..., tuple[Any, Any]]) -> Callable:
+    """`update` or `step` of what handles trees itself: it sees arrays, stored or not."""
+
+    @functools.wraps(method)
+    def on_arrays(self, updates, state, params=None, **extra):
+        if not has_stored((state, params)):
+            return method(self, updates, state, params, **extra)
+        arrays = load((state, params))
+        result, new = method(self, updates, *arrays, **extra)
+        if method.__name__ == "step":
+            result = store_like(params, result)
+        return result, store_like(state, new)
+
+    return on_arrays

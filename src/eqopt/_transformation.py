@@ -12,9 +12,8 @@ from ._checks import check_dtypes, check_no_schedule, check_state
 from ._construction import Module
 from ._leaves import check_parameters, resolve_mask
 from ._owners import name_error, parts_of
-from ._pipeline import Leafwise, Pipeline
-from ._storage import has_stored, load, store_like
-from ._typecheck import no_type_check
+from ._pipeline import Leafwise, Pipeline, filled
+from ._storage import with_arrays
 from ._types import Params, State, Updates
 
 
@@ -36,23 +35,6 @@ def _with_checks(
     return with_checks
 
 
-@no_type_check  # nor what it makes, which is called in each step
-def _with_arrays(method: Callable[..., tuple[Any, State]]) -> Callable:
-    """`update` or `step` of what handles trees itself: it sees arrays, stored or not."""
-
-    @functools.wraps(method)
-    def with_arrays(self, updates, state, params=None, **extra):
-        if not has_stored((state, params)):
-            return method(self, updates, state, params, **extra)
-        arrays = load((state, params))
-        result, new = method(self, updates, *arrays, **extra)
-        if method.__name__ == "step":
-            result = store_like(params, result)
-        return result, store_like(state, new)
-
-    return with_arrays
-
-
 class AbstractTransformation(Module):
     """A gradient transformation: what turns gradients into updates of the parameters.
 
@@ -71,9 +53,8 @@ class AbstractTransformation(Module):
         if "init" in vars(cls):
             this.init = _with_checks(this.init)
         for name in ("update", "step"):
-            is_new = not {name, "_takes_stored"}.isdisjoint(vars(cls))
-            if is_new and not cls._takes_stored:
-                setattr(this, name, _with_arrays(getattr(cls, name)))
+            if name in vars(cls) and not cls._takes_stored:
+                setattr(this, name, with_arrays(getattr(cls, name)))
 
     def __check_init__(self):
         check_dtypes(self)
@@ -201,22 +182,14 @@ class AbstractFused(AbstractTransformation):
     ) -> tuple[Updates, State]:
         pipeline = Pipeline(updates, params, extra)
         promise = self._feed(pipeline, state)
-        return _with_state(pipeline, pipeline.finish(), promise)
+        return pipeline.finish(), pipeline.state_of(promise)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
         pipeline = Pipeline(grads, params, extra)
         params, promise = self._finish(pipeline, state)
-        return _with_state(pipeline, pipeline.end(params), promise)
-
-
-def _with_state(
-    pipeline: Pipeline, result: Any, promise: Callable[[], State]
-) -> tuple[Any, State]:
-    state = promise()
-    pipeline.check_read()
-    return result, state
+        return pipeline.end(params), pipeline.state_of(promise)
 
 
 class AbstractLeafwise(AbstractFused):
@@ -270,16 +243,6 @@ class AbstractLeafwise(AbstractFused):
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         leafwise = self._checked(state, pipeline.params, pipeline.extra)
         return pipeline.push(type(self).__name__, leafwise)
-
-
-@no_type_check  # called in each step of each part
-def filled(owner: object, leafwise: Leafwise) -> Leafwise:
-    """`leafwise` with the fields of `owner` for those shared values that it lacks."""
-    given, fields = leafwise.shared, vars(owner)
-    lacks = [x for x in leafwise.equation.shared if x not in given and x in fields]
-    if not lacks:
-        return leafwise
-    return leafwise._replace(shared={**{x: fields[x] for x in lacks}, **given})
 
 
 class AbstractStateless(AbstractLeafwise):

@@ -10,6 +10,7 @@ from ._apply import apply_updates
 from ._checks import check_state
 from ._control import filter_cond
 from ._pipeline import Pipeline
+from ._storage import has_stored, load, store_like
 from ._transformation import AbstractFused, AbstractTransformation
 from ._types import Params, State, Updates
 from .tree import zeros_like
@@ -116,14 +117,22 @@ class AbstractComposite(AbstractTransformation):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, State]:
-        check_state(self, state)
-        return self.handle(Call(updates, params, extra, is_step=False), state)
+        return self._handled(Call(updates, params, extra, is_step=False), state)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
+        return self._handled(Call(grads, params, extra, is_step=True), state)
+
+    def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         check_state(self, state)
-        return self.handle(Call(grads, params, extra, is_step=True), state)
+        if self._takes_stored or not has_stored((state, call.params)):
+            return self.handle(call, state)
+        arrays, params = load((state, call.params))
+        result, new = self.handle(call._replace(params=params), arrays)
+        if call.is_step:
+            result = store_like(call.params, result)
+        return result, store_like(state, new)
 
 
 class AbstractWrapper(AbstractComposite):

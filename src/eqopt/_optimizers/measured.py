@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 from .._checks import check_state, required_params
 from .._equations import compute_dtype
 from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, filled
+from .._pipeline import Leafwise, Pipeline, filled
+from .._transformation import AbstractFused
 from .._transforms.scale import at
 from .._transforms.weight_decay import decay_weights, is_off
 from .._types import Params, State, Updates

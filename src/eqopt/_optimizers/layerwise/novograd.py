@@ -12,8 +12,8 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._leaves import map_parameters
 from ..._owners import parts_of
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractFused, AbstractOptimizer, filled
+from ..._pipeline import Leafwise, Pipeline, filled
+from ..._transformation import AbstractFused, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
@@ -139,7 +139,8 @@ class ScaleByNovoGrad(AbstractFused):
         leafwise = filled(self, Leafwise(normalize, state, {"b2": b2}))
         nu = pipeline.push(owner, leafwise)
         with parts_of(self):
-            pipeline.push(owner, filled(decay, decay.leafwise(decay_state, params)))
+            decayed = filled(decay, decay.leafwise(decay_state, params))
+            pipeline.push(owner, decayed._replace(state=None))  # it counts the same
         mu = pipeline.push(owner, filled(momentum, momentum.leafwise(trace, params)))
         count = safe_increment(state.count)
         return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)
