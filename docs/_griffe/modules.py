@@ -91,9 +91,12 @@ def _add_init(cls: griffe.Class) -> None:
         cls.set_member("__init__", init)
 
 
+_FIELDS = {"equinox.field", "eqopt._fields.static_choice"}
+
+
 def _default(value: str | griffe.Expr | None) -> str | griffe.Expr | None:
     """The default of a field, also if it is written `eqx.field(default=...)`."""
-    if isinstance(value, griffe.ExprCall) and value.canonical_path == "equinox.field":
+    if isinstance(value, griffe.ExprCall) and value.canonical_path in _FIELDS:
         arguments = {
             argument.name: argument.value
             for argument in value.arguments
