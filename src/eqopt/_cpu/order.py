@@ -35,6 +35,7 @@ _Tree = TypeVar("_Tree")
 SCOPE = "on_cpu"
 
 
+@no_type_check  # called once per leaf, with NumPy's arrays, too
 def after(first: Array, x: Array) -> Array:
     """`x`; on a CPU it is read once `first` has been computed.
 
