@@ -22,7 +22,7 @@ METHODS = [
         idea="Adagrad with one number for each row and column, and momentum",
         in_optax="sm3",
         rates=(0.1, 0.1, 0.01, 0.01),
-        temporary=None,
+        temporary=0.11,
         laws=[
             row(eqopt.ScaleBySM3, b1=0.8, b2=0.9, eps=1e-3),
             row(lambda: eqopt.ScaleBySM3(b1=None), name="ScaleBySM3(no momentum)"),

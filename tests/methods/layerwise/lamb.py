@@ -15,8 +15,8 @@ METHODS = [
         idea="Adam by the norm of each layer; for huge batches",
         in_optax="lamb",
         rates=(0.0032, 0.001, 0.01, 0.01),
-        temporary=1.01,
-        ratio=0.7,
+        temporary=0.11,
+        ratio=0.5,
         laws=[
             row(
                 eqopt.LAMB,
