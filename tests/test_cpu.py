@@ -59,7 +59,14 @@ PARAMS = {"a": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(5)}
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        jnp.float32,
+        pytest.param(jnp.bfloat16, marks=pytest.mark.slow),
+        pytest.param(jnp.complex64, marks=pytest.mark.slow),
+    ],
+)
 def test_the_equation_as_written_agrees(opt, dtype):
     """Without `jit`, the equation is run as it stands."""
     params = jax.tree.map(lambda p: p.astype(dtype), PARAMS)
