@@ -135,14 +135,11 @@ def _evaluate(
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
         on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
-        run, run_on_cpu = (
-            functools.partial(_run, operations, takes_params, kind)
-            for operations in (program, on_cpu)
-        )
-        is_same = on_cpu == program
-        result, slots = reordered(
-            run, run if is_same else run_on_cpu, _late(program), packed, g, *arguments
-        )
+        run = run_on_cpu = functools.partial(_run, program, takes_params, kind)
+        if on_cpu != program:
+            run_on_cpu = functools.partial(_run, on_cpu, takes_params, kind)
+        late = _late(program)
+        result, slots = reordered(run, run_on_cpu, late, packed, g, *arguments)
         return result, *slots
 
 

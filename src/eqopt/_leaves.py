@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ._storage import is_stored, shapes_if_stored
+from ._storage import is_leaf, is_stored, shapes_if_stored
 from ._typecheck import no_type_check
 from ._types import Mask, Params
 
@@ -22,15 +22,9 @@ from ._types import Mask, Params
 _SHOWN_PATHS = 5
 
 
-@no_type_check  # called once per leaf, like the next three
+@no_type_check  # called once per leaf, like the next one
 def is_none(x):
     return x is None
-
-
-@no_type_check
-def is_leaf(x):
-    """Whether `x` is a place in a tree like the parameters: `None`, or what is stored."""
-    return x is None or is_stored(x)
 
 
 def parameters(tree: PyTree) -> PyTree:

@@ -79,6 +79,12 @@ def is_stored(x: Any) -> bool:
     return getattr(type(x), "_is_stored", False)
 
 
+@no_type_check
+def is_leaf(x: Any) -> bool:
+    """Whether `x` is a place in a tree like the parameters: `None`, or what is stored."""
+    return x is None or is_stored(x)
+
+
 def has_stored(tree: PyTree) -> bool:
     return any(map(is_stored, jax.tree.leaves(tree, is_leaf=is_stored)))
 
@@ -99,27 +105,29 @@ def shapes_if_stored(tree: PyTree) -> PyTree:
 def store_like(old: PyTree, new: PyTree) -> PyTree:
     """`new`, a tree of arrays, with those stored that are so in `old`."""
     return jax.tree.map(
-        lambda x, y: x.store(y) if is_stored(x) else y, old, new, is_leaf=_is_place
+        lambda x, y: x.store(y) if is_stored(x) else y, old, new, is_leaf=is_leaf
     )
 
 
+@no_type_check  # as is what is made of it, which is called in each step
+def on_arrays(
+    run: Callable[[Any, Any], tuple[Any, Any]], state: Any, params: Any, is_step: bool
+) -> tuple[Any, Any]:
+    """`run(state, params)`, of `update` or `step`, which sees arrays, stored or not."""
+    if not has_stored((state, params)):
+        return run(state, params)
+    result, new = run(*load((state, params)))
+    return store_like(params, result) if is_step else result, store_like(state, new)
+
+
 @no_type_check
-def _is_place(x):
-    return x is None or is_stored(x)
-
-
-@no_type_check  # nor what it makes, which is called in each step
 def with_arrays(method: Callable[..., tuple[Any, Any]]) -> Callable:
-    """`update` or `step` of what handles trees itself: it sees arrays, stored or not."""
+    """`update` or `step` of what handles trees itself, for the same."""
+    is_step = method.__name__ == "step"
 
     @functools.wraps(method)
-    def on_arrays(self, updates, state, params=None, **extra):
-        if not has_stored((state, params)):
-            return method(self, updates, state, params, **extra)
-        arrays = load((state, params))
-        result, new = method(self, updates, *arrays, **extra)
-        if method.__name__ == "step":
-            result = store_like(params, result)
-        return result, store_like(state, new)
+    def with_them(self, updates, state, params=None, **extra):
+        run = lambda state, params: method(self, updates, state, params, **extra)
+        return on_arrays(run, state, params, is_step)
 
-    return on_arrays
+    return with_them

@@ -10,7 +10,7 @@ from ._apply import apply_updates
 from ._checks import check_state
 from ._control import filter_cond
 from ._pipeline import Pipeline
-from ._storage import has_stored, load, store_like
+from ._storage import on_arrays
 from ._transformation import AbstractFused, AbstractTransformation
 from ._types import Params, State, Updates
 from .tree import zeros_like
@@ -126,13 +126,10 @@ class AbstractComposite(AbstractTransformation):
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         check_state(self, state)
-        if self._takes_stored or not has_stored((state, call.params)):
+        if self._takes_stored:
             return self.handle(call, state)
-        arrays, params = load((state, call.params))
-        result, new = self.handle(call._replace(params=params), arrays)
-        if call.is_step:
-            result = store_like(call.params, result)
-        return result, store_like(state, new)
+        run = lambda state, params: self.handle(call._replace(params=params), state)
+        return on_arrays(run, state, call.params, call.is_step)
 
 
 class AbstractWrapper(AbstractComposite):

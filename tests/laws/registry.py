@@ -7,8 +7,10 @@ the module here that is about its like. Whatever is special about it stands in i
 import importlib
 import pkgutil
 import types
+from collections.abc import Container
 
 import equinox as eqx
+import pytest
 
 import eqopt
 from eqopt import AbstractTransformation
@@ -47,6 +49,16 @@ TELLING = {
     "Snapshot",
 }
 assert {row.name for row in REGISTRY} >= TELLING
+
+
+def asked(quick: Container[str] = TELLING) -> list:
+    """All rows, for `pytest.mark.parametrize`: slow, but for those named in `quick`."""
+    return [
+        pytest.param(
+            row, id=row.name, marks=[] if row.name in quick else [pytest.mark.slow]
+        )
+        for row in REGISTRY
+    ]
 
 
 def concrete_transformations() -> set[type]:

@@ -8,15 +8,11 @@ import pytest
 
 from eqopt.tree import map_params
 
-from .registry import REGISTRY, TELLING
+from .registry import asked
 from .subjects import awkward, params_of
 
 
-SLOW = pytest.mark.slow
-ROWS = [
-    pytest.param(row, id=row.name, marks=[] if row.name in TELLING else [SLOW])
-    for row in REGISTRY
-]
+ROWS = asked()
 
 # Whose parameters cannot be inferred from the state alone.
 NOT_INFERRED = {

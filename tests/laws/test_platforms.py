@@ -7,16 +7,11 @@ import pytest
 import eqopt
 from eqopt._cpu.order import SCOPE
 
-from .registry import REGISTRY, TELLING
+from .registry import asked
 from .subjects import params_of
 
 
-ROWS = [
-    pytest.param(
-        row, id=row.name, marks=[] if row.name in TELLING else [pytest.mark.slow]
-    )
-    for row in REGISTRY
-]
+ROWS = asked()
 
 
 def programs(opt):

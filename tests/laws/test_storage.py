@@ -12,18 +12,14 @@ import eqopt
 from eqopt._reductions import sum_over_leaves
 from eqopt._storage import AbstractStored, is_stored, load
 
-from .registry import REGISTRY
+from .registry import asked
 from .subjects import params_of
 
 
 # One of each kind: by leaf, by matrix, with a tree of its own, and of several parts.
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
 
-SLOW = pytest.mark.slow
-ROWS = [
-    pytest.param(row, id=row.name, marks=[] if row.name in QUICK else [SLOW])
-    for row in REGISTRY
-]
+ROWS = asked(QUICK)
 
 
 class Half(AbstractStored):

@@ -9,15 +9,11 @@ import pytest
 
 import eqopt
 
-from .registry import REGISTRY, TELLING
+from .registry import asked
 from .subjects import params_of
 
 
-SLOW = pytest.mark.slow
-ROWS = [
-    pytest.param(row, id=row.name, marks=[] if row.name in TELLING else [SLOW])
-    for row in REGISTRY
-]
+ROWS = asked()
 PARAMS = params_of()
 GRADS = jax.tree.map(jnp.ones_like, PARAMS)
 
