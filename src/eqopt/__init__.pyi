@@ -14,6 +14,7 @@ from . import (
     projections as projections,
     schedules as schedules,
     second_order as second_order,
+    storage as storage,
     tree as tree,
 )
 from ._apply import (
@@ -423,6 +424,14 @@ from ._wrappers.skip_step import (
     SkipNotFinite as SkipNotFinite,
     SkipStep as SkipStep,
     SkipStepState as SkipStepState,
+)
+from ._wrappers.store_params import (
+    StoreParams as StoreParams,
+    StoreParamsState as StoreParamsState,
+)
+from ._wrappers.store_state import (
+    StoreState as StoreState,
+    StoreStateState as StoreStateState,
 )
 from ._wrappers.swa import (
     SWA as SWA,

@@ -10,10 +10,10 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from ._types import Hyperparameter, Mask
+from ._types import Hyperparameter, Mask, Nonnegative
 
 
-Kind = Literal["marked", "mask", "number", "own", "unknown"]
+Kind = Literal["marked", "mask", "nonnegative", "number", "own", "unknown"]
 
 # What annotations are made of, by the names that stand in them.
 _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
@@ -26,10 +26,11 @@ _NUMBERS |= {"Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike"}
 
 @functools.cache
 def kinds(cls: type) -> dict[str, Kind]:
-    """What each field of a dataclass says about schedules in it.
+    """What each field of a dataclass says about what is in it, schedules above all.
 
     - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
     - `"mask"`: it is `Mask`, or a union with it.
+    - `"nonnegative"`: it is `Nonnegative`.
     - `"number"`: it names a number or an array, and neither a function nor a tree.
     - `"own"`: it names a function: the class knows what to do with one.
     - `"unknown"`: anything else.
@@ -70,6 +71,8 @@ def _kind(annotation: Any) -> Kind:
         return "marked"
     if Mask in parts:
         return "mask"
+    if Nonnegative in parts:
+        return "nonnegative"
     text = annotation if isinstance(annotation, str) else repr(annotation)
     names = set(re.findall(r"\w+", text))
     if names & _FUNCTIONS:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, jaxtyped
 
-from ._cpu.order import reordered
+from ._cpu.order import computed_once, reordered
 from ._storage import is_stored
 from ._typecheck import no_type_check, when_called
 from .numerics import common_dtype
@@ -174,7 +174,7 @@ def _run(
     ]
     real = compute_dtype(g, p, *(x for group in leaves for x in group))
     values = iter(packed.astype(real))
-    u, stored = widen(g, real), []
+    u, slots_and_new = widen(g, real), []
     for operation, old in zip(program, leaves, strict=True):
         shared = {name: next(values) for name in operation.packed}
         shared |= {name: next(rest) for name in operation.loose}
@@ -185,13 +185,20 @@ def _run(
         names = zip(operation.equation.leaves, old, strict=True)
         slots = [x for name, x in names if name in operation.slots]
         _check_outputs(operation, g, u, slots, new)
-        pairs = zip(new, slots, strict=True)
-        stored += [jax.tree.map(narrow, x, slot) for x, slot in pairs]
+        slots_and_new += zip(slots, new, strict=True)
     if kind == "params":
         if u.shape != p.shape:
             raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
-        return narrow(widen(p, real) + u, p), stored
-    return narrow(u, g if kind == "rounded updates" else widen(g, real)), stored
+        u, like = widen(p, real) + u, p
+    else:
+        like = g if kind == "rounded updates" else widen(g, real)
+    result = narrow(u, like)
+    last = result
+    stored = []
+    for slot, new in slots_and_new:
+        stored.append(jax.tree.map(functools.partial(narrow, after=last), new, slot))
+        last = stored[-1]
+    return result, stored
 
 
 def compute_dtype(*leaves: Any) -> Any:
@@ -223,10 +230,10 @@ def _widen(real: Any, x: Any) -> Any:
 
 
 @no_type_check
-def narrow(u: Array, like: Any) -> Any:
-    """`u`, stored as `like` is."""
+def narrow(u: Array, like: Any, after: Any = None) -> Any:
+    """`u`, stored as `like` is; on a CPU after something else, which saves memory."""
     if is_stored(like):
-        return like.store(u)
+        return computed_once(type(like).store, like, u, after)
     if jnp.iscomplexobj(u) and not jnp.iscomplexobj(like):
         raise ShapeMismatch("a complex value for a real slot")
     return u.astype(like.dtype)

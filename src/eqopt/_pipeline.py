@@ -91,7 +91,7 @@ class Pipeline:
     ):
         self.params = params
         self.extra = extra
-        self._given = updates
+        self.given = updates
         self._updates = updates
         self._pending: list[tuple[str, Leafwise]] = []
         self._states: list[State] = []  # of all that was pushed, once it has run
@@ -177,11 +177,11 @@ class Pipeline:
         They have the dtypes of those with which the pipeline began.
         """
         self._push_the_last()
-        is_as_given = self._updates is self._given
+        is_as_given = self._updates is self.given
         if self._pending:
             self._updates = self._run("rounded updates")
         if not is_as_given:
-            self._updates = _as_given(self._updates, self._given)
+            self._updates = _as_given(self._updates, self.given)
         return self._updates
 
     def apply(self) -> Params:

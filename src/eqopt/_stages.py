@@ -20,6 +20,7 @@ from ._leaves import (
     resolve_mask,
 )
 from ._misfits import misfit, no_parameter, stateless
+from ._storage import has_stored
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 
@@ -84,11 +85,20 @@ def walk(
             path = keystr(updates, i)
             raise misfit(owners, operations, loose, path, named) from error
         result[i] = out[0]
-        previous = out[0] if has_turn else previous
+        previous = _last_computed(out) if has_turn else previous
         for column, new in zip(slots, out[1:], strict=True):
             column[i] = new
     states = [_store(stage, treedef) for stage in stages]
     return treedef.unflatten(result), states
+
+
+@no_type_check
+def _last_computed(out: tuple) -> Any:
+    """What the kernel of a leaf computes last: what is stored follows the result."""
+    if not has_stored(out):
+        return out[0]
+    floats = [x for x in jax.tree.leaves(out) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return floats[-1]
 
 
 @no_type_check

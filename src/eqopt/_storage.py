@@ -73,6 +73,47 @@ class AbstractStored(eqx.Module):
         return self.like.dtype
 
 
+class AbstractHidden(eqx.Module):
+    """What a state keeps of a parameter, besides the array that the model has of it.
+
+    The array in the model, which the forward pass uses, is the part that is *seen*.
+    """
+
+    @abc.abstractmethod
+    def join(self, seen: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+        """The parameter in full precision, at least float32, of both parts."""
+
+    @abc.abstractmethod
+    def split(
+        self, new: Inexact[Array, "*leaf"], seen: Inexact[Array, "*leaf"]
+    ) -> tuple[Inexact[Array, "*leaf"], "AbstractHidden"]:
+        """Both parts of `new`, a parameter in full precision.
+
+        They have the types of those here and of `seen`, the old array.
+        """
+
+
+class Joined(AbstractStored):
+    """Both parts of an array."""
+
+    seen: Inexact[Array, "..."]
+    hidden: AbstractHidden
+    full_dtype: Any = eqx.field(static=True)
+
+    @property
+    def like(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.seen.shape, self.full_dtype)
+
+    @no_type_check  # called once per leaf, like the next one
+    def load(self):
+        return self.hidden.join(self.seen)
+
+    @no_type_check
+    def store(self, new):
+        seen, hidden = self.hidden.split(new, self.seen)
+        return Joined(seen, hidden, self.full_dtype)
+
+
 @no_type_check  # called once per leaf
 def is_stored(x: Any) -> bool:
     # A quarter of the time that `isinstance` takes, for an abstract class.
@@ -107,6 +148,36 @@ def store_like(old: PyTree, new: PyTree) -> PyTree:
     return jax.tree.map(
         lambda x, y: x.store(y) if is_stored(x) else y, old, new, is_leaf=is_leaf
     )
+
+
+def joined(params: PyTree, hidden: PyTree) -> PyTree:
+    """`params`, in which what is hidden of a parameter is joined with what is seen."""
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
+    both = zip(leaves, treedef.flatten_up_to(hidden), strict=True)
+    return treedef.unflatten(p if h is None else join(p, h) for p, h in both)
+
+
+def full_params(state: PyTree, params: PyTree) -> PyTree:
+    """`params`, loaded, with all that is hidden of them in `state`."""
+    has_hidden = lambda x: getattr(type(x), "_has_hidden", False)
+    for node in jax.tree.leaves(state, is_leaf=has_hidden):
+        if has_hidden(node):
+            params = load(joined(params, node.hidden))
+    return params
+
+
+@no_type_check
+def join(seen, hidden):
+    full = jax.eval_shape(lambda: hidden.join(seen))
+    return Joined(seen, hidden, full.dtype)
+
+
+def taken_apart(params: PyTree) -> tuple[PyTree, PyTree]:
+    """The way back: what is seen of `params`, and what is hidden."""
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
+    seen = [x.seen if isinstance(x, Joined) else x for x in leaves]
+    hidden = [x.hidden if isinstance(x, Joined) else None for x in leaves]
+    return treedef.unflatten(seen), treedef.unflatten(hidden)
 
 
 @no_type_check  # as is what is made of it, which is called in each step

@@ -44,6 +44,13 @@ def rademacher(
     return jnp.where(_bits(key, shape) >> 31 == 0, 1, -1).astype(dtype)
 
 
+def random_bits(key: Any, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+    """`jax.random.bits` of 32 bits, bit for bit."""
+    if not _is_ours(key, shape, jnp.float32):
+        return jr.bits(key, shape, jnp.uint32)
+    return _bits(key, shape)
+
+
 def _is_ours(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
     """Whether JAX, too, would count the elements in 32 bits and encrypt each of them."""
     return (

@@ -13,7 +13,7 @@ from ._construction import Module
 from ._leaves import check_parameters, resolve_mask
 from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline, filled
-from ._storage import with_arrays
+from ._storage import full_params, with_arrays
 from ._types import Params, State, Updates
 
 
@@ -138,6 +138,10 @@ class AbstractTransformation(Module):
         - `state`, `params`: as returned by the last `step`.
         """
         return params
+
+    def full_params(self, state: State, params: Params) -> Params:
+        """The parameters, in float32 those that [`eqopt.StoreParams`][] has a part of."""
+        return full_params(state, params)
 
     # How a chain calls its parts. A promise gives the new state once the pipeline ran.
 

@@ -16,6 +16,9 @@ Params: TypeAlias = PyTree
 # equations check dtype and shape of each distinct leaf once, when they are traced.
 Updates: TypeAlias = PyTree
 
+# Such a tree in a state, of numbers that are never negative: second moments, say.
+Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
+
 # Whatever `init` returns and `update` takes and returns.
 State: TypeAlias = PyTree
 

@@ -26,6 +26,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
+from .._storage import has_stored
 from .._typecheck import no_type_check
 
 
@@ -159,8 +160,60 @@ def _elementwise(first: Array, x: Array) -> Array:
     return _read_after(x, first) if x.shape == first.shape else x
 
 
+@no_type_check
+def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
+    """`store(old, x)`, which is like `old`; `x` is computed for it and kept.
+
+    On a CPU it is in a branch that is always taken. So XLA does not compute `x` anew for
+    each pass over it, nor together with what is stored, by which the old value would be
+    written over while others read it. It waits for what is in `after`, a tree.
+    """
+    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
+    if is_debugging or x.size < LARGE:
+        return store(old, x)
+    first = [y for y in jax.tree.leaves(after) if jnp.issubdtype(y.dtype, jnp.inexact)]
+
+    def in_a_branch(old, x, first):
+        is_never = _is_never.bind(first)
+        return lax.cond(is_never, lambda old, x: old, store, old, x)
+
+    plain = lambda old, x, first: store(old, x)
+    first = (first or [x])[-1]
+    return lax.platform_dependent(old, x, first, cpu=in_a_branch, default=plain)
+
+
+# False, which XLA does not know: nothing is less than minus infinity. For several devices
+# it is known: to look at one element is to communicate.
+_is_never = Primitive("is_never")
+_is_never.def_impl(lambda x: jnp.zeros((), bool))
+_is_never.def_abstract_eval(lambda x: ShapedArray((), bool))
+
+
+def _compared(x: Array) -> Array:
+    return x[(0,) * x.ndim].real < -jnp.inf
+
+
+def _is_never_on_cpu(ctx: Any, x: Any) -> Any:
+    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
+    fn = _compared if devices == 1 else lambda x: jnp.zeros((), bool)
+    [x_type] = ctx.avals_in
+    types = [ShapedArray(x_type.shape, x_type.dtype)]
+    return mlir.lower_fun(fn, multiple_results=False)(ctx.replace(avals_in=types), x)
+
+
+batching.primitive_batchers[_is_never] = lambda arrays, axes: (
+    _is_never.bind(arrays[0]),
+    None,
+)
+ad.primitive_jvps[_is_never] = lambda primals, tangents: (
+    _is_never.bind(*primals),
+    ad.Zero(ShapedArray((), jax.dtypes.float0)),
+)
+mlir.register_lowering(_is_never, _is_never_on_cpu, platform="cpu")
+
+
 # Leaves of fewer elements are not worth the time that it takes to compile an order.
-_LARGE = 2**16
+LARGE = 2**16
 
 
 @no_type_check
@@ -168,10 +221,13 @@ def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
     """Whether a leaf, with the update `g`, is to wait for the one before it.
 
     So it is where a compiled `kernel`, which is called with `arguments`, sums something
-    up: it has two passes over memory, and keeps what it has computed in the first.
+    up: it has two passes over memory, and keeps what it has computed in the first. And
+    so it is where something is stored in another form: what is computed is kept besides.
     """
-    if g.size < _LARGE or not isinstance(g, Tracer):
+    if g.size < LARGE or not isinstance(g, Tracer):
         return False
+    if has_stored(arguments):
+        return True
     return _sums_up(kernel.trace(*arguments).jaxpr)
 
 

@@ -12,7 +12,7 @@ from .._checks import check_range
 from .._equations import Equation
 from .._pipeline import Leafwise
 from .._typecheck import no_type_check
-from .._types import Params, Updates
+from .._types import Nonnegative, Params, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import zeros_like
 from ..tree._like import real_full_like
@@ -38,7 +38,7 @@ class AbstractMomentsState(eqx.Module):
 
     count: Int[Array, ""]
     mu: Updates
-    nu: Updates
+    nu: Nonnegative
 
 
 def init_moments(

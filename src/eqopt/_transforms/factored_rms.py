@@ -23,7 +23,7 @@ from .._fields import static_choice
 from .._leaves import is_leaf, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Hyperparameter, IntegerLike, Params
+from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
 from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree._like import full_like_leaf
 
@@ -46,7 +46,7 @@ class ScaleByFactoredRMSState(eqx.Module):
     count: Int[Array, ""]
     v_row: PyTree
     v_col: PyTree
-    v: PyTree
+    v: Nonnegative
 
 
 class _Axes(eqx.Module):

@@ -12,7 +12,7 @@ from .._checks import check_count, check_state
 from .._equations import equation
 from .._leaves import flatten_updates, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._types import IntegerLike, Params, State, Updates
+from .._types import IntegerLike, Nonnegative, Params, State, Updates
 from ..numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
@@ -39,7 +39,7 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
     ready: Bool[Array, ""]
     sample_size: Int[Array, ""]
     mean_grads: Updates
-    sum_sq_diff_grads: Updates
+    sum_sq_diff_grads: Nonnegative
 
 
 @equation

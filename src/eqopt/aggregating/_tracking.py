@@ -11,7 +11,7 @@ from .._checks import check_range, required
 from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, Nonnegative, Params, State, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import get
 from ..tree._like import real_full_like, wide_zeros_like
@@ -32,7 +32,7 @@ class PerElementMeanAndVarianceEMAState(eqx.Module):
     count: Int[Array, ""]
     ema_decay: Float[Array, ""]
     mean_grads_ema: Updates
-    variance_grads_ema: Updates
+    variance_grads_ema: Nonnegative
 
 
 @equation

@@ -79,7 +79,7 @@ def map_params(
         params = _inferred(init, state)
     abstract = eqx.filter_eval_shape(init, params)
     values, treedef = _values(state, abstract)
-    places = _places(init, params, abstract)
+    places = places_of(init, params, abstract)
     arrays = parameters(params)
     structure = jtu.tree_structure(arrays, is_leaf=is_leaf)
     columns = [
@@ -111,7 +111,7 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
         ) from None
 
 
-def _places(init: Callable, params: Params, abstract: PyTree) -> list:
+def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
     """For each leaf of a state the number of the parameter that it stands for, or `None`.
 
     A place and a shape alone could be found by accident: a single scalar parameter would

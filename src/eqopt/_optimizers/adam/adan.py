@@ -13,7 +13,14 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import AddDecayedWeights, is_off
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like
@@ -35,7 +42,7 @@ class ScaleByAdanState(eqx.Module):
     count: Int[Array, ""]
     m: Updates
     v: Updates
-    n: Updates
+    n: Nonnegative
     previous_gradient: Updates
 
 

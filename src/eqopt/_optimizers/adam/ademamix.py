@@ -14,7 +14,14 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like
@@ -35,7 +42,7 @@ class ScaleByAdEMAMixState(eqx.Module):
     count: Int[Array, ""]
     m1: Updates
     m2: Updates
-    nu: Updates
+    nu: Nonnegative
 
 
 @equation

@@ -11,7 +11,7 @@ from ..._equations import equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import (
@@ -33,7 +33,7 @@ class ScaleByAMSGradState(AbstractMomentsState):
     - `nu_max`: the largest second moment so far, in the dtype of `nu`.
     """
 
-    nu_max: Updates
+    nu_max: Nonnegative
 
 
 @equation

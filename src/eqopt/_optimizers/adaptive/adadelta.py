@@ -14,7 +14,13 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 
@@ -28,8 +34,8 @@ class ScaleByAdadeltaState(eqx.Module):
     - `e_x`: of the updates so far.
     """
 
-    e_g: Updates
-    e_x: Updates
+    e_g: Nonnegative
+    e_x: Nonnegative
 
 
 @equation

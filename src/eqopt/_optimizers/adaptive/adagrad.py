@@ -11,7 +11,7 @@ from ..._equations import equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule
 from ...numerics import abs_sq
 from ...tree._like import real_full_like
 from .rmsprop import over_root
@@ -20,7 +20,7 @@ from .rmsprop import over_root
 class ScaleByRSSState(eqx.Module):
     """`sum_of_squares`: of all gradients so far, a real tree like the parameters."""
 
-    sum_of_squares: Updates
+    sum_of_squares: Nonnegative
 
 
 @equation

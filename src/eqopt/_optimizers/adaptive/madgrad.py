@@ -16,7 +16,14 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import abs_sq, safe_increment
 from ...tree import zeros_like
 from ...tree._like import copy, real_full_like
@@ -37,7 +44,7 @@ class ScaleByMADGRADState(eqx.Module):
 
     count: Int[Array, ""]
     learning_rate: Float[Array, ""]
-    grad_sum_sq: Updates
+    grad_sum_sq: Nonnegative
     s: Updates
     x0: Params
 

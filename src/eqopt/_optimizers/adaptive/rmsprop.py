@@ -13,7 +13,7 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
@@ -40,7 +40,7 @@ class ScaleByRMSState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    nu: Updates
+    nu: Nonnegative
 
 
 @equation

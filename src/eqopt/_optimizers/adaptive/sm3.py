@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._checks import check_range
 from ..._combinators.chain import Chain
@@ -16,7 +16,7 @@ from ..._leaves import is_leaf, parameters
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq
 from ...tree import zeros_like
 from ...tree._like import full_like_leaf
@@ -36,7 +36,7 @@ class ScaleBySM3State(eqx.Module):
     """
 
     mu: Updates | None
-    nu: PyTree
+    nu: Nonnegative
 
 
 _Cover = tuple[Float[Array, "..."], ...]

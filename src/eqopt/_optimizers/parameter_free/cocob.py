@@ -15,7 +15,14 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...tree import zeros_like
 from ...tree._like import copy, real_full_like
 
@@ -34,9 +41,9 @@ class ScaleByCOCOBState(eqx.Module):
 
     init_particles: Params
     cumulative_gradients: Updates
-    scale: Updates
-    subgradients: Updates
-    reward: Updates
+    scale: Nonnegative
+    subgradients: Nonnegative
+    reward: Nonnegative
 
 
 @equation

@@ -13,7 +13,14 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._reductions import sum_over_leaves
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like
@@ -43,7 +50,7 @@ class DAdaptAdamWState(eqx.Module):
     """
 
     exp_avg: Updates
-    exp_avg_sq: Updates
+    exp_avg_sq: Nonnegative
     grad_sum: Updates
     estim_lr: Float[Array, ""]
     numerator_weighted: Float[Array, ""]

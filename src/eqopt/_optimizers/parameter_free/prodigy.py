@@ -12,7 +12,14 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise, Pipeline
 from ..._reductions import sum_over_leaves
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import copy, real_full_like
@@ -42,7 +49,7 @@ class ProdigyState(eqx.Module):
     """
 
     exp_avg: Updates
-    exp_avg_sq: Updates
+    exp_avg_sq: Nonnegative
     grad_sum: Updates
     params0: Params
     estim_lr: Float[Array, ""]

@@ -6,7 +6,14 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._checks import check_range
 from ..._fields import static_choice
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import as_float, bias_correction, safe_increment
 from ...tree import zeros_like
 from ...tree._like import real_full_like
@@ -54,7 +61,7 @@ class MoMoAdamState(eqx.Module):
     """
 
     exp_avg: Updates
-    exp_avg_sq: Updates
+    exp_avg_sq: Nonnegative
     barf: Float[Array, ""]
     gamma: Float[Array, ""]
     lb: Float[Array, ""]

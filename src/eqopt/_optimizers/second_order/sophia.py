@@ -29,6 +29,7 @@ from ..._types import (
     Params,
     ScalarOrSchedule,
     State,
+    Updates,
 )
 from ...numerics import bias_correction, safe_increment
 from ..moments import AbstractMomentsState, check_moments, init_moments
@@ -48,6 +49,7 @@ class SophiaState(AbstractMomentsState):
         0-d float32 array; `None` unless asked for.
     """
 
+    nu: Updates  # of either sign
     hessian_state: State
     win_rate: Float[Array, ""] | None
 

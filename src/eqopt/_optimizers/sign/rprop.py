@@ -15,7 +15,7 @@ from ..._equations import equation
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import Scale, at
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ...tree._like import real_full_like
 from ..moments import counted
@@ -32,7 +32,7 @@ class ScaleByRpropState(eqx.Module):
     - `count`: the steps taken so far, a 0-d int32 array.
     """
 
-    step_sizes: Updates
+    step_sizes: Nonnegative
     prev_updates: Updates
     count: Int[Array, ""]
 

@@ -1,0 +1,153 @@
+"""Parameters in half precision, and what their rounding took in the state."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._checks import check_state, required_params
+from .._leaves import is_leaf, is_parameter, keystr, parameters, restrict
+from .._pipeline import Leafwise, Pipeline
+from .._storage import joined, load, taken_apart
+from .._transformation import AbstractFused, AbstractTransformation
+from .._types import Params, State, Updates
+from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
+from .project import towards
+
+
+class StoreParamsState(eqx.Module):
+    """What is hidden of the parameters.
+
+    **Attributes:**
+
+    - `hidden`: a tree like the parameters; `None` at those that are
+        not kept in two parts.
+    - `inner_state`: the inner state.
+    """
+
+    _has_hidden = True
+
+    hidden: PyTree
+    inner_state: State
+
+
+class StoreParams(AbstractFused):
+    """Keeps the parameters in two parts: one in the model, the rest in the state.
+
+    The model is one of half precision, in which the forward pass works. With each step
+    the kernel of a leaf joins both parts, adds the update in float32, and splits the sum.
+    So nothing is lost that is too small for the parameter's own dtype; no copy in full
+    precision of the whole model is made. `inner` sees parameters of full precision.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.cast(model, jnp.bfloat16)
+        opt = eqopt.StoreParams(eqopt.AdamW(1e-3), eqopt.storage.SplitMasterWeights())
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        full = opt.full_params(state, model)  # float32, to save or to evaluate
+        ```
+
+    Call `step`. `update` has to give updates that lead from the seen part of the
+    parameters to the new one, for which half precision is too little: it takes gradients
+    in float32 alone. Nothing may follow this in a chain.
+
+    **Arguments:**
+
+    - `inner`: the optimizer.
+    - `storage`: how to keep a parameter; see `eqopt.storage`.
+
+    **Raises:**
+
+    A `TypeError` if `storage` is none for parameters. In `init`, a `TypeError` that names
+    the key path if a parameter cannot be kept so, and a `ValueError` if none is. In
+    `update`, a `TypeError` if the updates are of half precision, and a `ValueError` if
+    `params` is `None`.
+    """
+
+    inner: AbstractTransformation
+    storage: AbstractParamStorage
+
+    def __check_init__(self):
+        if not isinstance(self.storage, AbstractParamStorage):
+            what = "is one for states, for `eqopt.StoreState`"
+            if not isinstance(self.storage, AbstractStateStorage):
+                what = f"is {self.storage!r}"
+            raise TypeError(
+                "StoreParams: `storage` must be one for parameters, such as "
+                f"`eqopt.storage.SplitMasterWeights()`, but {what}."
+            )
+
+    def init(self, params: Params) -> StoreParamsState:
+        hidden = self._hidden(params)
+        return StoreParamsState(hidden, self.inner.init(load(joined(params, hidden))))
+
+    def _hidden(self, params: Params) -> PyTree:
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        hidden = []
+        for i, p in enumerate(leaves):
+            try:
+                hidden.append(None if p is None else self.storage.hide(p, Slot(i)))
+            except TypeError as error:
+                path = keystr(params, i)
+                raise TypeError(f"StoreParams: at `{path}`: {error}") from None
+        found = [p.dtype for p in leaves if p is not None]
+        if found and not any(h is not None for h in hidden):
+            raise ValueError(
+                f"StoreParams: no parameter is kept in two parts: all have dtype "
+                f"{found[0]}, which {type(self.storage).__name__} leaves as it is. Cast "
+                "the model: `eqopt.tree.cast(model, jnp.bfloat16)`."
+            )
+        return treedef.unflatten(hidden)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The parameters that `inner` has to evaluate with, in the model's dtypes.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. What `inner` has is computed
+            in full precision, and rounded at the end.
+        """
+        check_state(self, state)
+        full = load(joined(params, state.hidden))
+        leaves, treedef = jtu.tree_flatten(full, is_leaf=is_leaf)
+        evaluated = treedef.flatten_up_to(
+            self.inner.eval_params(state.inner_state, full)
+        )
+        given = treedef.flatten_up_to(params)
+        return treedef.unflatten(
+            p if x is y else y.astype(p.dtype) if is_parameter(p) else y
+            for p, x, y in zip(given, leaves, evaluated, strict=True)
+        )
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        _check_wide(pipeline.given)
+        params = required_params("StoreParams", pipeline.params)
+        inner = Pipeline(pipeline.wide(), params, pipeline.extra)
+        new, promise = self._finish(inner, state)
+        reads = {"projected": restrict(new, inner.flush(), "params")}
+        pipeline.push("StoreParams", Leafwise(towards, reads=reads))
+        return promise
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        check_state(self, state)
+        params = required_params("StoreParams", pipeline.params)
+        pipeline.params = joined(params, state.hidden)
+        new, promise = self.inner._finish(pipeline, state.inner_state)
+        new, hidden = taken_apart(new)
+        return new, lambda: StoreParamsState(hidden, promise())
+
+
+def _check_wide(updates: Updates) -> None:
+    for i, u in enumerate(jtu.tree_leaves(updates, is_leaf=is_leaf)):
+        if is_parameter(u) and u.dtype.itemsize < 4:
+            raise TypeError(
+                f"StoreParams: the update at `{keystr(updates, i)}` has dtype {u.dtype}, "
+                "in which it cannot lead to the new parameter. Call `step`, which gives "
+                "the parameters themselves, or cast the gradients: "
+                "`eqopt.tree.cast(grads, jnp.float32)`."
+            )

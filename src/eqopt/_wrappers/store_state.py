@@ -1,0 +1,157 @@
+"""State in fewer bytes, for any transformation."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Inexact
+
+from .._annotations import Kind, kinds
+from .._fields import static_choice
+from .._leaves import is_leaf, parameters, resolve_mask
+from .._pipeline import Pipeline
+from .._storage import AbstractStored, is_stored
+from .._transformation import AbstractTransformation
+from .._typecheck import no_type_check
+from .._types import Mask, Params, State
+from .._wrapper import AbstractFusedWrapper
+from ..numerics import at_least_float32
+from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
+from ..tree._map_params import places_of
+
+
+# Below, scales and padding would weigh more than what is saved.
+_LARGE = 4096
+
+
+class StoreStateState(eqx.Module):
+    """`inner_state`: the inner state, in which some arrays are stored in another form."""
+
+    inner_state: State
+
+
+class StoreState(AbstractFusedWrapper):
+    """Keeps the state of any other transformation in fewer bytes.
+
+    What is stored is what stands for a parameter in the state of `inner`, in the sense of
+    [`eqopt.tree.map_params`][]: moments, averages, gathered gradients. In each step, the
+    kernel of a leaf loads them, computes in float32 as ever, and stores what comes out;
+    no copy in full precision of the whole state is made. A transformation that handles
+    trees itself, such as LBFGS, is given copies.
+
+    !!! example
+
+        ```python
+        storage = eqopt.storage.BlockwiseQuantized()
+        opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage)
+        # Embeddings and all that follows a norm in float32:
+        where = ~eqopt.groups.module(eqx.nn.Embedding) & eqopt.groups.leaf(is_large)
+        opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage, where)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the transformation: an optimizer, a chain, another wrapper.
+    - `storage`: how to keep an array; see `eqopt.storage`.
+    - `where`: for which parameters, as a mask in [`eqopt.Masked`][], or a selector of
+        `eqopt.groups`. Defaults to those of at least 4096 elements.
+
+    **Raises:**
+
+    A `TypeError` if `storage` is none for a state.
+    """
+
+    inner: AbstractTransformation
+    storage: AbstractStateStorage
+    where: Mask | None = static_choice(default=None)
+
+    def __check_init__(self):
+        if not isinstance(self.storage, AbstractStateStorage):
+            what = "is one for parameters, for `eqopt.StoreParams`"
+            if not isinstance(self.storage, AbstractParamStorage):
+                what = f"is {self.storage!r}"
+            raise TypeError(
+                "StoreState: `storage` must be one for states, such as "
+                f"`eqopt.storage.BlockwiseQuantized()`, but {what}."
+            )
+
+    def init(self, params: Params) -> StoreStateState:
+        state = self.inner.init(params)
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        if self.where is None:
+            flags = [x is not None and x.size >= _LARGE for x in leaves]
+        else:
+            flags = resolve_mask(self.where, params, params)
+        with_paths, treedef = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
+        kept = []
+        for i, (place, (path, x)) in enumerate(
+            zip(places_of(self.inner.init, params, state), with_paths, strict=True)
+        ):
+            if place is not None and flags[place] and _can_be_kept(x):
+                x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
+            kept.append(x)
+        return StoreStateState(treedef.unflatten(kept))
+
+    def _kept(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
+        if not jnp.iscomplexobj(x):
+            return self.storage.keep(x, slot)
+        # Two keys, for storages that round at random.
+        imag = slot._replace(place=2**31 + slot.place)
+        return Complex(self.storage.keep(x.real, slot), self.storage.keep(x.imag, imag))
+
+    def _begin(
+        self, pipeline: Pipeline, state: StoreStateState
+    ) -> tuple[AbstractTransformation, Callable[[State], StoreStateState]]:
+        return self.inner, StoreStateState
+
+
+def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
+    """Whether one of the fields on the way to the leaf at `path` is declared so."""
+    node = state
+    for key in path:
+        if isinstance(key, jtu.GetAttrKey):
+            if _kinds(node).get(key.name) == "nonnegative":
+                return True
+            node = getattr(node, key.name)
+        elif isinstance(key, jtu.SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, jtu.DictKey):
+            node = node[key.key]
+        else:  # a node of a kind that says no more of its fields
+            return False
+    return False
+
+
+def _kinds(node: Any) -> Mapping[str, Kind]:
+    return kinds(type(node)) if dataclasses.is_dataclass(node) else {}
+
+
+def _can_be_kept(x: Any) -> bool:
+    is_array = eqx.is_array_like(x) and not is_stored(x)
+    return is_array and x.size > 0 and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+class Complex(AbstractStored):
+    """A complex array as two real ones."""
+
+    real: AbstractStored
+    imag: AbstractStored
+
+    @property
+    def like(self) -> jax.ShapeDtypeStruct:
+        dtype = jnp.promote_types(self.real.dtype, jnp.complex64)
+        return jax.ShapeDtypeStruct(self.real.shape, dtype)
+
+    @no_type_check  # called once per leaf, like the next one
+    def load(self):
+        real, imag = self.real.load(), self.imag.load()
+        return lax.complex(at_least_float32(real), at_least_float32(imag))
+
+    @no_type_check
+    def store(self, new):
+        return Complex(self.real.store(new.real), self.imag.store(new.imag))

@@ -1,0 +1,14 @@
+from ._base import (
+    AbstractHidden as AbstractHidden,
+    AbstractParamStorage as AbstractParamStorage,
+    AbstractStateStorage as AbstractStateStorage,
+    AbstractStored as AbstractStored,
+    Slot as Slot,
+)
+from ._blockwise import BlockwiseQuantized as BlockwiseQuantized, Float8 as Float8
+from ._master import (
+    KahanSummation as KahanSummation,
+    MasterWeights as MasterWeights,
+    SplitMasterWeights as SplitMasterWeights,
+)
+from ._rounding import Cast as Cast, StochasticRounding as StochasticRounding

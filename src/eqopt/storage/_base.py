@@ -1,0 +1,61 @@
+"""What a storage is: one of arrays in a state, or one of parameters."""
+
+import abc
+from typing import NamedTuple
+
+from jaxtyping import Array, Inexact
+
+from .._construction import Module
+from .._storage import AbstractHidden, AbstractStored
+
+
+class Slot(NamedTuple):
+    """Which array of a state, or which parameter, is to be kept.
+
+    **Attributes:**
+
+    - `place`: its number among the leaves, for random keys that differ.
+    - `nonnegative`: whether it is in a field of a state that is never negative, such as a
+        second moment: one with the annotation `eqopt.Nonnegative`.
+    """
+
+    place: int
+    nonnegative: bool = False
+
+
+class AbstractStateStorage(Module):
+    """A way to keep arrays of a state, for [`eqopt.StoreState`][].
+
+    Subclass it and implement `keep`.
+    """
+
+    @abc.abstractmethod
+    def keep(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
+        """`x`, an array of a new state, as it is kept from now on.
+
+        **Arguments:**
+
+        - `x`: an array of real floats, of at least one element.
+        - `slot`: where it is, and what is known of it.
+        """
+
+
+class AbstractParamStorage(Module):
+    """A way to keep parameters in two parts, for [`eqopt.StoreParams`][].
+
+    Subclass it and implement `hide`.
+    """
+
+    @abc.abstractmethod
+    def hide(self, p: Inexact[Array, "..."], slot: Slot) -> AbstractHidden | None:
+        """What is hidden at first, where `p` is all that is known of a parameter.
+
+        **Returns:**
+
+        The hidden part, in buffers of its own. `None` if the parameter is to stay as it
+        is: because it has full precision already, say.
+
+        **Raises:**
+
+        A `TypeError` if it can be kept neither so nor as it is.
+        """

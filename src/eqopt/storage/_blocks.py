@@ -1,0 +1,83 @@
+"""Blocks: how a leaf is cut into pieces that share a scale."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jaxtyping import Array, Shaped
+
+from .._typecheck import no_type_check
+
+
+class Blocks(eqx.Module):
+    """A leaf as blocks of at most `size` elements, none of which straddles two shards.
+
+    An array that is not sharded is one row, from its first element to its last. One that
+    is sharded along some axis is cut into rows before that axis, and along it into
+    shards.
+    """
+
+    shape: tuple[int, ...] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+    rows: tuple[int, ...] = eqx.field(static=True)
+    shards: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def length(self) -> int:
+        """The elements of a row in one shard."""
+        return math.prod(self.shape) // (math.prod(self.rows) * self.shards)
+
+    @no_type_check  # called once per leaf, like the others
+    def cut(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """`x` as (rows, shards, blocks, elements); the last block ends with zeros."""
+        size = min(self.size, self.length)
+        count = -(-self.length // size)
+        x = x.reshape(*self.rows, self.shards, self.length)
+        if pad := count * size - self.length:
+            x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
+        return x.reshape(*self.rows, self.shards, count, size)
+
+    @no_type_check
+    def joined(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """The way back from `cut`: (rows, shards, elements)."""
+        return x.reshape(*self.rows, self.shards, -1)[..., : self.length]
+
+    @no_type_check
+    def flat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """What there is in each shard, as it is kept."""
+        return x.reshape(*self.rows, -1)
+
+    @no_type_check
+    def unflat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """The way back from `flat`."""
+        return x.reshape(*self.rows, self.shards, -1)
+
+    def placed(self, x: Shaped[Array, "..."], like: Any) -> Shaped[Array, "..."]:
+        """`x`, as `flat` gives it, on the devices of `like`, the leaf."""
+        spec = _spec(like)
+        if isinstance(like, Tracer) or not any(spec):
+            return x
+        spec = P(*spec[: len(self.rows) + 1])
+        return jax.device_put(x, NamedSharding(like.sharding.mesh, spec))
+
+
+def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
+    """How to cut `x`, an array of at least one element."""
+    spec = _spec(x)
+    axis = max((i for i, names in enumerate(spec) if names), default=0)
+    shards = 1
+    if any(spec):
+        shards = x.shape[axis] // x.sharding.shard_shape(x.shape)[axis]
+    rows = x.shape[:axis]
+    return Blocks(x.shape, jnp.dtype(x.dtype), rows, shards, size)
+
+
+def _spec(x: Any) -> tuple:
+    """By which axes of a mesh each axis of `x` is sharded, as far as that is known."""
+    sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
+    return tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()

@@ -1,0 +1,160 @@
+"""Blocks of 8 or 4 bits, or of floats of 8 bits, each with a scale."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Shaped
+
+from .._checks import check_integer
+from .._storage import AbstractStored
+from .._typecheck import no_type_check
+from ._base import AbstractStateStorage, Slot
+from ._blocks import Blocks, blocks_of
+from ._maps import AbstractMap, DynamicMap, FloatMap, LinearMap, packed, unpacked
+
+
+class Quantized(AbstractStored):
+    r"""An array as codes $c$ and the largest modulus $a$ of each block: $x = a\,m(c)$."""
+
+    codes: Shaped[Array, "*rows codes"]
+    scales: Float[Array, "*rows blocks"]
+    map: AbstractMap
+    blocks: Blocks
+
+    @property
+    def like(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.blocks.shape, self.blocks.dtype)
+
+    @no_type_check  # called once per leaf, like the next one
+    def load(self):
+        real = self.scales.dtype.type
+        codes = unpacked(self.blocks.unflat(self.codes), self.map.bits)
+        codes = self.blocks.cut(codes[..., : self.blocks.length])
+        y = self.map.decode(codes, real)
+        x = y * self.blocks.unflat(self.scales)[..., None]
+        return self.blocks.joined(x).reshape(self.blocks.shape)
+
+    @no_type_check
+    def store(self, new):
+        return quantized(new.astype(self.scales.dtype), self.map, self.blocks)
+
+
+@no_type_check
+def quantized(x: Float[Array, "..."], map: AbstractMap, blocks: Blocks) -> Quantized:
+    x = blocks.cut(x)
+    scales = jnp.max(jnp.abs(x), axis=-1)
+    y = x / jnp.where(scales == 0, 1, scales)[..., None]
+    codes = packed(blocks.joined(map.encode(y)), map.bits)
+    return Quantized(blocks.flat(codes), blocks.flat(scales), map, blocks)
+
+
+def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
+    blocks = blocks_of(x, size)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    new = jax.jit(quantized, static_argnums=(1, 2))(wide, map, blocks)
+    place = lambda y: blocks.placed(y, x)
+    return Quantized(place(new.codes), place(new.scales), map, blocks)
+
+
+class BlockwiseQuantized(AbstractStateStorage):
+    r"""Codes of 8 or 4 bits, and a scale for each block of neighbouring elements.
+
+    The scale $a$ of a block is its largest modulus, in float32. Of each element $x$ the
+    code of the number nearest to $x / a$ is kept, among 256 or 16:
+
+    - 8 bits: the *dynamic* map, which has midpoints of $2^i$ equal intervals (of
+        $2^{i+1}$ for slots that are never negative) in the decade
+        $10^{i-7} … 10^{i-6}$, $i = 0, …, 6$, with both signs, and 0 and 1. So small
+        numbers keep a digit beside large ones.
+    - 4 bits: the same with three decades. Slots that are never negative have $1/16,
+        2/16, …, 1$ instead, without 0, which an optimizer would divide by.
+
+    Nothing is rounded on its way to the parameters: what an optimizer computes in this
+    step is used as it is, and rounded for the next step alone. With 8 bits the state of
+    AdamW takes 2.03 bytes per parameter instead of 8, with 4 bits 1.06.
+
+    !!! example
+
+        ```python
+        storage = eqopt.storage.BlockwiseQuantized()
+        opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage)
+        ```
+
+    **Arguments:**
+
+    - `bits`: 8 or 4.
+    - `block_size`: the elements of a block, a positive integer; the last one of an array
+        may be smaller. No block straddles two shards of an array that is sharded when
+        `init` is called, outside of `jit`. Defaults to 256 for 8 bits, to 128 for 4.
+
+    **Raises:**
+
+    A `ValueError` if `bits` or `block_size` is something else.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{dettmers2022optimizers,
+            author = {Dettmers, Tim and Lewis, Mike and Shleifer, Sam and Zettlemoyer,
+                      Luke},
+            title = {8-bit Optimizers via Block-wise Quantization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2022},
+        }
+
+        @inproceedings{li2023memory,
+            author = {Li, Bingrui and Chen, Jianfei and Zhu, Jun},
+            title = {Memory Efficient Optimizers with 4-bit States},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2023},
+        }
+        ```
+
+        The 4-bit maps are those of `torchao.optim`.
+    """
+
+    bits: int = eqx.field(static=True, default=8)
+    block_size: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.bits not in (4, 8):
+            raise ValueError(
+                f"BlockwiseQuantized: `bits` must be 8 or 4, but is {self.bits!r}."
+            )
+        if self.block_size is not None:
+            check_integer("BlockwiseQuantized", "block_size", self.block_size, 1)
+
+    def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
+        if self.bits == 4 and slot.nonnegative:
+            map = LinearMap(4)
+        else:
+            map = DynamicMap(self.bits, not slot.nonnegative)
+        return _kept(x, map, self.block_size or (256 if self.bits == 8 else 128))
+
+
+class Float8(AbstractStateStorage):
+    r"""Floats of 8 bits, and a scale for each block of neighbouring elements.
+
+    With the largest modulus $a$ of a block, an element $x$ is kept as $448\,x / a$ in
+    JAX's `float8_e4m3fn`, which has 3 binary digits and reaches down to $a / 230\,000$;
+    what is less is zero. [`eqopt.storage.BlockwiseQuantized`][] has twice the digits near
+    $a$, and reaches further down. Accelerators that know these floats convert them in
+    one instruction.
+
+    **Arguments:**
+
+    - `block_size`: the elements of a block, a positive integer, as in
+        [`eqopt.storage.BlockwiseQuantized`][].
+
+    **Raises:**
+
+    A `ValueError` if `block_size` is something else.
+    """
+
+    block_size: int = eqx.field(static=True, default=256)
+
+    def __check_init__(self):
+        check_integer("Float8", "block_size", self.block_size, 1)
+
+    def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
+        return _kept(x, FloatMap(), self.block_size)

@@ -1,0 +1,201 @@
+"""Parameters of which the model has the high half, and the state the rest."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
+
+from .._storage import AbstractHidden
+from .._typecheck import no_type_check
+from ._base import AbstractParamStorage, Slot
+
+
+class MasterWeights(AbstractParamStorage):
+    """A copy of each parameter in full precision, of which the model has the rounded.
+
+    4 bytes per parameter in float32; [`eqopt.storage.SplitMasterWeights`][] keeps the
+    same bits in 2. It is for parameters of any dtype, and where others write into the
+    model: at the beginning, and only then, the copy is made of what the model has.
+
+    **Arguments:**
+
+    - `dtype`: of the copies, a dtype of real floats. Parameters of this or a wider one
+        are left as they are.
+
+    **Raises:**
+
+    A `TypeError` if `dtype` is something else.
+    """
+
+    dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
+
+    def __check_init__(self):
+        dtype = jnp.dtype(self.dtype)
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 4:
+            raise TypeError(
+                "MasterWeights: `dtype` must be `jnp.float32` or `jnp.float64`, but is "
+                f"{dtype}."
+            )
+
+    def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Master | None":
+        dtype = jnp.promote_types(p.dtype, self.dtype)
+        if dtype == p.dtype:
+            return None
+        return Master(jnp.array(p, dtype))
+
+
+class Master(AbstractHidden):
+    """A parameter in full precision."""
+
+    weights: Inexact[Array, "..."]
+
+    @no_type_check  # called once per leaf, like the next one
+    def join(self, seen):
+        return self.weights
+
+    @no_type_check
+    def split(self, new, seen):
+        return new.astype(seen.dtype), Master(new.astype(self.weights.dtype))
+
+
+class KahanSummation(AbstractParamStorage):
+    r"""Beside each parameter $p$ of half precision the error $k$ of rounding it.
+
+    The parameter is $p + k$, and so after an update $u$, computed in float32,
+
+    $$p \leftarrow \operatorname{round}(p + k + u), \qquad
+      k \leftarrow \operatorname{round}(p_{\text{old}} + k + u - p).$$
+
+    What is too small to move $p$ gathers in $k$. That is 2 bytes per parameter, and 16
+    binary digits in bfloat16, 22 in float16. For bfloat16
+    [`eqopt.storage.SplitMasterWeights`][] is exact in as many bytes.
+
+    Parameters in float32 or float64 are left as they are.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{kahan1965further,
+            author = {Kahan, William},
+            title = {Further Remarks on Reducing Truncation Errors},
+            journal = {Communications of the ACM},
+            volume = {8},
+            number = {1},
+            pages = {40},
+            year = {1965},
+        }
+        ```
+    """
+
+    def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "RoundingError | None":
+        return RoundingError(jnp.zeros_like(p)) if p.dtype.itemsize == 2 else None
+
+
+class RoundingError(AbstractHidden):
+    """What rounding took from a parameter."""
+
+    error: Inexact[Array, "..."]
+
+    @no_type_check  # called once per leaf, like the next one
+    def join(self, seen):
+        return seen.astype(jnp.float32) + self.error.astype(jnp.float32)
+
+    @no_type_check
+    def split(self, new, seen):
+        rounded = new.astype(seen.dtype)
+        # An infinite parameter has no error, or it would be NaN the next time.
+        error = jnp.where(jnp.isfinite(rounded), new - rounded.astype(new.dtype), 0)
+        return rounded, RoundingError(error.astype(self.error.dtype))
+
+
+class SplitMasterWeights(AbstractParamStorage):
+    """Float32 parameters, of which the model has the high half and the state the rest.
+
+    The model's half is the number rounded to bfloat16. With 16 bits in the state both
+    together are all bits of the float32 number: training is that in float32, bit for
+    bit, in 4 bytes per parameter and no copy. With 8 bits it is 24 of 32 bits, in 3
+    bytes.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.cast(model, jnp.bfloat16)
+        storage = eqopt.storage.SplitMasterWeights()
+        opt = eqopt.StoreParams(eqopt.AdamW(1e-3), storage)
+        ```
+
+    Parameters in float32 or float64 are left as they are.
+
+    **Arguments:**
+
+    - `bits`: how many are kept in the state, 16 or 8.
+
+    **Raises:**
+
+    A `ValueError` if `bits` is something else. In `init`, a `TypeError` for parameters in
+    float16, whose bits are not the first half of those of a float32 number, and for
+    complex ones.
+
+    ??? cite "References"
+
+        The exact split is that of Jordan's `modded-nanogpt`. The one with 8 bits:
+
+        ```bibtex
+        @article{ortiz2026flashoptim,
+            title = {FlashOptim: Optimizers for Memory Efficient Training},
+            journal = {arXiv:2602.23349},
+            year = {2026},
+        }
+        ```
+    """
+
+    bits: int = eqx.field(static=True, default=16)
+
+    def __check_init__(self):
+        if self.bits not in (8, 16):
+            raise ValueError(
+                f"SplitMasterWeights: `bits` must be 16 or 8, but is {self.bits!r}."
+            )
+
+    def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "LowBits | None":
+        if p.dtype.itemsize >= 4 and not jnp.iscomplexobj(p):
+            return None
+        if p.dtype != jnp.bfloat16:
+            raise TypeError(
+                "SplitMasterWeights splits float32 numbers in halves, of which the first "
+                f"is one of bfloat16, but this parameter has dtype {p.dtype}. Cast it to "
+                "bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`, or use "
+                "`eqopt.storage.MasterWeights()`."
+            )
+        return LowBits(jnp.zeros_like(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
+
+
+class LowBits(AbstractHidden):
+    """The last bits of a float32 number, of which the first were rounded."""
+
+    bits: UInt16[Array, "..."] | UInt8[Array, "..."]
+
+    @property
+    def _width(self) -> int:
+        return 8 * self.bits.dtype.itemsize
+
+    @no_type_check  # called once per leaf, like the next one
+    def join(self, seen):
+        low = self.bits.astype(jnp.uint32) << (16 - self._width)
+        high = lax.bitcast_convert_type(seen, jnp.uint16).astype(jnp.uint32)
+        # It was rounded up where the first of the low bits is set.
+        word = (high - (low >> 15) << 16) | low
+        return lax.bitcast_convert_type(word, jnp.float32)
+
+    @no_type_check
+    def split(self, new, seen):
+        # One NaN of all that there are: rounded up, some would be numbers.
+        new = jnp.where(jnp.isnan(new), jnp.nan, new).astype(jnp.float32)
+        word = lax.bitcast_convert_type(new, jnp.uint32)
+        if dropped := 16 - self._width:
+            word += jnp.uint32(1 << (dropped - 1))
+            word = word >> dropped << dropped
+        high = (word + jnp.uint32(0x8000)) >> 16
+        seen = lax.bitcast_convert_type(high.astype(jnp.uint16), seen.dtype)
+        low = (word & jnp.uint32(0xFFFF)) >> dropped
+        return seen, LowBits(low.astype(self.bits.dtype))

@@ -1,0 +1,148 @@
+"""Arrays in another dtype, rounded to the nearest number or to a random neighbour."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax import lax
+from jaxtyping import Array, DTypeLike, Inexact, UInt32
+
+from .._random import as_key
+from .._storage import AbstractHidden, AbstractStored, Joined
+from .._threefry import random_bits
+from .._typecheck import no_type_check
+from .._types import Key
+from ._base import AbstractParamStorage, AbstractStateStorage, Slot
+
+
+class Rounded(AbstractStored):
+    """An array in another dtype than it had."""
+
+    rounded: Inexact[Array, "..."]
+    full_dtype: Any = eqx.field(static=True)
+
+    @property
+    def like(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.rounded.shape, self.full_dtype)
+
+    @no_type_check  # called once per leaf, like the next one
+    def load(self):
+        return self.rounded
+
+    @no_type_check
+    def store(self, new):
+        return Rounded(new.astype(self.rounded.dtype), self.full_dtype)
+
+
+class Cast(AbstractStateStorage):
+    """Another dtype, rounded to the nearest number.
+
+    Averages over many steps lose what is added to them: with $1 - b$ below the precision
+    of the dtype, 0.004 in bfloat16, they stand still. See
+    [`eqopt.storage.StochasticRounding`][], which does not.
+
+    **Arguments:**
+
+    - `dtype`: a dtype of real floats, of at least 16 bits.
+
+    **Raises:**
+
+    A `TypeError` if it is something else.
+    """
+
+    dtype: DTypeLike = eqx.field(static=True, default=jnp.bfloat16)
+
+    def __check_init__(self):
+        dtype = jnp.dtype(self.dtype)
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 2:
+            raise TypeError(
+                "Cast: `dtype` must be one of real floats of at least 16 bits, such as "
+                f"`jnp.bfloat16`, but is {dtype}. For 8 bits there are "
+                "`eqopt.storage.Float8` and `BlockwiseQuantized`, which scale."
+            )
+
+    def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Rounded:
+        return Rounded(jnp.array(x, self.dtype, copy=True), x.dtype)
+
+
+class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
+    r"""bfloat16, rounded up or down at random, so that the mean is exact.
+
+    A number $x$ between two neighbours $a < b$ of bfloat16 becomes $b$ with the
+    probability $(x - a) / (b - a)$. Rounded to the nearest one, a parameter stands still
+    if all its updates are smaller than half the distance to a neighbour, 0.2 to 0.4 % of
+    it. Rounded so, it moves in the mean as it should.
+
+    For a state and for parameters. Each array has a random key of its own in the state,
+    which moves on in each step; replicas of a parameter are rounded alike.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.cast(model, jnp.bfloat16)
+        storage = eqopt.storage.StochasticRounding()
+        opt = eqopt.StoreParams(eqopt.AdamW(1e-3), storage)
+        ```
+
+    **Arguments:**
+
+    - `key`: a random key, or an integer to make one from.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{gupta2015limited,
+            author = {Gupta, Suyog and Agrawal, Ankur and Gopalakrishnan, Kailash and
+                      Narayanan, Pritish},
+            title = {Deep Learning with Limited Numerical Precision},
+            booktitle = {International Conference on Machine Learning},
+            year = {2015},
+        }
+        ```
+    """
+
+    key: Key = 0
+
+    def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Joined:
+        seen = jnp.array(x, jnp.bfloat16, copy=True)
+        return Joined(seen, self._draws(slot), x.dtype)
+
+    def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Draws | None":
+        return self._draws(slot) if p.dtype == jnp.bfloat16 else None
+
+    def _draws(self, slot: Slot) -> "Draws":
+        key = jr.fold_in(as_key(self.key), slot.place)
+        return Draws(jr.key_data(key), str(jr.key_impl(key)))
+
+
+class Draws(AbstractHidden):
+    """The bits of the random key with which an array is rounded next."""
+
+    key: UInt32[Array, "*key"]
+    kind: str = eqx.field(static=True)
+
+    @no_type_check  # called once per leaf, like the next one
+    def join(self, seen):
+        return seen.astype(jnp.float32)
+
+    @no_type_check
+    def split(self, new, seen):
+        now, later = jr.split(jr.wrap_key_data(self.key, impl=self.kind))
+        draws = random_bits(now, new.shape) >> 16
+        rounded = rounded_up_or_down(new.astype(jnp.float32), draws)
+        return rounded, Draws(jr.key_data(later), self.kind)
+
+
+@no_type_check
+def rounded_up_or_down(x, draws):
+    """`x` in bfloat16: its first 16 bits, of which one more if the rest is above a draw.
+
+    Added to the rest, a draw of 16 bits is carried over as often as it says. What is not
+    finite stays.
+    """
+    word = lax.bitcast_convert_type(x, jnp.uint32)
+    carried = (word + draws) & jnp.uint32(0xFFFF0000)
+    carried = lax.bitcast_convert_type(carried, jnp.float32)
+    return jnp.where(jnp.isfinite(x), carried, x).astype(jnp.bfloat16)
