@@ -79,9 +79,14 @@ class AbstractHidden(eqx.Module):
     The array in the model, which the forward pass uses, is the part that is *seen*.
     """
 
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The dtype of the parameter in full precision, at least float32."""
+
     @abc.abstractmethod
     def join(self, seen: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
-        """The parameter in full precision, at least float32, of both parts."""
+        """The parameter in full precision, of both parts."""
 
     @abc.abstractmethod
     def split(
@@ -98,11 +103,10 @@ class Joined(AbstractStored):
 
     seen: Inexact[Array, "..."]
     hidden: AbstractHidden
-    full_dtype: Any = eqx.field(static=True)
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(self.seen.shape, self.full_dtype)
+        return jax.ShapeDtypeStruct(self.seen.shape, self.hidden.dtype)
 
     @no_type_check  # called once per leaf, like the next one
     def load(self):
@@ -111,7 +115,7 @@ class Joined(AbstractStored):
     @no_type_check
     def store(self, new):
         seen, hidden = self.hidden.split(new, self.seen)
-        return Joined(seen, hidden, self.full_dtype)
+        return Joined(seen, hidden)
 
 
 @no_type_check  # called once per leaf
@@ -126,15 +130,20 @@ def is_leaf(x: Any) -> bool:
     return x is None or is_stored(x)
 
 
+def standard_promotion() -> Any:
+    """A context for `load` and `store`: in kernels, too, JAX promotes as it does."""
+    return jax.numpy_dtype_promotion("standard")
+
+
 def has_stored(tree: PyTree) -> bool:
     return any(map(is_stored, jax.tree.leaves(tree, is_leaf=is_stored)))
 
 
 def load(tree: PyTree) -> PyTree:
     """`tree` with arrays in the place of all that is stored."""
-    return jax.tree.map(
-        lambda x: x.load() if is_stored(x) else x, tree, is_leaf=is_stored
-    )
+    loaded = lambda x: x.load().astype(x.dtype) if is_stored(x) else x
+    with standard_promotion():
+        return jax.tree.map(loaded, tree, is_leaf=is_stored)
 
 
 def shapes_if_stored(tree: PyTree) -> PyTree:
@@ -145,16 +154,16 @@ def shapes_if_stored(tree: PyTree) -> PyTree:
 
 def store_like(old: PyTree, new: PyTree) -> PyTree:
     """`new`, a tree of arrays, with those stored that are so in `old`."""
-    return jax.tree.map(
-        lambda x, y: x.store(y) if is_stored(x) else y, old, new, is_leaf=is_leaf
-    )
+    store = lambda x, y: x.store(y) if is_stored(x) else y
+    with standard_promotion():
+        return jax.tree.map(store, old, new, is_leaf=is_leaf)
 
 
 def joined(params: PyTree, hidden: PyTree) -> PyTree:
     """`params`, in which what is hidden of a parameter is joined with what is seen."""
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
     both = zip(leaves, treedef.flatten_up_to(hidden), strict=True)
-    return treedef.unflatten(p if h is None else join(p, h) for p, h in both)
+    return treedef.unflatten(p if h is None else Joined(p, h) for p, h in both)
 
 
 def full_params(state: PyTree, params: PyTree) -> PyTree:
@@ -164,12 +173,6 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
         if has_hidden(node):
             params = load(joined(params, node.hidden))
     return params
-
-
-@no_type_check
-def join(seen, hidden):
-    full = jax.eval_shape(lambda: hidden.join(seen))
-    return Joined(seen, hidden, full.dtype)
 
 
 def taken_apart(params: PyTree) -> tuple[PyTree, PyTree]:

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from ._annotations import kinds
 from ._apply import apply_updates
@@ -44,8 +44,8 @@ class AbstractTransformation(Module):
     [`eqopt.Chain`][] are fused.
     """
 
-    # Whether `update` and `step` leave it to kernels, or to others, to look into trees.
-    _takes_stored: ClassVar[bool] = False
+    # What `update` and `step` look into themselves: it is loaded, if it is stored.
+    _loads: ClassVar[Literal["all", "params", "nothing"]] = "all"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -53,7 +53,7 @@ class AbstractTransformation(Module):
         if "init" in vars(cls):
             this.init = _with_checks(this.init)
         for name in ("update", "step"):
-            if name in vars(cls) and not cls._takes_stored:
+            if name in vars(cls) and cls._loads == "all":
                 setattr(this, name, with_arrays(getattr(cls, name)))
 
     def __check_init__(self):
@@ -166,7 +166,7 @@ class AbstractFused(AbstractTransformation):
     `_finish` where the last equation and the sum are not all that there is to a step.
     """
 
-    _takes_stored = True
+    _loads = "nothing"
 
     @abc.abstractmethod
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...

@@ -10,7 +10,7 @@ from ._apply import apply_updates
 from ._checks import check_state
 from ._control import filter_cond
 from ._pipeline import Pipeline
-from ._storage import on_arrays
+from ._storage import load, on_arrays, store_like
 from ._transformation import AbstractFused, AbstractTransformation
 from ._types import Params, State, Updates
 from .tree import zeros_like
@@ -94,7 +94,7 @@ class AbstractComposite(AbstractTransformation):
     inner transformation, subclass [`eqopt.AbstractWrapper`][] instead.
     """
 
-    _takes_stored = True
+    _loads = "nothing"
 
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
@@ -126,8 +126,11 @@ class AbstractComposite(AbstractTransformation):
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         check_state(self, state)
-        if self._takes_stored:
+        if self._loads == "nothing":
             return self.handle(call, state)
+        if self._loads == "params":
+            result, state = self.handle(call._replace(params=load(call.params)), state)
+            return store_like(call.params, result) if call.is_step else result, state
         run = lambda state, params: self.handle(call._replace(params=params), state)
         return on_arrays(run, state, call.params, call.is_step)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 import eqopt
 from eqopt import AbstractTransformation
+from eqopt._storage import load
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,8 @@ LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 class Evaluated(AbstractTransformation):
     """Hands down extra arguments: a loss with its value and gradient."""
 
+    _loads = "nothing"
+
     inner: AbstractTransformation
 
     def init(self, params):
@@ -123,6 +126,7 @@ class Evaluated(AbstractTransformation):
 
 
 def _evaluated(params):
+    params = load(params)
     value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
     grad_fn = eqx.filter_grad(value_fn)
     return {
@@ -135,6 +139,8 @@ def _evaluated(params):
 
 class PerExample(AbstractTransformation):
     """Makes a batch of three gradients of one, for what takes per-example gradients."""
+
+    _loads = "nothing"
 
     inner: AbstractTransformation
 

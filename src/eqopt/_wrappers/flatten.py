@@ -68,7 +68,7 @@ class Flatten(AbstractWrapper):
     given to `init`, and no others, have an update.
     """
 
-    _takes_stored = False
+    _loads = "params"
 
     inner: AbstractTransformation
 

@@ -11,9 +11,10 @@ from .._checks import check_count, check_range, check_state, required_params
 from .._construction import Module
 from .._control import filter_cond
 from .._equations import equation
-from .._leaves import parameters, restrict
+from .._leaves import is_leaf, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._random import keep_keys
+from .._storage import load, shapes_if_stored, store_like
 from .._transformation import AbstractTransformation
 from .._types import Hyperparameter, IntegerLike, Params, State
 from .._wrapper import AbstractWrapper, Call
@@ -100,8 +101,6 @@ class Lookahead(AbstractWrapper):
         ```
     """
 
-    _takes_stored = False
-
     inner: AbstractTransformation
     sync_period: IntegerLike
     slow_step_size: Hyperparameter
@@ -122,6 +121,8 @@ class Lookahead(AbstractWrapper):
 
     def handle(self, call: Call, state: LookaheadState) -> tuple[Any, LookaheadState]:
         params = required_params("Lookahead", call.params)
+        if not call.is_step:
+            params = load(params)
         fast, slow = self._split(state, params)
         new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
         due, count = self._due(state)
@@ -129,8 +130,8 @@ class Lookahead(AbstractWrapper):
             sync = lambda: self._synced(new, slow, fast_state)
             stay = lambda: (new, slow, fast_state)
         else:
-            sync = lambda: self._moved(new, fast, slow, fast_state)
-            stay = lambda: (new, zeros_like(slow), fast_state)
+            sync = lambda: self._moved(new, fast, load(slow), fast_state)
+            stay = lambda: (new, zeros_like(shapes_if_stored(slow)), fast_state)
         result, moved, fast_state = filter_cond(due, sync, stay)
         if isinstance(params, LookaheadParams):
             result, moved = LookaheadParams(result, moved), None
@@ -149,7 +150,7 @@ class Lookahead(AbstractWrapper):
         """
         fast, slow = self._split(state, params)
         beside("Lookahead", "slow", parameters(slow), fast)  # or it raises
-        return eqx.combine(slow, fast)
+        return eqx.combine(load(slow), fast)
 
     def _split(self, state, params):
         """The fast and the slow parameters, wherever they are."""
@@ -180,18 +181,19 @@ class Lookahead(AbstractWrapper):
     def _synced(self, fast, slow, fast_state):
         """A synchronization: the fast and the slow parameters after it."""
         step_size: Any = self.slow_step_size
-        moved = restrict(
-            fast, parameters(slow), like_name="state.slow"
-        )  # not what is frozen
-        slow = incremental_update(moved, slow, step_size)
-        fast = eqx.combine(copy(slow), fast)  # two buffers, which can be donated
-        return fast, slow, self._restarted(slow, fast_state)
+        # Not what is frozen.
+        moved = restrict(fast, parameters(slow), like_name="state.slow")
+        new = incremental_update(load(moved), load(slow), step_size)
+        here = store_like(moved, copy(new))  # in buffers of its own, to be donated
+        fast = eqx.combine(here, fast, is_leaf=is_leaf)
+        return fast, store_like(slow, new), self._restarted(new, fast_state)
 
     def _restarted(self, slow, fast_state):
         # Not the fast ones: they may be a whole model where `init` was given a part.
         if not self.reset_state:
             return fast_state
-        return keep_keys(self.inner.init(slow), fast_state)
+        new = store_like(fast_state, load(self.inner.init(slow)))
+        return keep_keys(new, fast_state)
 
 
 class _Slow(eqx.Module):

@@ -14,6 +14,7 @@ from .._control import filter_cond
 from .._equations import equation
 from .._leaves import restrict
 from .._pipeline import Leafwise, Pipeline
+from .._storage import load
 from .._transformation import AbstractTransformation
 from .._transforms.scale import at
 from .._types import IntegerLike, Params, Schedule, State, Updates
@@ -104,8 +105,6 @@ class MultiSteps(AbstractWrapper):
     returns is not a 0-d bool.
     """
 
-    _takes_stored = False
-
     inner: AbstractTransformation
     every_k_schedule: IntegerLike | Schedule
     use_grad_mean: bool = True
@@ -169,7 +168,7 @@ class MultiSteps(AbstractWrapper):
         is_last = state.mini_step + 1 >= k
         like_grads = lambda: jax.tree.map(
             lambda acc, g: acc.astype(g.dtype),
-            restrict(acc_grads, call.updates, "state.acc_grads"),
+            load(restrict(acc_grads, call.updates, "state.acc_grads")),
             call.updates,
         )
         inner_state = state.inner_state
@@ -193,7 +192,8 @@ class MultiSteps(AbstractWrapper):
     def _should_skip(self, grads, gradient_step, params):
         if self.should_skip_update_fn is None:
             return False, None
-        skip, diagnostics = self.should_skip_update_fn(grads, gradient_step, params)
+        function = self.should_skip_update_fn
+        skip, diagnostics = function(grads, gradient_step, load(params))
         if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
             raise TypeError(
                 "MultiSteps: `should_skip_update_fn` must return a pair of a 0-d bool "

@@ -110,7 +110,7 @@ class Project(AbstractWrapper):
     that names the key path if `projection` returns another structure, shape or dtype.
     """
 
-    _takes_stored = False
+    _loads = "params"
 
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)

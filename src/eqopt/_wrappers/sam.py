@@ -17,6 +17,7 @@ from .._equations import equation
 from .._leaves import align, flatten_updates, keystr, restrict
 from .._pipeline import Leafwise, Pipeline
 from .._random import keep_keys
+from .._storage import load, store_like
 from .._transformation import AbstractTransformation
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
@@ -147,7 +148,7 @@ class SAM(AbstractWrapper):
     #    from, in both modes. There, in transparent mode, to that of adversarial ones.
     # 4. Extra arguments are handed down.
 
-    _takes_stored = False
+    _loads = "all"
 
     inner: AbstractTransformation
     adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
@@ -191,7 +192,7 @@ class SAM(AbstractWrapper):
         """
         check_state(self, state)
         if state.cache is not None:
-            cached = eqx.combine(state.cache, params)
+            cached = eqx.combine(load(state.cache), params)
             is_own = state.steps_since_sync == 0
             params = filter_cond(is_own, lambda: params, lambda: cached)
         return self.inner.eval_params(state.opt_state, params)
@@ -257,7 +258,8 @@ class SAM(AbstractWrapper):
     def _restarted(self, adv_state, params):
         if not self.reset_state:
             return adv_state
-        return keep_keys(self.adversary.init(params), adv_state)
+        new = store_like(adv_state, load(self.adversary.init(params)))
+        return keep_keys(new, adv_state)
 
 
 def _called(grad_fn: Callable, params: Params, i: int) -> Any:

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .._checks import check_state, required_params
 from .._leaves import is_leaf, is_parameter, keystr, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._storage import joined, load, taken_apart
+from .._storage import joined, load, standard_promotion, taken_apart
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State, Updates
 from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
@@ -89,7 +89,8 @@ class StoreParams(AbstractFused):
         hidden = []
         for i, p in enumerate(leaves):
             try:
-                hidden.append(None if p is None else self.storage.hide(p, Slot(i)))
+                with standard_promotion():
+                    hidden.append(None if p is None else self.storage.hide(p, Slot(i)))
             except TypeError as error:
                 path = keystr(params, i)
                 raise TypeError(f"StoreParams: at `{path}`: {error}") from None

@@ -15,7 +15,7 @@ from .._annotations import Kind, kinds
 from .._fields import static_choice
 from .._leaves import is_leaf, parameters, resolve_mask
 from .._pipeline import Pipeline
-from .._storage import AbstractStored, is_stored
+from .._storage import AbstractStored, is_stored, standard_promotion
 from .._transformation import AbstractTransformation
 from .._typecheck import no_type_check
 from .._types import Mask, Params, State
@@ -93,7 +93,8 @@ class StoreState(AbstractFusedWrapper):
             zip(places_of(self.inner.init, params, state), with_paths, strict=True)
         ):
             if place is not None and flags[place] and _can_be_kept(x):
-                x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
+                with standard_promotion():
+                    x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
             kept.append(x)
         return StoreStateState(treedef.unflatten(kept))
 

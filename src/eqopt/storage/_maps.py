@@ -69,7 +69,7 @@ class DynamicMap(AbstractMap):
         # Midpoint j is the nearest one in [j, j + 1), but for the first of a decade: the
         # one below, whose intervals are a fifth as wide, is as near one of these further
         # up. Below the very first there is 0.
-        is_first = (m := j + (not self.is_signed)) & (m - 1) == 0
+        is_first = (m := j + (1 - self.is_signed)) & (m - 1) == 0
         lowest = real(0.25 - self._pieces[0][0] / 18)
         j -= is_first & (place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2)))
         is_top = place >= real(self._top - 0.25)

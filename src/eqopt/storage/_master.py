@@ -1,5 +1,7 @@
 """Parameters of which the model has the high half, and the state the rest."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
@@ -49,6 +51,10 @@ class Master(AbstractHidden):
 
     weights: Inexact[Array, "..."]
 
+    @property
+    def dtype(self) -> Any:
+        return self.weights.dtype
+
     @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
         return self.weights
@@ -95,6 +101,10 @@ class RoundingError(AbstractHidden):
     """What rounding took from a parameter."""
 
     error: Inexact[Array, "..."]
+
+    @property
+    def dtype(self) -> Any:
+        return jnp.float32
 
     @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
@@ -174,6 +184,10 @@ class LowBits(AbstractHidden):
     """The last bits of a float32 number, of which the first were rounded."""
 
     bits: UInt16[Array, "..."] | UInt8[Array, "..."]
+
+    @property
+    def dtype(self) -> Any:
+        return jnp.float32
 
     @property
     def _width(self) -> int:

@@ -107,14 +107,14 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Joined:
         seen = jnp.array(x, jnp.bfloat16, copy=True)
-        return Joined(seen, self._draws(slot), x.dtype)
+        return Joined(seen, self._draws(slot, x.dtype))
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Draws | None":
-        return self._draws(slot) if p.dtype == jnp.bfloat16 else None
+        return self._draws(slot, jnp.float32) if p.dtype == jnp.bfloat16 else None
 
-    def _draws(self, slot: Slot) -> "Draws":
+    def _draws(self, slot: Slot, dtype: Any) -> "Draws":
         key = jr.fold_in(as_key(self.key), slot.place)
-        return Draws(jr.key_data(key), str(jr.key_impl(key)))
+        return Draws(jr.key_data(key), str(jr.key_impl(key)), jnp.dtype(dtype))
 
 
 class Draws(AbstractHidden):
@@ -122,6 +122,11 @@ class Draws(AbstractHidden):
 
     key: UInt32[Array, "*key"]
     kind: str = eqx.field(static=True)
+    full_dtype: Any = eqx.field(static=True)
+
+    @property
+    def dtype(self) -> Any:
+        return self.full_dtype
 
     @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
@@ -132,7 +137,7 @@ class Draws(AbstractHidden):
         now, later = jr.split(jr.wrap_key_data(self.key, impl=self.kind))
         draws = random_bits(now, new.shape) >> 16
         rounded = rounded_up_or_down(new.astype(jnp.float32), draws)
-        return rounded, Draws(jr.key_data(later), self.kind)
+        return rounded, Draws(jr.key_data(later), self.kind, self.full_dtype)
 
 
 @no_type_check

@@ -1,0 +1,121 @@
+"""The laws for what is kept in fewer bytes: every row, with its state or its parameters.
+
+One test for all laws, which look at one short training: a row has more than enough tests
+of its own. Blocks are small here, so that each array has several, and a tail.
+"""
+
+import dataclasses
+import io
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt._storage import has_stored
+
+from ..methods import METHODS
+from .registry import asked
+from .row import Row
+from .subjects import (
+    all_finite,
+    arrays,
+    assert_close,
+    assert_equal,
+    avals,
+    grads_of,
+    params_of,
+    step,
+    trail,
+)
+
+
+# One of each kind: by leaf, by matrix, with a tree of its own, and of several parts.
+QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
+
+ROWS = asked(QUICK)
+
+OPTIMIZERS = {row.name for method in METHODS.values() for row in method.laws}
+
+
+def everything(params):
+    return jax.tree.map(lambda p: True, params)
+
+
+def stored_state(row: Row) -> Row:
+    storage = eqopt.storage.BlockwiseQuantized(block_size=4)
+    make = lambda **data: eqopt.StoreState(row(**data), storage, everything)
+    return dataclasses.replace(row, make=make)
+
+
+def stored_params(row: Row) -> Row:
+    storage = eqopt.storage.SplitMasterWeights()
+    make = lambda **data: eqopt.StoreParams(row(**data), storage)
+    return dataclasses.replace(row, make=make)
+
+
+def check_laws(row: Row, params, moments, grad_dtype):
+    opt, (first, *later) = row(), moments
+    before = avals(first.state)
+    # 2, 7: one type of state, which `init` has also without arrays.
+    assert avals(eqx.filter_eval_shape(opt.init, params)) == before
+    for i, now in enumerate(later):
+        updates, state = now.updated
+        assert avals(updates) == avals(grads_of(params, i, grad_dtype))  # 1
+        assert avals(now.params) == avals(params)
+        assert avals(state) == avals(now.state) == before
+        assert all_finite(updates)
+        together = eqopt.apply_updates(moments[i].params, updates)
+        assert_close(now.params, together, 1e-5, 1e-6)
+    assert later[-1].traces <= first.traces + 1
+    last = later[-1]
+    assert avals(opt.eval_params(last.state, last.params)) == avals(params)
+    # 3: a population, and derivatives.
+    jax.eval_shape(jax.grad(lambda data: loss_after(row(**data), params)), row.data)
+    many = jax.tree.map(lambda x: jnp.stack([x, x]), params)
+    members = eqx.filter_eval_shape(eqx.filter_vmap(opt.init), many)
+    assert len(arrays_of(members)) == len(arrays_of(first.state))
+    # 7: everything can be donated.
+    buffers = [x.unsafe_buffer_pointer() for x in arrays((first.state, params))]
+    assert len(set(buffers)) == len(buffers)
+    # 8: what is written is what is read.
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, last.state)
+    file.seek(0)
+    assert_equal(eqx.tree_deserialise_leaves(file, first.state), last.state)
+
+
+def loss_after(opt, params):
+    new, _ = opt.step(grads_of(params, 0), opt.init(params), params)
+    return sum(jnp.sum(x.real.astype(jnp.float32) ** 2) for x in jax.tree.leaves(new))
+
+
+def arrays_of(tree):
+    return [x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_stored_state(row):
+    row = stored_state(row)
+    params = params_of()
+    if has_stored(row().init(params)):  # else it is as the row without
+        check_laws(row, params, trail(row, steps=3), None)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_stored_parameters(row):
+    """They are those of training in float32, bit for bit."""
+    row, plain = stored_params(row), row()
+    half = params_of(jnp.bfloat16)
+    moments = trail(row, jnp.bfloat16, jnp.float32, steps=3)
+    check_laws(row, half, moments, jnp.float32)
+    full = eqopt.tree.cast(half, jnp.float32)
+    opt, state = row(), plain.init(full)
+    params, stored = half, opt.init(half)
+    for i in range(20 if row.name in OPTIMIZERS else 3):
+        grads = grads_of(half, i, jnp.float32)
+        full, state = step(plain, grads, state, full)
+        params, stored = step(opt, grads, stored, params)
+    assert_equal(opt.full_params(stored, params), full)
+    assert_equal(stored.inner_state, state)
