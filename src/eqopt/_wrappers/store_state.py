@@ -1,7 +1,7 @@
 """State in fewer bytes, for any transformation."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
-from .._annotations import Kind, kinds
+from .._annotations import kinds
 from .._fields import static_choice
 from .._leaves import is_leaf, parameters, resolve_mask
 from .._pipeline import Pipeline
@@ -23,6 +23,7 @@ from .._wrapper import AbstractFusedWrapper
 from ..numerics import at_least_float32
 from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
 from ..tree._map_params import places_of
+from ..tree._search import on_the_way
 
 
 # Below, scales and padding would weigh more than what is saved.
@@ -113,23 +114,12 @@ class StoreState(AbstractFusedWrapper):
 
 def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
     """Whether one of the fields on the way to the leaf at `path` is declared so."""
-    node = state
-    for key in path:
-        if isinstance(key, jtu.GetAttrKey):
-            if _kinds(node).get(key.name) == "nonnegative":
-                return True
-            node = getattr(node, key.name)
-        elif isinstance(key, jtu.SequenceKey):
-            node = node[key.idx]
-        elif isinstance(key, jtu.DictKey):
-            node = node[key.key]
-        else:  # a node of a kind that says no more of its fields
-            return False
-    return False
-
-
-def _kinds(node: Any) -> Mapping[str, Kind]:
-    return kinds(type(node)) if dataclasses.is_dataclass(node) else {}
+    return any(
+        isinstance(key, jtu.GetAttrKey)
+        and dataclasses.is_dataclass(node)
+        and kinds(type(node)).get(key.name) == "nonnegative"
+        for node, key in on_the_way(state, path)
+    )
 
 
 def _can_be_kept(x: Any) -> bool:

@@ -28,6 +28,7 @@ from ._moments import (
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
+from ._nbytes import ByteCount as ByteCount, nbytes as nbytes
 from ._norm import norm as norm
 from ._random import (
     random_like as random_like,

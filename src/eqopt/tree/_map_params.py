@@ -124,7 +124,7 @@ def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
     grown = _shapes_if_any(init, larger)
     places = []
     paths = jtu.tree_leaves_with_path(abstract, is_leaf=is_stored)
-    for nested, (path, x) in zip(_nested(structure, abstract), paths, strict=True):
+    for nested, (path, x) in zip(nested_in(structure, abstract), paths, strict=True):
         here = getattr(x, "shape", None)
         there = grown.get(jtu.keystr(path))
         fits = [i for i in nested if _follows(shapes[i], here, there)]
@@ -152,7 +152,7 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
 
 
 @no_type_check  # called once per node
-def _nested(structure, node):
+def nested_in(structure, node):
     """For each leaf of `node` its places in the trees of that structure around it.
 
     That in the smallest one comes first: parameters in a tuple have the structure of a
@@ -160,7 +160,7 @@ def _nested(structure, node):
     """
     if is_stored(node) or jtu.all_leaves([node]):
         return [[0] if structure == _LEAF else []]
-    found = [places for _, x in _children(node) for places in _nested(structure, x)]
+    found = [places for _, x in _children(node) for places in nested_in(structure, x)]
     try:
         column = structure.flatten_up_to(node)
     except (ValueError, TypeError):

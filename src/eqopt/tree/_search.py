@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -55,6 +55,14 @@ def _children(node: Any) -> Sequence[tuple[Any, Any]]:
         return ()
     flat = jtu.default_registry.flatten_one_level_with_keys(node)
     return () if flat is None else flat[0]
+
+
+@no_type_check
+def on_the_way(tree: Any, path: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """The nodes from the root to the leaf at `path`, each with the key that leads on."""
+    for key in path:
+        yield tree, key
+        tree = next(child for k, child in _children(tree) if k == key)
 
 
 @no_type_check

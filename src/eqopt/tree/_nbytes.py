@@ -1,0 +1,139 @@
+"""How many bytes a state takes, before a run."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._leaves import is_leaf, parameters, resolve
+from .._storage import is_stored
+from .._types import Params, State
+from ._map_params import nested_in
+from ._search import on_the_way
+
+
+@dataclasses.dataclass(frozen=True)
+class ByteCount:
+    """What [`eqopt.tree.nbytes`][] counts. Printed, it is a table.
+
+    **Attributes:**
+
+    - `slots`: the bytes of each group of parameters, by its name, in each slot of the
+        state, such as `"ScaleByAdamState.mu"`. The group of what belongs to no parameter,
+        such as a count, is `""`; without groups, there is but that.
+    - `parameters`: how many parameters there are; `None` if they were not given.
+    """
+
+    slots: Mapping[str, Mapping[str, int]]
+    parameters: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return sum(sum(groups.values()) for groups in self.slots.values())
+
+    def __str__(self) -> str:
+        names = [*dict.fromkeys(name for row in self.slots.values() for name in row)]
+        several = names if len(names) > 1 else []
+        sums = {
+            name: sum(r.get(name, 0) for r in self.slots.values()) for name in names
+        }
+        each = ["per parameter"] if self.parameters else []
+        lines = [["slot", *(name or "(none)" for name in several), "bytes", *each]]
+        for slot, row in [*self.slots.items(), ("total", sums)]:
+            size = sum(row.values())
+            numbers = [f"{row.get(name, 0):,}" for name in several] + [f"{size:,}"]
+            if self.parameters:
+                numbers.append(f"{size / self.parameters:.3f}")
+            lines.append([slot, *numbers])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]
+            )
+            for cells in lines
+        )
+
+
+def nbytes(
+    state: State,
+    params: Params | None = None,
+    groups: PyTree | Callable[[Params], PyTree] | None = None,
+) -> ByteCount:
+    """How many bytes a state takes, by slots and by groups of parameters.
+
+    No array is needed: `eqx.filter_eval_shape(opt.init, model)` tells before a run.
+
+    !!! example
+
+        ```python
+        storage = eqopt.storage.BlockwiseQuantized()
+        opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage)
+        state = eqx.filter_eval_shape(opt.init, model)
+        print(eqopt.tree.nbytes(state, model))
+        # slot                         bytes  per parameter
+        # ScaleByAdamState.count           4          0.000
+        # ScaleByAdamState.mu         67,584          1.031
+        # ...
+        ```
+
+    **Arguments:**
+
+    - `state`: what `init`, `update` or `step` returned, or shapes of it. Any other tree,
+        such as a model, is one slot.
+    - `params`: the parameters of that state, to count the bytes per parameter.
+    - `groups`: labels, a mask, or a selector of `eqopt.groups`, as a tree like the
+        parameters, a prefix of one, or a function of them; the bytes are also counted for
+        each group. Needs `params`.
+
+    **Returns:**
+
+    An [`eqopt.tree.ByteCount`][]; `print` it, or take its `total`. Of arrays that are
+    sharded, the bytes on all devices are counted once.
+
+    **Raises:**
+
+    A `ValueError` if there are `groups`, but no `params`, or if they do not fit together.
+    """
+    if groups is not None and params is None:
+        raise ValueError(
+            "nbytes: `groups` are groups of parameters, but `params` is None. Pass the "
+            "model: `nbytes(state, model, groups)`."
+        )
+    leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
+    names, count = [""] * len(leaves), None
+    if params is not None:
+        arrays, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        count = sum(x.size for x in arrays if x is not None)
+        if groups is not None:
+            labels = resolve("groups", groups, params, None)
+            of = lambda places: str(labels[places[0]]) if places else ""
+            names = [of(places) for places in nested_in(structure, state)]
+    slots: dict[str, dict[str, int]] = {}
+    for (path, x), name in zip(leaves, names, strict=True):
+        size = sum(map(_bytes, jax.tree.leaves(x)))
+        if size:
+            row = slots.setdefault(_slot(state, path), {})
+            row[name] = row.get(name, 0) + size
+    return ByteCount(slots, count)
+
+
+def _bytes(x: Any) -> int:
+    if not hasattr(x, "dtype"):
+        return 0
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x.size * x.dtype.itemsize
+    return x.size * jnp.dtype(x.dtype).itemsize
+
+
+def _slot(state: State, path: tuple) -> str:
+    """The innermost field of a state on the way to the leaf at `path`."""
+    found = "(the tree)"
+    for node, key in on_the_way(state, path):
+        if type(node).__name__.endswith("State") and isinstance(key, jtu.GetAttrKey):
+            found = f"{type(node).__name__}.{key.name}"
+    return found
