@@ -26,6 +26,7 @@ class Blocks(eqx.Module):
     rows: tuple[int, ...] = eqx.field(static=True)
     shards: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
+    spec: tuple = eqx.field(static=True)  # by which axes of a mesh it is sharded
 
     @property
     def length(self) -> int:
@@ -59,11 +60,14 @@ class Blocks(eqx.Module):
 
     def placed(self, x: Shaped[Array, "..."], like: Any) -> Shaped[Array, "..."]:
         """`x`, as `flat` gives it, on the devices of `like`, the leaf."""
-        spec = _spec(like)
-        if isinstance(like, Tracer) or not any(spec):
+        if isinstance(like, Tracer) or not any(self.spec):
             return x
-        spec = P(*spec[: len(self.rows) + 1])
-        return jax.device_put(x, NamedSharding(like.sharding.mesh, spec))
+        return jax.device_put(x, NamedSharding(like.sharding.mesh, self.flat_spec))
+
+    @property
+    def flat_spec(self) -> P:
+        """By which axes of a mesh what is kept is sharded."""
+        return P(*self.spec[: len(self.rows) + 1])
 
 
 def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
@@ -72,12 +76,16 @@ def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
     axis = max((i for i, names in enumerate(spec) if names), default=0)
     shards = 1
     if any(spec):
-        shards = x.shape[axis] // x.sharding.shard_shape(x.shape)[axis]
+        shards = x.shape[axis] // _sharding(x).shard_shape(x.shape)[axis]
     rows = x.shape[:axis]
-    return Blocks(x.shape, jnp.dtype(x.dtype), rows, shards, size)
+    return Blocks(x.shape, jnp.dtype(x.dtype), rows, shards, size, spec)
 
 
 def _spec(x: Any) -> tuple:
     """By which axes of a mesh each axis of `x` is sharded, as far as that is known."""
-    sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
+    sharding = _sharding(x)
     return tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()
+
+
+def _sharding(x: Any) -> Any:
+    return jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding

@@ -1,11 +1,15 @@
 """Blocks of 8 or 4 bits, or of floats of 8 bits, each with a scale."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Float, Inexact, Shaped
 
 from .._checks import check_integer
+from .._explicit import on_automatic_axes
 from .._storage import AbstractStored
 from .._typecheck import no_type_check
 from ._base import AbstractStateStorage, Slot
@@ -25,14 +29,11 @@ class Quantized(AbstractStored):
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.blocks.shape, self.blocks.dtype)
 
-    @no_type_check  # called once per leaf, like the next one
+    @no_type_check  # called once per leaf, like all that follow
     def load(self):
-        real = self.scales.dtype.type
-        codes = unpacked(self.blocks.unflat(self.codes), self.map.bits)
-        codes = self.blocks.cut(codes[..., : self.blocks.length])
-        y = self.map.decode(codes, real)
-        x = y * self.blocks.unflat(self.scales)[..., None]
-        return self.blocks.joined(x).reshape(self.blocks.shape)
+        fn = functools.partial(_loaded, self.map, self.blocks)
+        leaf = P(*self.blocks.spec)
+        return _automatically(fn, self.codes, self.scales, specs=leaf)
 
     @no_type_check
     def store(self, new):
@@ -40,12 +41,36 @@ class Quantized(AbstractStored):
 
 
 @no_type_check
-def quantized(x: Float[Array, "..."], map: AbstractMap, blocks: Blocks) -> Quantized:
+def _loaded(map, blocks, codes, scales):
+    codes = unpacked(blocks.unflat(codes), map.bits)
+    y = map.decode(blocks.cut(codes[..., : blocks.length]), scales.dtype.type)
+    return blocks.joined(y * blocks.unflat(scales)[..., None]).reshape(blocks.shape)
+
+
+@no_type_check
+def quantized(x, map, blocks):
+    fn = functools.partial(_codes_and_scales, map, blocks)
+    codes, scales = _automatically(fn, x, specs=(blocks.flat_spec,) * 2)
+    return Quantized(codes, scales, map, blocks)
+
+
+@no_type_check
+def _codes_and_scales(map, blocks, x):
     x = blocks.cut(x)
     scales = jnp.max(jnp.abs(x), axis=-1)
     y = x / jnp.where(scales == 0, 1, scales)[..., None]
     codes = packed(blocks.joined(map.encode(y)), map.bits)
-    return Quantized(blocks.flat(codes), blocks.flat(scales), map, blocks)
+    return blocks.flat(codes), blocks.flat(scales)
+
+
+@no_type_check
+def _automatically(fn, *arrays, specs):
+    """`fn(*arrays)`; on a mesh with explicit axes, what it returns has these specs."""
+    mesh = jax.typeof(arrays[0]).sharding.mesh
+    if not mesh.explicit_axes:
+        return fn(*arrays)
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    return on_automatic_axes(fn, *arrays, shardings=shardings)
 
 
 def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
