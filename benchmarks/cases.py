@@ -29,6 +29,7 @@ from .measures import (
     square_leaves,
     stepping,
     tracing,
+    tracing_cold,
 )
 from .optimizers import OPTIMIZERS
 
@@ -56,6 +57,23 @@ class Case(NamedTuple):
     statistic: Literal["best", "median"] = "best"
 
 
+# By name: what it is, and how to make it in either library.
+SMALL = {
+    "adam": ("Adam", "eqopt.Adam(1e-3)", "optax.adam(1e-3)"),
+    "adamw": ("AdamW", "eqopt.AdamW(1e-3)", "optax.adamw(1e-3)"),
+    "clip-adamw": (
+        "clip + AdamW",
+        "eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))",
+        "optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))",
+    ),
+    "lion": ("Lion", "eqopt.Lion(1e-3)", "optax.lion(1e-3)"),
+    "momentum": (
+        "SGD + momentum",
+        "eqopt.SGD(1e-3, momentum=0.9)",
+        "optax.sgd(1e-3, momentum=0.9)",
+    ),
+}
+
 TABLE = (
     Case(
         "trace-step",
@@ -68,6 +86,16 @@ TABLE = (
         "clip + AdamW, `update`, {leaves} leaves: trace + lower",
         tracing(CLIP_ADAMW, "update"),
         ratio=0.35,
+    ),
+    *(
+        Case(
+            f"trace-small-{name}",
+            f"{what}, `step`, 20 leaves, a fresh process: trace + lower",
+            tracing_cold(Pair(*optimizers)),
+            ratio=1.0,
+            statistic="median",
+        )
+        for name, (what, *optimizers) in SMALL.items()
     ),
     Case(
         "compile",

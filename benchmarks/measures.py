@@ -170,16 +170,65 @@ def stepping(
 def importing(statements: Pair[str]) -> Measure:
     """Import statements in fresh interpreters; all files have been read just before."""
     timed = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
-    checked = {k: v for k, v in os.environ.items() if k != "JAXTYPING_DISABLE"}
 
     def measure(settings: Settings) -> Measured:
         def contestant(statement: str) -> Callable[[], list[float]]:
             command = [sys.executable, "-c", timed.format(statement)]
-            return lambda: [float(subprocess.check_output(command, env=checked))]
+            return lambda: [float(subprocess.check_output(command, env=_checked()))]
 
         return Measured(race(statements.map(contestant), settings.rounds))
 
     return measure
+
+
+_COLD = """
+import jax, jax.numpy as jnp
+import {library}
+from time import perf_counter
+
+optimizer = {optimizer}
+params = [jnp.ones((4 * (i % 10) + 4, 8)) for i in range(20)]
+state = optimizer.init(params)
+
+def step(params, state, grads):
+    if {has_step}:
+        return optimizer.step(grads, state, params)
+    updates, new = optimizer.update(grads, state, params)
+    return {library}.apply_updates(params, updates), new
+
+start = perf_counter()
+jax.jit(step).trace(params, state, params).lower()
+print(perf_counter() - start)
+"""
+
+
+def tracing_cold(optimizers: Pair[str]) -> Measure:
+    """What `jax.jit` does before the first step of a small model, in a fresh process.
+
+    **Arguments:**
+
+    - `optimizers`: expressions, of eqopt and of Optax.
+    """
+
+    def measure(settings: Settings) -> Measured:
+        def contestant(library: str, optimizer: str) -> Callable[[], list[float]]:
+            code = _COLD.format(
+                library=library, optimizer=optimizer, has_step=library == "eqopt"
+            )
+            command = [sys.executable, "-c", code]
+            return lambda: [float(subprocess.check_output(command, env=_checked()))]
+
+        samples = Pair(
+            contestant("eqopt", optimizers.eqopt), contestant("optax", optimizers.other)
+        )
+        return Measured(race(samples, settings.rounds))
+
+    return measure
+
+
+def _checked() -> dict[str, str]:
+    """The environment, with type checks on."""
+    return {k: v for k, v in os.environ.items() if k != "JAXTYPING_DISABLE"}
 
 
 def _small_leaves(count: int) -> list[jax.Array]:

@@ -10,6 +10,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from ._typecheck import no_type_check
 from ._types import Hyperparameter, Mask, Nonnegative
 
 
@@ -57,6 +58,7 @@ def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
+@no_type_check
 def returned_type(fn: Callable) -> type:
     """The type that a function says it returns, or `object` if it does not say."""
     fn = inspect.unwrap(fn)

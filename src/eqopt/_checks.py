@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from ._annotations import Kind, kinds, returned_type
 from ._owners import name_of, recipe
+from ._typecheck import no_type_check
 
 
 def check_range(
@@ -215,6 +216,7 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
     return kind == "unknown" and getattr(type(value), "is_schedule", False)
 
 
+@no_type_check
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
     """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
 
@@ -236,6 +238,7 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
         raise TypeError(message.replace("of type NoneType", "None"))
 
 
+@no_type_check
 def required_params(owner: str, params: Any) -> Any:
     """`params`; raises a `ValueError` if they are missing."""
     if params is None:

@@ -143,6 +143,7 @@ def _evaluate(
         return result, *slots
 
 
+@no_type_check
 def _late(program: tuple[Operation, ...]) -> list[int]:
     """The numbers of the slots to compute once more after the result, in order.
 
@@ -201,6 +202,7 @@ def _run(
     return result, stored
 
 
+@no_type_check
 def compute_dtype(*leaves: Any) -> Any:
     """The real dtype to compute in: float64 if any leaf has it, else float32."""
     found = jax.tree.leaves(leaves, is_leaf=is_stored)
@@ -213,6 +215,7 @@ def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
+@no_type_check
 def widen(tree: Any, real: Any) -> Any:
     """What is in `tree`, loaded, in the precision of `real`, complex or not."""
     return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)

@@ -43,6 +43,11 @@ def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
         return eqx.combine(automatic(arrays), rest[0])
 
 
+def has_explicit_axes(tree: PyTree) -> bool:
+    """Whether the mesh on which the arrays in `tree` are has any."""
+    return bool(_mesh_of(tree).explicit_axes)
+
+
 def _mesh_of(tree: PyTree) -> Any:
     """The mesh in use; if there is none, the one that the types of the arrays name."""
     mesh: Any = jax.sharding.get_abstract_mesh()

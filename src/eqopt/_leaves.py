@@ -63,6 +63,7 @@ def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
     return treedef.unflatten(None if x is None else fn(x) for x in leaves)
 
 
+@no_type_check
 def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     """The leaves of `updates`, `None` included, each of them checked, as JAX's arrays."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
@@ -103,6 +104,7 @@ def _found(leaf: Any) -> str:
     return f"{leaf!r} of type {type(leaf).__name__}"
 
 
+@no_type_check
 def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
     """The subtrees of `tree` at the leaves of `updates`, whose structure is `treedef`.
 

@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from ._typecheck import no_type_check
+
 
 _RECIPES: ContextVar[tuple[str, ...]] = ContextVar("_RECIPES", default=())
 
@@ -22,11 +24,13 @@ def parts_of(optimizer: object) -> Iterator[None]:
         _RECIPES.reset(token)
 
 
+@no_type_check
 def recipe() -> str | None:
     """The optimizer whose parts are at work, the outermost if they are several."""
     return next(iter(_RECIPES.get()), None)
 
 
+@no_type_check
 def name_of(part: object) -> str:
     """How a message calls a part: `Adam (ScaleByAdam)`, or the part's name alone."""
     name = part if isinstance(part, str) else type(part).__name__

@@ -99,6 +99,7 @@ class Pipeline:
         self._last: list[tuple[list, str, Leafwise]] = []
         self._ended: Params | None = None
 
+    @no_type_check
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
         """Adds an equation and gives the promise of its new state."""
         if leafwise.measure is not None:
@@ -114,6 +115,7 @@ class Pipeline:
             self._unread[index] = owner
         return functools.partial(self._kept, index, owner)
 
+    @no_type_check
     def _kept(self, index: int, owner: str) -> State:
         if self._states[index] is _NOT_YET:
             raise RuntimeError(
@@ -124,6 +126,7 @@ class Pipeline:
         self._unread.pop(index, None)
         return self._states[index]
 
+    @no_type_check
     def state_of(self, promise: Callable[[], State]) -> State:
         """What was promised; a `RuntimeError` if it lacks what else was promised."""
         state = promise()
@@ -160,6 +163,7 @@ class Pipeline:
         """Goes on with other updates, once nothing is pending."""
         self._updates = updates
 
+    @no_type_check
     def flush(self) -> Updates:
         """Runs the pending equations and gives the updates, as yet not rounded."""
         if self._pending:
@@ -184,21 +188,25 @@ class Pipeline:
             self._updates = _as_given(self._updates, self.given)
         return self._updates
 
+    @no_type_check
     def apply(self) -> Params:
         """Runs the pending equations and gives the updated parameters."""
         self._push_the_last()
         return self.end(self._run("params"))
 
+    @no_type_check
     def end(self, params: Params) -> Params:
         """Takes note of the new parameters, in the making of which all this ended."""
         self._ended = params
         return params
 
+    @no_type_check
     def _push_the_last(self) -> None:
         for ran, owner, leafwise in self._last:
             ran.append(self.push(owner, leafwise))
         self._last = []
 
+    @no_type_check
     def _run(self, result_kind: Result) -> PyTree:
         result, states = walk(self._updates, self.params, self._pending, result_kind)
         self._states[len(self._states) - len(states) :] = states

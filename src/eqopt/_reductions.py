@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from ._cpu.order import materialized
+from ._cpu.order import after, materialized
 from ._equations import KERNELS, Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
 from ._types import Updates
@@ -22,6 +22,7 @@ def sum_over_leaves(
     reads: Mapping[str, PyTree] | None = None,
     shared: Mapping[str, Any] | None = None,
     apart: bool = True,
+    in_turn: str | None = None,
 ) -> tuple[Float[Array, ""], ...]:
     """The sums over all leaves of the scalars that `equation` gives for each of them.
 
@@ -39,6 +40,8 @@ def sum_over_leaves(
 
     - `apart`: whether it must not share work with other equations of the step. If it is
         to sum up what they compute anyway, as new moments, let it.
+    - `in_turn`: one of `shared`, which XLA on a CPU is to read for each leaf once the
+        leaf before has been summed up, where the equation makes an array of it.
 
     **Returns:**
 
@@ -53,7 +56,11 @@ def sum_over_leaves(
     static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
     traced = {k: as_float(v) for k, v in shared.items() if k not in static}
     run = _kernel(equation, tuple(static.items()), apart)
-    parts = [run(row, traced) for row in rows]
+    parts = []
+    for row in rows:
+        if in_turn is not None and parts:
+            traced[in_turn] = after(parts[-1][-1], traced[in_turn])
+        parts.append(run(row, traced))
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 

@@ -168,6 +168,7 @@ def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
+@no_type_check
 def _as_scalar(owner: str, name: str, value: Any) -> Any:
     if np.ndim(value) != 0:
         raise ValueError(
@@ -216,6 +217,7 @@ def _prepare(
     return run, packed, takes_p, columns, slots, loose
 
 
+@no_type_check
 def _store(stage: _Stage, treedef: Any) -> State:
     if not stage.operation.slots:
         return stage.state

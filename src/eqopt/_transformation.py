@@ -14,6 +14,7 @@ from ._leaves import check_parameters, resolve_mask
 from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline, filled
 from ._storage import full_params, with_arrays
+from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 
 
@@ -171,6 +172,7 @@ class AbstractFused(AbstractTransformation):
     @abc.abstractmethod
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...
 
+    @no_type_check  # called in each step, like those below
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
@@ -238,12 +240,14 @@ class AbstractLeafwise(AbstractFused):
         - `state`, `params`, `extra`: as in `update`.
         """
 
+    @no_type_check
     def _checked(
         self, state: State, params: Params | None, extra: Mapping[str, Any]
     ) -> Leafwise:
         check_state(self, state)
         return filled(self, self.leafwise(state, params, **extra))
 
+    @no_type_check
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         leafwise = self._checked(state, pipeline.params, pipeline.extra)
         return pipeline.push(type(self).__name__, leafwise)
@@ -310,6 +314,7 @@ class AbstractOptimizer(AbstractFused):
         with parts_of(self):
             return self.chain._feed(pipeline, state)
 
+    @no_type_check
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:

@@ -30,6 +30,11 @@ COLUMNS = ["name", "work", "eqopt", "Optax", "ratio", "target", "met"]
 TARGETS = {
     "trace-step": "<= 0.35",
     "trace-update": "<= 0.35",
+    "trace-small-adam": "<= 1",
+    "trace-small-adamw": "<= 1",
+    "trace-small-clip-adamw": "<= 1",
+    "trace-small-lion": "<= 1",
+    "trace-small-momentum": "<= 1",
     "eager": "<= 0.5",
     "clip-adamw": "<= 0.7",
     "clip-adamw/memory": "< 1 %",

@@ -24,7 +24,7 @@ from eqopt._checks import hyperparameters
 from eqopt._types import ScalarOrSchedule
 
 from ..interpreter import interpreted
-from .registry import REGISTRY, TELLING, concrete_transformations
+from .registry import REGISTRY, TELLING, asked, concrete_transformations
 from .subjects import (
     all_finite,
     arrays,
@@ -224,6 +224,27 @@ def test_gradients_through_steps(row):
         assert all_finite(slopes)
         if "learning_rate" in data and scale:
             assert slopes[0]["learning_rate"] != 0
+
+
+@pytest.mark.parametrize("row", asked({"EMA", "Prodigy", "ScaleByMuon"}))
+def test_gradients_through_jitted_steps(row):
+    """Law 3: finding them fits all types, also where implicit promotion is forbidden.
+
+    JAX differentiates what it has traced, when no equation allows promotion any more.
+    """
+    data = {k: jnp.asarray(v) for k, v in row.data.items()}
+    step = jax.jit(lambda data, *args: row(**data).step(*args))
+
+    def objective(data, scale, params):
+        state = row(**data).init(params)
+        for i in range(2):
+            g = jax.tree.map(lambda g: g * scale, grads_of(params, i))
+            params, state = step(data, g, state, params)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
+
+    given = data, jnp.ones(()), params_of()
+    slopes = jax.eval_shape(jax.grad(objective, argnums=(0, 1, 2)), *given)
+    assert avals(slopes) == avals(given)
 
 
 @law

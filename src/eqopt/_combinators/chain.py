@@ -10,6 +10,7 @@ from .._construction import described
 from .._owners import recipe
 from .._pipeline import Pipeline
 from .._transformation import AbstractFused, AbstractTransformation
+from .._typecheck import no_type_check
 from .._types import Params, State
 
 
@@ -58,10 +59,12 @@ class Chain(AbstractFused):
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
 
+    @no_type_check
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         promises = _feed_all(self.transformations, self._states(state), pipeline)
         return lambda: tuple(promise() for promise in promises)
 
+    @no_type_check
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
@@ -70,6 +73,7 @@ class Chain(AbstractFused):
         )
         return params, lambda: tuple(promise() for promise in promises)
 
+    @no_type_check
     def _states(self, state: State) -> Sequence[State]:
         return checked_states(self, self.transformations, state)
 
@@ -115,10 +119,12 @@ class NamedChain(AbstractFused):
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
 
+    @no_type_check
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         promises = _feed_all(self.transformations, self._states(state), pipeline)
         return lambda: self._named(promise() for promise in promises)
 
+    @no_type_check
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
@@ -130,6 +136,7 @@ class NamedChain(AbstractFused):
     def _named(self, states: Any) -> dict[str, State]:
         return dict(zip(self.names, states, strict=True))
 
+    @no_type_check
     def _states(self, state: State) -> Sequence[State]:
         if type(state) is not dict or set(state) != set(self.names):
             found = sorted(state) if isinstance(state, dict) else type(state).__name__
@@ -154,6 +161,7 @@ def checked_parts(
     return tuple(transformations.values())
 
 
+@no_type_check
 def checked_states(
     owner: AbstractTransformation,
     transformations: Sequence[AbstractTransformation],
@@ -176,10 +184,12 @@ def checked_states(
     return state
 
 
+@no_type_check
 def _feed_all(transformations, states, pipeline):
     return [t._feed(pipeline, s) for t, s in zip(transformations, states, strict=True)]
 
 
+@no_type_check
 def _finish_all(transformations, states, pipeline):
     """All but the last add to the pipeline; how to step is the last one's business."""
     if not transformations:

@@ -68,7 +68,6 @@ METHODS = [
         idea="PolyakSGD with Adam",
         in_optax="contrib.momo_adam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        temporary=None,
         laws=[
             row(
                 evaluated(eqopt.MoMoAdam),

@@ -1,13 +1,12 @@
 """GaLore: the state of an optimizer, on gradients projected to a low rank."""
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax import lax
-from jaxtyping import Array, Inexact, Int
+from jaxtyping import Array, Int
 
 from ..._checks import check_count, check_scalar, check_state
 from ..._combinators.chain import Chain
@@ -15,16 +14,16 @@ from ..._control import filter_cond
 from ..._dimension_numbers import (
     Axes,
     DimensionNumbers,
-    from_matrices,
     resolve_dimension_numbers,
     to_matrices,
 )
-from ..._explicit import on_automatic_axes, shardings_of
+from ..._explicit import has_explicit_axes, on_automatic_axes, shardings_of
 from ..._fields import static_choice
 from ..._leaves import align, flatten_updates, is_leaf, keystr, parameters
 from ..._misfits import check_real
 from ..._owners import name_of
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._pipeline import Leafwise, Pipeline
+from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
@@ -36,9 +35,19 @@ from ..._types import (
     State,
     Updates,
 )
-from ...numerics import at_least_float32, safe_increment
+from ...numerics import safe_increment
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
+from .subspace import (
+    Back,
+    There,
+    keep,
+    low_shape,
+    project,
+    projected,
+    restore,
+    subspace,
+)
 
 
 class ScaleByGaLoreState(eqx.Module):
@@ -57,7 +66,7 @@ class ScaleByGaLoreState(eqx.Module):
     projector: Updates
 
 
-class ScaleByGaLore(AbstractTransformation):
+class ScaleByGaLore(AbstractFused):
     r"""Runs an optimizer on gradients that are projected to a low rank.
 
     Let each matrix $G_t$ be of shape $m \times n$, or transposed, with $m \le n$. Then
@@ -124,68 +133,83 @@ class ScaleByGaLore(AbstractTransformation):
             shape = *stack, short, min(self.rank, short)
             projectors[i] = jnp.zeros(shape, matrices.dtype)
             # Computed, not made anew: it is sharded like the parameter then.
-            leaves[i] = _project(projectors[i], matrices)
+            leaves[i] = projected(projectors[i], matrices)
         return ScaleByGaLoreState(
             jnp.zeros((), jnp.int32),
             self.inner.init(treedef.unflatten(leaves)),
             treedef.unflatten(projectors),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: ScaleByGaLoreState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByGaLoreState]:
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
+        updates = pipeline.wide()
+        if not has_explicit_axes((updates, state)):
+            return self._push(pipeline, updates, state)
         shardings = shardings_of((updates, state))
-        arguments = self, updates, state, params, extra
-        return on_automatic_axes(ScaleByGaLore._update, *arguments, shardings=shardings)
+        arguments = self, updates, state, pipeline.params, pipeline.extra
+        updates, new = on_automatic_axes(
+            ScaleByGaLore._at_once, *arguments, shardings=shardings
+        )
+        pipeline.replace(updates)
+        return lambda: new
 
-    def _update(
-        self,
-        updates: Updates,
-        state: ScaleByGaLoreState,
-        params: Params | None,
-        extra: dict[str, Any],
-    ) -> tuple[Updates, ScaleByGaLoreState]:
+    def _at_once(self, updates, state, params, extra):
+        pipeline = Pipeline(updates, params, extra)
+        promise = self._push(pipeline, updates, state)
+        return pipeline.finish(), promise()
+
+    def _push(
+        self, pipeline: Pipeline, updates: Updates, state: ScaleByGaLoreState
+    ) -> Callable[[], ScaleByGaLoreState]:
+        """There and back leaf by leaf, in kernels of the inner and the outer parts."""
+        pipeline.replace(updates)
+        leaves, treedef = flatten_updates(updates)
+        axes = dict(self._matrices(updates, pipeline.params))
+        projectors = self._projectors(updates, state, axes)
+        reads = {"full": updates, "projector": treedef.unflatten(projectors)}
+        low = list(leaves)
+        for i, a in axes.items():
+            low[i] = jnp.zeros(low_shape(leaves[i], a, projectors[i]), leaves[i].dtype)
+        inner = Pipeline(treedef.unflatten(low), None, pipeline.extra)
+        masks = {
+            of: treedef.unflatten(axes.get(i) == of for i in range(len(leaves)))
+            for of in dict.fromkeys([None, *axes.values()])
+        }
+        for of, mask in masks.items():
+            if of is not None:
+                shared = {"one": 1.0, "axes": There(of)}
+                inner.push(name_of(self), Leafwise(project, None, shared, reads, mask))
+        promise = self.inner._feed(inner, state.inner_state)
+        reads = {"low": inner.finish(), "projector": reads["projector"]}
+        for of, mask in masks.items():
+            shared = {"scale": self.scale, "axes": of and Back(of)}
+            back = restore if of else keep
+            pipeline.push(name_of(self), Leafwise(back, None, shared, reads, mask))
+        new_state = ScaleByGaLoreState(
+            safe_increment(state.count), inner.state_of(promise), reads["projector"]
+        )
+        return lambda: new_state
+
+    def _projectors(
+        self, updates: Updates, state: ScaleByGaLoreState, axes: dict[int, Axes]
+    ) -> list:
+        """Those of this step, beside the leaves of `updates`."""
         leaves, treedef = flatten_updates(updates)
         projectors = align(treedef, state.projector, "state.projector", updates)
-        axes = dict(self._matrices(updates, params))
         for i in axes:
             if projectors[i] is None:
                 raise ValueError(
                     _MISSING.format(owner=name_of(self), path=keystr(updates, i))
                 )
         check_real(self, updates, state.projector, "state.projector")
-        matrices = {
-            i: at_least_float32(to_matrices(leaves[i], a)) for i, a in axes.items()
-        }
-        old = {i: projectors[i] for i in axes}
-        new = filter_cond(
-            state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0,
-            lambda: {i: _subspace(x, old[i]) for i, x in matrices.items()},
-            lambda: old,
-        )
-        low = list(leaves)
-        for i in axes:
-            projectors[i] = new[i]
-            low[i] = _project(new[i], matrices[i])
-        low, inner_state = self.inner.update(
-            treedef.unflatten(low), state.inner_state, None, **extra
-        )
-        results = treedef.flatten_up_to(low)
+        is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
+        # A branch for each, or XLA on a CPU transposes all of them for LAPACK at once.
         for i, a in axes.items():
-            u = results[i]
-            back = jnp.asarray(self.scale).astype(u.dtype) * (
-                new[i].astype(u.dtype) @ u
+            x, old = leaves[i], projectors[i]
+            projectors[i] = filter_cond(
+                is_due, functools.partial(subspace, x, a, old), lambda old=old: old
             )
-            results[i] = from_matrices(back, a, leaves[i]).astype(leaves[i].dtype)
-        new_state = ScaleByGaLoreState(
-            safe_increment(state.count), inner_state, treedef.unflatten(projectors)
-        )
-        return treedef.unflatten(results), new_state
+        return projectors
 
     def _matrices(
         self, tree: Params, params: Params | None
@@ -205,23 +229,6 @@ _MISSING = (
     "frozen, masked or not there at `init`? Call `init` with the model whose gradients "
     "you pass."
 )
-
-
-def _subspace(
-    matrices: Inexact[Array, "*stack short long"],
-    like: Inexact[Array, "*stack short rank"],
-) -> Inexact[Array, "*stack short rank"]:
-    # Without a derivative: that of singular vectors is infinite where values are equal.
-    u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
-    return u[..., : like.shape[-1]].astype(like.dtype)
-
-
-def _project(
-    projector: Inexact[Array, "*stack short rank"],
-    matrices: Inexact[Array, "*stack short long"],
-) -> Inexact[Array, "*stack rank long"]:
-    adjoint = jnp.conj(jnp.swapaxes(projector, -2, -1)).astype(matrices.dtype)
-    return adjoint @ matrices
 
 
 class GaLore(AbstractOptimizer):

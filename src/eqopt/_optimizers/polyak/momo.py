@@ -205,4 +205,5 @@ class MoMoAdam(AbstractMoMo):
                 "correction": bias_correction(self.b2, count),
             },
             bias_correction(self.b1, count),
+            in_turn="correction",
         )

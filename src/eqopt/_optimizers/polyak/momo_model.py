@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from ..._checks import check_range, check_scalar, required_value
-from ..._cpu.order import materialized
+from ..._cpu.order import after, materialized
 from ..._equations import Equation, compute_dtype, equation
 from ..._leaves import mask_out, parameters
 from ..._pipeline import Leafwise
@@ -47,7 +47,9 @@ def preconditioned_momentum(
     exp_avg = b1 * exp_avg + (1 - b1) * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     # The bound keeps the derivative of the root finite, and the denominator from zero.
-    nu_hat = jnp.maximum(exp_avg_sq / correction, jnp.finfo(exp_avg_sq.dtype).tiny)
+    # On a CPU there is one for each leaf: XLA makes an array of what two sums share.
+    tiny = jnp.asarray(jnp.finfo(exp_avg_sq.dtype).tiny, exp_avg_sq.dtype)
+    nu_hat = jnp.maximum(exp_avg_sq / correction, after(correction, tiny))
     return exp_avg / (jnp.sqrt(nu_hat) + eps), exp_avg, exp_avg_sq
 
 
@@ -80,6 +82,7 @@ def preconditioned_momentum_products(
 ) -> tuple[Float[Array, ""], ...]:
     # Or XLA on a CPU keeps the direction of this pass, a whole tree, for the next.
     correction = materialized(correction)
+    eps = after(correction, eps)
     moments = preconditioned_momentum(
         g, exp_avg, exp_avg_sq, b1=b1, b2=b2, eps=eps, correction=correction
     )
@@ -109,6 +112,7 @@ class Momentum(NamedTuple):
     averages: dict[str, Updates]
     shared: dict[str, Any]
     fill: Any  # how far the averages have filled up
+    in_turn: str | None = None  # of `shared`: see `sum_over_leaves`
 
 
 class AbstractMoMo(AbstractMeasured):
@@ -206,14 +210,14 @@ class AbstractMoMo(AbstractMeasured):
         parts = [updates]
         if self.mask is not None:
             parts = [mask_out(updates, self.mask, params, k) for k in (True, False)]
-        sums = [
-            jnp.stack(
-                sum_over_leaves(
-                    momentum.products, x, reads, momentum.shared, apart=False
-                )
+        sums, shared, in_turn = [], momentum.shared, momentum.in_turn
+        for x in parts:
+            products = sum_over_leaves(
+                momentum.products, x, reads, shared, apart=False, in_turn=in_turn
             )
-            for x in parts
-        ]
+            sums.append(jnp.stack(products))
+            if in_turn is not None:
+                shared = {**shared, in_turn: after(products[0], shared[in_turn])}
         sums = [x.astype(decay.dtype) for x in sums]
         shrunk = [sums[0] / (1 + decay), *sums[1:]]
         return tuple(Products(*jnp.sum(jnp.stack(x), 0)) for x in (sums, shrunk))

@@ -1,0 +1,85 @@
+"""To a subspace of a matrix and back, leaf by leaf."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Inexact
+
+from ..._cpu.order import after
+from ..._dimension_numbers import Axes, from_matrices, size, to_matrices
+from ..._equations import equation
+from ..._storage import store_like
+from ...numerics import at_least_float32
+
+
+def subspace(x: Inexact[Array, "..."], axes: Axes, old: Any) -> Any:
+    """The leading left singular vectors, stored like those of before."""
+    matrices = at_least_float32(to_matrices(x, axes))
+    # Without a derivative: that of singular vectors is infinite where values are equal.
+    u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
+    return store_like(old, u[..., : old.shape[-1]].astype(old.dtype))
+
+
+def low_shape(x: Array, axes: Axes, projector: Any) -> tuple[int, ...]:
+    *stack, _, rank = projector.shape
+    return *stack, rank, size(x.shape, axes.output)
+
+
+def projected(
+    projector: Inexact[Array, "*stack short rank"],
+    matrices: Inexact[Array, "*stack short long"],
+) -> Inexact[Array, "*stack rank long"]:
+    adjoint = jnp.conj(jnp.swapaxes(projector, -2, -1)).astype(matrices.dtype)
+    return adjoint @ matrices
+
+
+class There(NamedTuple):
+    """From a leaf to matrices: static, and equal for equal axes."""
+
+    axes: Axes
+
+    def __call__(self, x: Array) -> Array:
+        return to_matrices(x, self.axes)
+
+
+class Back(NamedTuple):
+    """From matrices to the axes of a leaf."""
+
+    axes: Axes
+
+    def __call__(self, matrices: Array, like: Array) -> Array:
+        return from_matrices(matrices, self.axes, like)
+
+
+@equation
+def project(
+    g: Inexact[Array, "*stack rank long"],
+    full: Inexact[Array, "*leaf"],
+    projector: Inexact[Array, "*stack short rank"],
+    *,
+    one: Float[Array, ""],
+    axes: There,
+) -> Inexact[Array, "*stack rank long"]:
+    # In turn, or XLA on a CPU projects all leaves first.
+    return projected(after(one, projector), axes(full))
+
+
+@equation
+def restore(
+    g: Inexact[Array, "*leaf"],
+    low: Inexact[Array, "*stack rank long"],
+    projector: Inexact[Array, "*stack short rank"],
+    *,
+    scale: Float[Array, ""],
+    axes: Back,
+) -> Inexact[Array, "*leaf"]:
+    # In turn: the product is as large as the leaf.
+    return axes(scale * (projector @ after(scale, low)), g)
+
+
+@equation
+def keep(
+    g: Inexact[Array, "*leaf"], low: Inexact[Array, "*leaf"]
+) -> Inexact[Array, "*leaf"]:
+    return low
