@@ -13,6 +13,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from ._construction import Explained
 from ._leaves import is_function, is_leaf, is_parameter, keystr, parameters, resolve
+from ._storage import shapes_if_stored
 from ._typecheck import no_type_check
 from ._types import Params
 
@@ -129,6 +130,7 @@ def resolve_dimension_numbers(
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
+    tree, params = shapes_if_stored(tree), shapes_if_stored(params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if callable(given) and is_function(given):
         given = given(parameters(tree if params is None else params))

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ._annotations import kinds
 from ._apply import apply_updates
@@ -16,6 +16,10 @@ from ._pipeline import Leafwise, Pipeline, filled
 from ._storage import full_params, with_arrays
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
+
+
+# New parameters, and the promise of the new state.
+_Finished: TypeAlias = tuple[Params, Callable[[], State]]
 
 
 def _with_checks(
@@ -152,9 +156,7 @@ class AbstractTransformation(Module):
         pipeline.replace(updates)
         return lambda: state
 
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
+    def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
         updates, params = pipeline.flush(), pipeline.params
         params, state = self.step(updates, state, params, **pipeline.extra)
         return params, lambda: state
@@ -172,10 +174,8 @@ class AbstractFused(AbstractTransformation):
     @abc.abstractmethod
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...
 
-    @no_type_check  # called in each step, like those below
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
+    @no_type_check  # called in each step
+    def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
         promise = self._feed(pipeline, state)
         return pipeline.apply(), promise
 
@@ -315,9 +315,7 @@ class AbstractOptimizer(AbstractFused):
             return self.chain._feed(pipeline, state)
 
     @no_type_check
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
+    def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
         check_no_schedule(self)
         with parts_of(self):
             return self.chain._finish(pipeline, state)

@@ -17,6 +17,7 @@ from .._leaves import align, flatten_updates, keystr, restrict
 from .._misfits import check_real
 from .._pipeline import Leafwise, Pipeline
 from .._reductions import inner, sum_over_leaves
+from .._storage import load, store_like
 from .._types import Params, Updates
 from ..numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
@@ -105,7 +106,7 @@ def make_line(
     value_fn = required(owner, extra, "value_fn")
     value = required_value(owner, extra)
     grad = required(owner, extra, "grad")
-    params = required_params(name, params)
+    params = load(required_params(name, params))
     check_real(owner, direction, params, "params")
     _check_covers(name, grad, direction)
     start = restrict(params, grad, like_name="grad")
@@ -175,9 +176,10 @@ def kept(grad: Updates, old: Updates) -> Updates:
     """A gradient for the state, in the dtypes there; `old` where there is none."""
     leaves, treedef = flatten_updates(old)
     pairs = zip(leaves, align(treedef, grad, "grad", old), strict=True)
-    return treedef.unflatten(
+    new = treedef.unflatten(
         x if x is None or g is None else g.astype(x.dtype) for x, g in pairs
     )
+    return store_like(old, load(new))
 
 
 def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:

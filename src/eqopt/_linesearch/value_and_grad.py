@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from .._control import filter_cond
 from .._leaves import restrict
+from .._storage import load
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path
 
@@ -90,4 +91,4 @@ def _stored(state: State) -> tuple[Float[Array, ""], Updates]:
             "value_and_grad_from_state: the line search keeps no gradient. Build it "
             "with `eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`."
         )
-    return found[0].value, found[0].grad
+    return found[0].value, load(found[0].grad)

@@ -139,8 +139,11 @@ class StoreParams(AbstractFused):
         params = required_params("StoreParams", pipeline.params)
         pipeline.params = joined(params, state.hidden)
         new, promise = self.inner._finish(pipeline, state.inner_state)
+        # At once: what follows the parameters inside is to see them in full precision.
+        pipeline.end(new)
+        inner_state = promise()
         new, hidden = taken_apart(new)
-        return new, lambda: StoreParamsState(hidden, promise())
+        return new, lambda: StoreParamsState(hidden, inner_state)
 
 
 def _check_wide(updates: Updates) -> None:

@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from .._checks import check_state
 from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import is_parameter
+from .._storage import load
 from .._transformation import AbstractTransformation
 from .._typecheck import no_type_check
 from .._types import Params, State
@@ -99,6 +100,8 @@ class ZeRO1(AbstractWrapper):
         ```
     """
 
+    _loads = "all"
+
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
@@ -140,7 +143,7 @@ class ZeRO1(AbstractWrapper):
             full = axis.restored(stored, state.shapes)
             return axis.whole(inner.eval_params(full, axis.split(params)), params)
 
-        arguments = self.inner, state.inner_state, params
+        arguments = self.inner, load(state.inner_state), params
         shardings = shardings_of(params)
         return on_automatic_axes(evaluated, *arguments, shardings=shardings)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from .._combinators.chain import Chain, checked_states
 from .._control import filter_cond
+from .._storage import load, store_like
 from .._transformation import AbstractTransformation
 from .._transforms.scale import Identity
 from .._types import Hyperparameter, IntegerLike, Params, State
@@ -91,13 +92,13 @@ class Process(AbstractComposite):
         """Updates in at least the precision of `grads`, extra arguments, two states."""
         grads, params, extra, _ = call
         updates, before = self.preprocessor.update(grads, before, params, **extra)
-        arguments = updates, middle, params
+        arguments = updates, load(middle), load(params)
         if isinstance(self.aggregator, AbstractAggregator):
-            aggregated, found, middle = self.aggregator.aggregate(*arguments, **extra)
+            aggregated, found, new = self.aggregator.aggregate(*arguments, **extra)
             extra = {**extra, **found}
         else:
-            aggregated, middle = self.aggregator.update(*arguments, **extra)
-        return aggregated, extra, before, middle
+            aggregated, new = self.aggregator.update(*arguments, **extra)
+        return aggregated, extra, before, store_like(middle, new)
 
 
 def _if_ready(state, act, stay):

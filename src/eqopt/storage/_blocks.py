@@ -84,7 +84,9 @@ def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
 def _spec(x: Any) -> tuple:
     """By which axes of a mesh each axis of `x` is sharded, as far as that is known."""
     sharding = _sharding(x)
-    return tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()
+    if not isinstance(sharding, NamedSharding) or not any(sharding.spec):
+        return ()
+    return (*sharding.spec, *[None] * (x.ndim - len(sharding.spec)))
 
 
 def _sharding(x: Any) -> Any:

@@ -175,8 +175,8 @@ class ScaleBySophia(AbstractFused):
 
 
 def _after(first: PyTree, tree: PyTree) -> PyTree:
-    pair = lambda x, y: None if x is None else after(y, x)
-    return jax.tree.map(pair, tree, first, is_leaf=is_leaf)
+    wait = lambda x, y: jax.tree.map(lambda x: after(jax.tree.leaves(y)[-1], x), x)
+    return jax.tree.map(wait, tree, first, is_leaf=is_leaf)
 
 
 class Sophia(AbstractOptimizer):
