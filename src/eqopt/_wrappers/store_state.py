@@ -20,7 +20,7 @@ from .._transformation import AbstractTransformation
 from .._typecheck import no_type_check
 from .._types import Mask, Params, State
 from .._wrapper import AbstractFusedWrapper
-from ..numerics import at_least_float32
+from ..numerics import at_least_float32, common_dtype
 from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
 from ..tree._map_params import places_of
 
@@ -144,7 +144,7 @@ class Complex(AbstractStored):
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
-        dtype = jnp.promote_types(self.real.dtype, jnp.complex64)
+        dtype = common_dtype(self.real.dtype, jnp.complex64)
         return jax.ShapeDtypeStruct(self.real.shape, dtype)
 
     @no_type_check  # called once per leaf, like the next one

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Inexact, Shaped
 from .._checks import check_integer
 from .._storage import AbstractStored
 from .._typecheck import no_type_check
+from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot
 from ._blocks import Blocks, blocks_of
 from ._maps import AbstractMap, DynamicMap, FloatMap, LinearMap, packed, unpacked
@@ -43,15 +44,17 @@ class Quantized(AbstractStored):
 def quantized(x: Float[Array, "..."], map: AbstractMap, blocks: Blocks) -> Quantized:
     x = blocks.cut(x)
     scales = jnp.max(jnp.abs(x), axis=-1)
-    y = x / jnp.where(scales == 0, 1, scales)[..., None]
+    # XLA multiplies by 1 / scale, which for the largest numbers would be taken for zero.
+    unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
+    divisors = jnp.where(scales == 0, 1, scales * unit)
+    y = x * unit[..., None] / divisors[..., None]
     codes = packed(blocks.joined(map.encode(y)), map.bits)
     return Quantized(blocks.flat(codes), blocks.flat(scales), map, blocks)
 
 
 def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
     blocks = blocks_of(x, size)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    new = jax.jit(quantized, static_argnums=(1, 2))(wide, map, blocks)
+    new = jax.jit(quantized, static_argnums=(1, 2))(at_least_float32(x), map, blocks)
     place = lambda y: blocks.placed(y, x)
     return Quantized(place(new.codes), place(new.scales), map, blocks)
 

@@ -69,9 +69,10 @@ class DynamicMap(AbstractMap):
         # Midpoint j is the nearest one in [j, j + 1), but for the first of a decade: the
         # one below, whose intervals are a fifth as wide, is as near one of these further
         # up. Below the very first there is 0.
-        is_first = (m := j + (not self.is_signed)) & (m - 1) == 0
+        is_first = (m := j + int(not self.is_signed)) & (m - 1) == 0
         lowest = real(0.25 - self._pieces[0][0] / 18)
-        j -= is_first & (place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2)))
+        is_below = place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2))
+        j -= (is_first & is_below).astype(j.dtype)
         is_top = place >= real(self._top - 0.25)
         if not self.is_signed:
             return jnp.where(is_top, self._top, j).astype(jnp.uint8)
@@ -138,7 +139,7 @@ def unpacked(codes, bits):
     """The way back; there may be one code more."""
     if bits == 8:
         return codes
-    shifts = jnp.array([4, 0], jnp.uint8)[:, None]
+    shifts = jnp.array([4, 0], jnp.uint8).reshape(*[1] * (codes.ndim - 1), 2, 1)
     halves = codes[..., None, :] >> shifts & 15
     return halves.reshape(*codes.shape[:-1], -1)
 

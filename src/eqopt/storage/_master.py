@@ -7,6 +7,7 @@ from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
 from .._storage import AbstractHidden
 from .._typecheck import no_type_check
+from ..numerics import common_dtype
 from ._base import AbstractParamStorage, Slot
 
 
@@ -38,7 +39,7 @@ class MasterWeights(AbstractParamStorage):
             )
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Master | None":
-        dtype = jnp.promote_types(p.dtype, self.dtype)
+        dtype = common_dtype(p.dtype, self.dtype)
         if dtype == p.dtype:
             return None
         return Master(jnp.array(p, dtype))
