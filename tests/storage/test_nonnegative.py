@@ -15,6 +15,11 @@ from ..laws.subjects import grads_of, params_of, step
 
 
 PARAMS = params_of()
+# Fields that are positive here, and not declared.
+EXCEPT = {
+    "Sophia": "an estimate of a curvature, which may be negative: not that of this loss",
+    "from_optax": "a state of Optax, which declares nothing",
+}
 
 
 def fields(opt):
@@ -44,6 +49,9 @@ def fields(opt):
 def test_declared(row):
     for field, numbers, is_so in fields(row()):
         if not (numbers != 0).any():
+            continue
+        if row.name.partition("(")[0] in EXCEPT:
+            assert not is_so
             continue
         assert is_so == (numbers >= 0).all(), field
 

@@ -1,6 +1,7 @@
 """Parameters in half precision, and what their rounding took in the state."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -9,7 +10,7 @@ from jaxtyping import PyTree
 from .._checks import check_state, required_params
 from .._leaves import is_leaf, is_parameter, keystr, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._storage import joined, load, taken_apart
+from .._storage import AbstractHidden, join, joined, load, taken_apart
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State, Updates
 from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
@@ -68,7 +69,8 @@ class StoreParams(AbstractFused):
     """
 
     inner: AbstractTransformation
-    storage: AbstractParamStorage
+    # One for states has a message of its own.
+    storage: AbstractParamStorage | AbstractStateStorage
 
     def __check_init__(self):
         if not isinstance(self.storage, AbstractParamStorage):
@@ -86,10 +88,11 @@ class StoreParams(AbstractFused):
 
     def _hidden(self, params: Params) -> PyTree:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        storage: Any = self.storage
         hidden = []
         for i, p in enumerate(leaves):
             try:
-                hidden.append(None if p is None else self.storage.hide(p, Slot(i)))
+                hidden.append(None if p is None else storage.hide(p, Slot(i)))
             except TypeError as error:
                 path = keystr(params, i)
                 raise TypeError(f"StoreParams: at `{path}`: {error}") from None
@@ -111,7 +114,7 @@ class StoreParams(AbstractFused):
             in full precision, and rounded at the end.
         """
         check_state(self, state)
-        full = load(joined(params, state.hidden))
+        full = load(_joined(params, state.hidden))
         leaves, treedef = jtu.tree_flatten(full, is_leaf=is_leaf)
         evaluated = treedef.flatten_up_to(
             self.inner.eval_params(state.inner_state, full)
@@ -136,10 +139,38 @@ class StoreParams(AbstractFused):
     ) -> tuple[Params, Callable[[], State]]:
         check_state(self, state)
         params = required_params("StoreParams", pipeline.params)
-        pipeline.params = joined(params, state.hidden)
+        pipeline.params = _joined(params, state.hidden)
         new, promise = self.inner._finish(pipeline, state.inner_state)
         new, hidden = taken_apart(new)
         return new, lambda: StoreParamsState(hidden, promise())
+
+
+def _joined(params: Params, hidden: PyTree) -> PyTree:
+    try:
+        return joined(params, hidden)
+    except (TypeError, ValueError) as error:
+        raise ValueError(_misfit(params, hidden)) from error
+
+
+def _misfit(params: Params, hidden: PyTree) -> str:
+    is_hidden = lambda x: x is None or isinstance(x, AbstractHidden)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    parts, other = jtu.tree_flatten(hidden, is_leaf=is_hidden)
+    where = "the structure of `params` is not that of `state.hidden`"
+    if treedef == other:
+        for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
+            try:
+                join(p, h) if h is not None else None
+            except (TypeError, ValueError):
+                where = (
+                    f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state is "
+                    f"no part of a parameter {eqx.tree_pformat(p)}"
+                )
+                break
+    return (
+        f"StoreParams: {where}. Was the model changed after `init`, or is this another "
+        "model's state?"
+    )
 
 
 def _check_wide(updates: Updates) -> None:

@@ -67,7 +67,8 @@ class StoreState(AbstractFusedWrapper):
     """
 
     inner: AbstractTransformation
-    storage: AbstractStateStorage
+    # One for parameters has a message of its own.
+    storage: AbstractStateStorage | AbstractParamStorage
     where: Mask | None = static_choice(default=None)
 
     def __check_init__(self):
@@ -98,11 +99,12 @@ class StoreState(AbstractFusedWrapper):
         return StoreStateState(treedef.unflatten(kept))
 
     def _kept(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
+        storage: Any = self.storage
         if not jnp.iscomplexobj(x):
-            return self.storage.keep(x, slot)
+            return storage.keep(x, slot)
         # Two keys, for storages that round at random.
         imag = slot._replace(place=2**31 + slot.place)
-        return Complex(self.storage.keep(x.real, slot), self.storage.keep(x.imag, imag))
+        return Complex(storage.keep(x.real, slot), storage.keep(x.imag, imag))
 
     def _begin(
         self, pipeline: Pipeline, state: StoreStateState

@@ -1,13 +1,14 @@
 """Blocks of 8 or 4 bits, or of floats of 8 bits, each with a scale."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Shaped
 
 from .._checks import check_integer
+from .._fields import static_choice
 from .._storage import AbstractStored
 from .._typecheck import no_type_check
+from .._types import StaticInteger
 from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot
 from ._blocks import Blocks, blocks_of
@@ -116,11 +117,11 @@ class BlockwiseQuantized(AbstractStateStorage):
         The 4-bit maps are those of `torchao.optim`.
     """
 
-    bits: int = eqx.field(static=True, default=8)
-    block_size: int | None = eqx.field(static=True, default=None)
+    bits: StaticInteger = static_choice(static=True, default=8)
+    block_size: StaticInteger | None = static_choice(static=True, default=None)
 
     def __check_init__(self):
-        if self.bits not in (4, 8):
+        if type(self.bits) is not int or self.bits not in (4, 8):
             raise ValueError(
                 f"BlockwiseQuantized: `bits` must be 8 or 4, but is {self.bits!r}."
             )
@@ -131,8 +132,8 @@ class BlockwiseQuantized(AbstractStateStorage):
         if self.bits == 4 and slot.nonnegative:
             map = LinearMap(4)
         else:
-            map = DynamicMap(self.bits, not slot.nonnegative)
-        return _kept(x, map, self.block_size or (256 if self.bits == 8 else 128))
+            map = DynamicMap(int(self.bits), not slot.nonnegative)
+        return _kept(x, map, int(self.block_size or (256 if self.bits == 8 else 128)))
 
 
 class Float8(AbstractStateStorage):
@@ -154,10 +155,10 @@ class Float8(AbstractStateStorage):
     A `ValueError` if `block_size` is something else.
     """
 
-    block_size: int = eqx.field(static=True, default=256)
+    block_size: StaticInteger = static_choice(static=True, default=256)
 
     def __check_init__(self):
         check_integer("Float8", "block_size", self.block_size, 1)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
-        return _kept(x, FloatMap(), self.block_size)
+        return _kept(x, FloatMap(), int(self.block_size))

@@ -21,6 +21,11 @@ class AbstractMap(eqx.Module):
 
     bits: eqx.AbstractVar[int]
 
+    @property
+    def layout_name(self) -> str:
+        """What it is in checkpoints, which have no static fields."""
+        return repr(self)
+
     @abc.abstractmethod
     def encode(self, y: Float[Array, "..."]) -> Shaped[Array, "..."]:
         """The codes of the numbers that are nearest to `y`."""

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
+from .._fields import static_choice
 from .._storage import AbstractHidden
 from .._typecheck import no_type_check
+from .._types import StaticInteger
 from ..numerics import common_dtype
 from ._base import AbstractParamStorage, Slot
 
@@ -31,8 +33,11 @@ class MasterWeights(AbstractParamStorage):
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
     def __check_init__(self):
-        dtype = jnp.dtype(self.dtype)
-        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 4:
+        try:
+            dtype = jnp.dtype(self.dtype)
+        except TypeError:
+            dtype = repr(self.dtype)
+        if dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
                 "MasterWeights: `dtype` must be `jnp.float32` or `jnp.float64`, but is "
                 f"{dtype}."
@@ -150,10 +155,10 @@ class SplitMasterWeights(AbstractParamStorage):
         ```
     """
 
-    bits: int = eqx.field(static=True, default=16)
+    bits: StaticInteger = static_choice(static=True, default=16)
 
     def __check_init__(self):
-        if self.bits not in (8, 16):
+        if type(self.bits) is not int or self.bits not in (8, 16):
             raise ValueError(
                 f"SplitMasterWeights: `bits` must be 16 or 8, but is {self.bits!r}."
             )
@@ -161,6 +166,12 @@ class SplitMasterWeights(AbstractParamStorage):
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "LowBits | None":
         if p.dtype.itemsize >= 4 and not jnp.iscomplexobj(p):
             return None
+        if jnp.iscomplexobj(p):
+            raise TypeError(
+                f"SplitMasterWeights is for real numbers, but this parameter has dtype "
+                f"{p.dtype}, of which there is no half. `eqopt.storage.MasterWeights()` "
+                "leaves it as it is and keeps copies of others."
+            )
         if p.dtype != jnp.bfloat16:
             raise TypeError(
                 "SplitMasterWeights splits float32 numbers in halves, of which the first "
