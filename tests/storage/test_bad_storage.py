@@ -254,6 +254,7 @@ def test_small_sizes_and_other_leaves(storage):
     np.testing.assert_allclose(new["one"], plain["one"], 1e-6)
 
 
+@pytest.mark.slow
 def test_complex_state():
     model = {"a": jnp.linspace(1, 2, 300).astype(jnp.complex64) * (1 + 2j)}
     opt, state = BLOCKS, BLOCKS.init(model)

@@ -182,7 +182,7 @@ def test_shapes(name, shape):
     np.testing.assert_array_equal(load(stored).ravel(), loaded(name, x.ravel()))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=SLOW)])
 def test_dtypes(dtype):
     """What stands for an array of half precision is loaded in float32."""
     stored = kept("8 bits, signed", jnp.linspace(-1, 2, 100, dtype=dtype))
@@ -203,6 +203,7 @@ def test_float64(name, x64):
         np.testing.assert_allclose(load(stored) / 1e200, loaded(name, x), 1e-12)
 
 
+@SLOW
 def test_blocks_in_a_state_of_one_element():
     """A scale of its own is an exact number: what is left of it is its sign."""
     everything = eqopt.groups.everything

@@ -52,11 +52,16 @@ ADAMW = eqopt.AdamW(1e-3)
     [
         (ADAMW, BlockwiseQuantized(), 2.05),
         (ADAMW, BlockwiseQuantized(4), 1.1),
-        (ADAMW, Float8(), 2.05),
-        (ADAMW, Cast(), 4.01),
-        (ADAMW, StochasticRounding(), 4.01),
-        (eqopt.Lion(1e-3), BlockwiseQuantized(), 1.03),
-        (eqopt.Muon(1e-3), BlockwiseQuantized(), 1.4),
+        *(
+            pytest.param(*case, marks=SLOW)
+            for case in [
+                (ADAMW, Float8(), 2.05),
+                (ADAMW, Cast(), 4.01),
+                (ADAMW, StochasticRounding(), 4.01),
+                (eqopt.Lion(1e-3), BlockwiseQuantized(), 1.03),
+                (eqopt.Muon(1e-3), BlockwiseQuantized(), 1.4),
+            ]
+        ),
     ],
     ids=lambda x: repr(x) if not isinstance(x, float) else "",
 )
@@ -71,10 +76,15 @@ def test_state(inner, storage, most):
     ("storage", "expected"),
     [
         (SplitMasterWeights(), 4),
-        (SplitMasterWeights(8), 3),
-        (KahanSummation(), 4),
-        (StochasticRounding(), 2),
-        (MasterWeights(), 6),
+        *(
+            pytest.param(*case, marks=SLOW)
+            for case in [
+                (SplitMasterWeights(8), 3),
+                (KahanSummation(), 4),
+                (StochasticRounding(), 2),
+                (MasterWeights(), 6),
+            ]
+        ),
     ],
     ids=repr,
 )
