@@ -85,6 +85,10 @@ class AbstractHidden(eqx.Module):
         """The dtype of the parameter in full precision, at least float32."""
 
     @abc.abstractmethod
+    def fits(self, seen: Inexact[Array, "..."]) -> bool:
+        """Whether `seen`, by its shape and dtype, can be the other part."""
+
+    @abc.abstractmethod
     def join(self, seen: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
         """The parameter in full precision, of both parts."""
 

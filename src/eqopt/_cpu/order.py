@@ -26,7 +26,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from .._storage import has_stored
+from .._storage import Joined, has_stored
 from .._typecheck import no_type_check
 
 
@@ -167,9 +167,14 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     On a CPU it is in a branch that is always taken. So XLA does not compute `x` anew for
     each pass over it, nor together with what is stored, by which the old value would be
     written over while others read it. It waits for what is in `after`, a tree.
+
+    Small arrays are not worth a branch, but where two parts are stored of one number: XLA
+    would compute it for each part by itself, and may fuse a product and a sum for one of
+    them alone. Then one part is of a number that was rounded up, the other of one that
+    was rounded down, and together they are neither.
     """
     is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
-    if is_debugging or x.size < LARGE:
+    if is_debugging or x.size < (1 if isinstance(old, Joined) else LARGE):
         return store(old, x)
     first = [y for y in jax.tree.leaves(after) if jnp.issubdtype(y.dtype, jnp.inexact)]
 

@@ -1,6 +1,7 @@
 """Parameters in half precision, and what their rounding took in the state."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -9,7 +10,13 @@ from jaxtyping import PyTree
 from .._checks import check_state, required_params
 from .._leaves import is_leaf, is_parameter, keystr, parameters, restrict
 from .._pipeline import Leafwise, Pipeline
-from .._storage import joined, load, standard_promotion, taken_apart
+from .._storage import (
+    AbstractHidden,
+    joined,
+    load,
+    standard_promotion,
+    taken_apart,
+)
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State, Updates
 from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
@@ -68,7 +75,8 @@ class StoreParams(AbstractFused):
     """
 
     inner: AbstractTransformation
-    storage: AbstractParamStorage
+    # One for states has a message of its own.
+    storage: AbstractParamStorage | AbstractStateStorage
 
     def __check_init__(self):
         if not isinstance(self.storage, AbstractParamStorage):
@@ -86,11 +94,12 @@ class StoreParams(AbstractFused):
 
     def _hidden(self, params: Params) -> PyTree:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        storage: Any = self.storage
         hidden = []
         for i, p in enumerate(leaves):
             try:
                 with standard_promotion():
-                    hidden.append(None if p is None else self.storage.hide(p, Slot(i)))
+                    hidden.append(None if p is None else storage.hide(p, Slot(i)))
             except TypeError as error:
                 path = keystr(params, i)
                 raise TypeError(f"StoreParams: at `{path}`: {error}") from None
@@ -112,7 +121,7 @@ class StoreParams(AbstractFused):
             in full precision, and rounded at the end.
         """
         check_state(self, state)
-        full = load(joined(params, state.hidden))
+        full = load(_joined(params, state.hidden))
         leaves, treedef = jtu.tree_flatten(full, is_leaf=is_leaf)
         evaluated = treedef.flatten_up_to(
             self.inner.eval_params(state.inner_state, full)
@@ -137,13 +146,35 @@ class StoreParams(AbstractFused):
     ) -> tuple[Params, Callable[[], State]]:
         check_state(self, state)
         params = required_params("StoreParams", pipeline.params)
-        pipeline.params = joined(params, state.hidden)
+        pipeline.params = _joined(params, state.hidden)
         new, promise = self.inner._finish(pipeline, state.inner_state)
         # At once: what follows the parameters inside is to see them in full precision.
         pipeline.end(new)
         inner_state = promise()
         new, hidden = taken_apart(new)
         return new, lambda: StoreParamsState(hidden, inner_state)
+
+
+def _joined(params: Params, hidden: PyTree) -> PyTree:
+    """Both parts of the parameters; a `ValueError` if they are of two models."""
+    is_hidden = lambda x: x is None or isinstance(x, AbstractHidden)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    parts, other = jtu.tree_flatten(hidden, is_leaf=is_hidden)
+    where = "the structure of `params` is not that of `state.hidden`"
+    if treedef.num_leaves == other.num_leaves:
+        for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
+            if h is not None and not (is_parameter(p) and h.fits(p)):
+                where = (
+                    f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state is "
+                    f"no part of a parameter {eqx.tree_pformat(p)}"
+                )
+                break
+        else:
+            return joined(params, hidden)
+    raise ValueError(
+        f"StoreParams: {where}. Was the model changed after `init`, or is this another "
+        "model's state?"
+    )
 
 
 def _check_wide(updates: Updates) -> None:

@@ -20,7 +20,7 @@ from .._transformation import AbstractTransformation
 from .._typecheck import no_type_check
 from .._types import Mask, Params, State
 from .._wrapper import AbstractFusedWrapper
-from ..numerics import at_least_float32
+from ..numerics import at_least_float32, common_dtype
 from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
 from ..tree._map_params import places_of
 from ..tree._search import on_the_way
@@ -68,7 +68,8 @@ class StoreState(AbstractFusedWrapper):
     """
 
     inner: AbstractTransformation
-    storage: AbstractStateStorage
+    # One for parameters has a message of its own.
+    storage: AbstractStateStorage | AbstractParamStorage
     where: Mask | None = static_choice(default=None)
 
     def __check_init__(self):
@@ -100,11 +101,12 @@ class StoreState(AbstractFusedWrapper):
         return StoreStateState(treedef.unflatten(kept))
 
     def _kept(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
+        storage: Any = self.storage
         if not jnp.iscomplexobj(x):
-            return self.storage.keep(x, slot)
+            return storage.keep(x, slot)
         # Two keys, for storages that round at random.
         imag = slot._replace(place=2**31 + slot.place)
-        return Complex(self.storage.keep(x.real, slot), self.storage.keep(x.imag, imag))
+        return Complex(storage.keep(x.real, slot), storage.keep(x.imag, imag))
 
     def _begin(
         self, pipeline: Pipeline, state: StoreStateState
@@ -135,7 +137,7 @@ class Complex(AbstractStored):
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
-        dtype = jnp.promote_types(self.real.dtype, jnp.complex64)
+        dtype = common_dtype(self.real.dtype, jnp.complex64)
         return jax.ShapeDtypeStruct(self.real.shape, dtype)
 
     @no_type_check  # called once per leaf, like the next one

@@ -59,7 +59,8 @@ def _rows(tree, path) -> Iterator[tuple[str, str]]:
         if is_saved(tree):
             yield path, _described(tree, path)
     elif tree is not None:
-        yield path, type(tree).__name__
+        # Stored arrays with other static fields have other numbers by the same bits.
+        yield path, getattr(tree, "layout_name", type(tree).__name__)
         for key, child in children:
             yield from _rows(child, path + jtu.keystr(key))
 
@@ -147,6 +148,6 @@ def check_layout(
 
 
 _WHAT_TO_DO = (
-    "Make `like` by the model and the optimizer of the run that was saved, or start a "
-    "new run with another path."
+    "Make `like` by the model and the optimizer of the run that was saved, with the same "
+    "storage of state and parameters, or start a new run with another path."
 )

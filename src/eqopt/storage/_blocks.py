@@ -29,6 +29,13 @@ class Blocks(eqx.Module):
     spec: tuple = eqx.field(static=True)  # by which axes of a mesh it is sharded
 
     @property
+    def layout_name(self) -> str:
+        """What decides on which element is where; it is written into checkpoints."""
+        if self.length % self.size == 0:
+            return f"Blocks of {self.size}"
+        return f"Blocks of {self.size} in {self.length}"
+
+    @property
     def length(self) -> int:
         """The elements of a row in one shard."""
         return math.prod(self.shape) // (math.prod(self.rows) * self.shards)

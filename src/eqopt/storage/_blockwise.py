@@ -2,7 +2,6 @@
 
 import functools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -10,8 +9,11 @@ from jaxtyping import Array, Float, Inexact, Shaped
 
 from .._checks import check_integer
 from .._explicit import on_automatic_axes
+from .._fields import static_choice
 from .._storage import AbstractStored
 from .._typecheck import no_type_check
+from .._types import StaticInteger
+from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot
 from ._blocks import Blocks, blocks_of
 from ._maps import AbstractMap, DynamicMap, FloatMap, LinearMap, packed, unpacked
@@ -58,7 +60,10 @@ def quantized(x, map, blocks):
 def _codes_and_scales(map, blocks, x):
     x = blocks.cut(x)
     scales = jnp.max(jnp.abs(x), axis=-1)
-    y = x / jnp.where(scales == 0, 1, scales)[..., None]
+    # XLA multiplies by 1 / scale, which for the largest numbers would be taken for zero.
+    unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
+    divisors = jnp.where(scales == 0, 1, scales * unit)
+    y = x * unit[..., None] / divisors[..., None]
     codes = packed(blocks.joined(map.encode(y)), map.bits)
     return blocks.flat(codes), blocks.flat(scales)
 
@@ -75,8 +80,7 @@ def _automatically(fn, *arrays, specs):
 
 def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
     blocks = blocks_of(x, size)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    new = jax.jit(quantized, static_argnums=(1, 2))(wide, map, blocks)
+    new = jax.jit(quantized, static_argnums=(1, 2))(at_least_float32(x), map, blocks)
     place = lambda y: blocks.placed(y, x)
     return Quantized(place(new.codes), place(new.scales), map, blocks)
 
@@ -138,11 +142,11 @@ class BlockwiseQuantized(AbstractStateStorage):
         The 4-bit maps are those of `torchao.optim`.
     """
 
-    bits: int = eqx.field(static=True, default=8)
-    block_size: int | None = eqx.field(static=True, default=None)
+    bits: StaticInteger = static_choice(static=True, default=8)
+    block_size: StaticInteger | None = static_choice(static=True, default=None)
 
     def __check_init__(self):
-        if self.bits not in (4, 8):
+        if type(self.bits) is not int or self.bits not in (4, 8):
             raise ValueError(
                 f"BlockwiseQuantized: `bits` must be 8 or 4, but is {self.bits!r}."
             )
@@ -153,8 +157,8 @@ class BlockwiseQuantized(AbstractStateStorage):
         if self.bits == 4 and slot.nonnegative:
             map = LinearMap(4)
         else:
-            map = DynamicMap(self.bits, not slot.nonnegative)
-        return _kept(x, map, self.block_size or (256 if self.bits == 8 else 128))
+            map = DynamicMap(int(self.bits), not slot.nonnegative)
+        return _kept(x, map, int(self.block_size or (256 if self.bits == 8 else 128)))
 
 
 class Float8(AbstractStateStorage):
@@ -176,10 +180,10 @@ class Float8(AbstractStateStorage):
     A `ValueError` if `block_size` is something else.
     """
 
-    block_size: int = eqx.field(static=True, default=256)
+    block_size: StaticInteger = static_choice(static=True, default=256)
 
     def __check_init__(self):
         check_integer("Float8", "block_size", self.block_size, 1)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
-        return _kept(x, FloatMap(), self.block_size)
+        return _kept(x, FloatMap(), int(self.block_size))

@@ -21,6 +21,11 @@ class AbstractMap(eqx.Module):
 
     bits: eqx.AbstractVar[int]
 
+    @property
+    def layout_name(self) -> str:
+        """What it is in checkpoints, which have no static fields."""
+        return repr(self)
+
     @abc.abstractmethod
     def encode(self, y: Float[Array, "..."]) -> Shaped[Array, "..."]:
         """The codes of the numbers that are nearest to `y`."""
@@ -71,7 +76,8 @@ class DynamicMap(AbstractMap):
         # up. Below the very first there is 0.
         is_first = (m := j + (1 - self.is_signed)) & (m - 1) == 0
         lowest = real(0.25 - self._pieces[0][0] / 18)
-        j -= is_first & (place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2)))
+        is_below = place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2))
+        j -= (is_first & is_below).astype(j.dtype)
         is_top = place >= real(self._top - 0.25)
         if not self.is_signed:
             return jnp.where(is_top, self._top, j).astype(jnp.uint8)
@@ -138,7 +144,7 @@ def unpacked(codes, bits):
     """The way back; there may be one code more."""
     if bits == 8:
         return codes
-    shifts = jnp.array([4, 0], jnp.uint8)[:, None]
+    shifts = jnp.array([4, 0], jnp.uint8).reshape(*[1] * (codes.ndim - 1), 2, 1)
     halves = codes[..., None, :] >> shifts & 15
     return halves.reshape(*codes.shape[:-1], -1)
 

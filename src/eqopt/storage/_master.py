@@ -7,8 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
+from .._fields import static_choice
 from .._storage import AbstractHidden
 from .._typecheck import no_type_check
+from .._types import StaticInteger
+from ..numerics import common_dtype
 from ._base import AbstractParamStorage, Slot
 
 
@@ -32,15 +35,18 @@ class MasterWeights(AbstractParamStorage):
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
     def __check_init__(self):
-        dtype = jnp.dtype(self.dtype)
-        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 4:
+        try:
+            dtype = jnp.dtype(self.dtype)
+        except TypeError:
+            dtype = repr(self.dtype)
+        if dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
                 "MasterWeights: `dtype` must be `jnp.float32` or `jnp.float64`, but is "
                 f"{dtype}."
             )
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Master | None":
-        dtype = jnp.promote_types(p.dtype, self.dtype)
+        dtype = common_dtype(p.dtype, self.dtype)
         if dtype == p.dtype:
             return None
         return Master(jnp.array(p, dtype))
@@ -54,6 +60,9 @@ class Master(AbstractHidden):
     @property
     def dtype(self) -> Any:
         return self.weights.dtype
+
+    def fits(self, seen: Inexact[Array, "..."]) -> bool:
+        return seen.shape == self.weights.shape
 
     @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
@@ -105,6 +114,9 @@ class RoundingError(AbstractHidden):
     @property
     def dtype(self) -> Any:
         return jnp.float32
+
+    def fits(self, seen: Inexact[Array, "..."]) -> bool:
+        return (seen.shape, seen.dtype) == (self.error.shape, self.error.dtype)
 
     @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
@@ -159,10 +171,10 @@ class SplitMasterWeights(AbstractParamStorage):
         ```
     """
 
-    bits: int = eqx.field(static=True, default=16)
+    bits: StaticInteger = static_choice(static=True, default=16)
 
     def __check_init__(self):
-        if self.bits not in (8, 16):
+        if type(self.bits) is not int or self.bits not in (8, 16):
             raise ValueError(
                 f"SplitMasterWeights: `bits` must be 16 or 8, but is {self.bits!r}."
             )
@@ -170,6 +182,12 @@ class SplitMasterWeights(AbstractParamStorage):
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "LowBits | None":
         if p.dtype.itemsize >= 4 and not jnp.iscomplexobj(p):
             return None
+        if jnp.iscomplexobj(p):
+            raise TypeError(
+                f"SplitMasterWeights is for real numbers, but this parameter has dtype "
+                f"{p.dtype}, of which there is no half. `eqopt.storage.MasterWeights()` "
+                "leaves it as it is and keeps copies of others."
+            )
         if p.dtype != jnp.bfloat16:
             raise TypeError(
                 "SplitMasterWeights splits float32 numbers in halves, of which the first "
@@ -188,6 +206,9 @@ class LowBits(AbstractHidden):
     @property
     def dtype(self) -> Any:
         return jnp.float32
+
+    def fits(self, seen: Inexact[Array, "..."]) -> bool:
+        return (seen.shape, seen.dtype) == (self.bits.shape, jnp.bfloat16)
 
     @property
     def _width(self) -> int:

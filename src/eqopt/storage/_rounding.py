@@ -55,8 +55,11 @@ class Cast(AbstractStateStorage):
     dtype: DTypeLike = eqx.field(static=True, default=jnp.bfloat16)
 
     def __check_init__(self):
-        dtype = jnp.dtype(self.dtype)
-        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 2:
+        try:
+            dtype = jnp.dtype(self.dtype)
+        except TypeError:
+            dtype = repr(self.dtype)
+        if isinstance(dtype, str) or not _is_fit(dtype):
             raise TypeError(
                 "Cast: `dtype` must be one of real floats of at least 16 bits, such as "
                 f"`jnp.bfloat16`, but is {dtype}. For 8 bits there are "
@@ -65,6 +68,10 @@ class Cast(AbstractStateStorage):
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Rounded:
         return Rounded(jnp.array(x, self.dtype, copy=True), x.dtype)
+
+
+def _is_fit(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize > 1
 
 
 class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
@@ -127,6 +134,9 @@ class Draws(AbstractHidden):
     @property
     def dtype(self) -> Any:
         return self.full_dtype
+
+    def fits(self, seen: Inexact[Array, "..."]) -> bool:
+        return seen.dtype == jnp.bfloat16
 
     @no_type_check  # called once per leaf, like the next one
     def join(self, seen):

@@ -1,0 +1,289 @@
+"""Bad input: each message names the place, what was found and expected, and the fix."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.storage import (
+    BlockwiseQuantized,
+    Cast,
+    Float8,
+    KahanSummation,
+    MasterWeights,
+    SplitMasterWeights,
+    StochasticRounding,
+)
+
+
+ADAMW, LION = eqopt.AdamW(0.1), eqopt.Lion(0.1)
+EVERYTHING = eqopt.groups.everything
+FULL = {"a": jnp.ones(300), "b": jnp.ones(3)}
+HALF = jax.tree.map(lambda p: p.astype(jnp.bfloat16), FULL)
+LARGER = {"a": jnp.ones(400, jnp.bfloat16), "b": HALF["b"]}
+
+
+def state(storage, inner=ADAMW):
+    return eqopt.StoreState(inner, storage, EVERYTHING)
+
+
+def params(storage, inner=ADAMW):
+    return eqopt.StoreParams(inner, storage)
+
+
+BLOCKS, SPLIT = state(BlockwiseQuantized()), params(SplitMasterWeights())
+
+
+def init(storage, dtype):
+    params(storage).init({"a": jnp.ones(3, dtype), "b": jnp.ones(2, jnp.bfloat16)})
+
+
+def step(opt, tree, other, like=None):
+    """A step of `opt` with a state of `other`."""
+    opt.step(tree, other.init(tree if like is None else like), tree)
+
+
+# What is done, and what the message has to say, in this order.
+CASES = {
+    "a storage of parameters for a state": (
+        lambda: state(KahanSummation()),
+        "StoreState: `storage` must be one for states",
+        "BlockwiseQuantized()`, but is one for parameters, for `eqopt.StoreParams`",
+    ),
+    "a storage of states for parameters": (
+        lambda: params(BlockwiseQuantized()),
+        "StoreParams: `storage` must be one for parameters",
+        "SplitMasterWeights()`, but is one for states, for `eqopt.StoreState`",
+    ),
+    "a class for a state": (
+        lambda: state(BlockwiseQuantized),
+        "StoreState: `storage` must be an `AbstractStateStorage`",
+        "the class BlockwiseQuantized: create an instance of it",
+    ),
+    "a class for parameters": (
+        lambda: params(SplitMasterWeights),
+        "StoreParams: `storage` must be an `AbstractParamStorage`",
+        "the class SplitMasterWeights: create an instance of it",
+    ),
+    "a string": (lambda: state("8bit"), "StoreState: `storage` must be", "str"),
+    "bits": (
+        lambda: BlockwiseQuantized(3),
+        "BlockwiseQuantized: `bits` must be 8 or 4, but is 3",
+    ),
+    "bits of a float": (lambda: BlockwiseQuantized(8.0), "must be 8 or 4, but is 8.0"),
+    "bits to keep": (
+        lambda: SplitMasterWeights(4),
+        "SplitMasterWeights: `bits` must be 16 or 8, but is 4",
+    ),
+    "bits to keep of a float": (lambda: SplitMasterWeights(8.0), "but is 8.0"),
+    **{
+        f"a block size of {size} for {cls.__name__}": (
+            lambda cls=cls, size=size: cls(block_size=size),
+            f"{cls.__name__}: `block_size` must be a Python integer of at least 1, but "
+            f"is {size}",
+        )
+        for cls in (BlockwiseQuantized, Float8)
+        for size in (0, -1, 2.5, True)
+    },
+    **{
+        f"{dtype} for Cast": (
+            lambda dtype=dtype: Cast(dtype),
+            "Cast: `dtype` must be one of real floats of at least 16 bits, such as "
+            f"`jnp.bfloat16`, but is {name}",
+            "`eqopt.storage.Float8` and `BlockwiseQuantized`",
+        )
+        for dtype, name in [
+            (jnp.int32, "int32"),
+            (jnp.float8_e4m3fn, "float8_e4m3fn"),
+            (jnp.complex64, "complex64"),
+            ("bf17", "'bf17'"),
+        ]
+    },
+    **{
+        f"{dtype} for MasterWeights": (
+            lambda dtype=dtype: MasterWeights(dtype),
+            "MasterWeights: `dtype` must be `jnp.float32` or `jnp.float64`, but is",
+        )
+        for dtype in (jnp.int32, jnp.bfloat16, jnp.complex64, "f33")
+    },
+    "float16 to split": (
+        lambda: init(SplitMasterWeights(), jnp.float16),
+        "StoreParams: at `['a']`: SplitMasterWeights splits float32 numbers",
+        "dtype float16. Cast it to bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`",
+        "or use `eqopt.storage.MasterWeights()`",
+    ),
+    "complex to split": (
+        lambda: init(SplitMasterWeights(), jnp.complex64),
+        "StoreParams: at `['a']`: SplitMasterWeights is for real numbers",
+        "complex64",
+        "`eqopt.storage.MasterWeights()` leaves it as it is",
+    ),
+    "a model in float32": (
+        lambda: SPLIT.init(FULL),
+        "StoreParams: no parameter is kept in two parts: all have dtype float32, which "
+        "SplitMasterWeights leaves as it is",
+        "`eqopt.tree.cast(model, jnp.bfloat16)`",
+    ),
+    "gradients of half precision": (
+        lambda: SPLIT.update(HALF, SPLIT.init(HALF), HALF),
+        "StoreParams: the update at `['a']` has dtype bfloat16",
+        "Call `step`",
+        "`eqopt.tree.cast(grads, jnp.float32)`",
+    ),
+    "no parameters": (
+        lambda: SPLIT.update(FULL, SPLIT.init(HALF)),
+        "StoreParams needs the parameters, but `params` is None",
+        "`update(updates, state, model)`",
+    ),
+    "another model": (
+        lambda: step(SPLIT, LARGER, SPLIT, HALF),
+        "StoreParams: at `['a']`, LowBits(bits=u16[300])",
+        "no part of a parameter bf16[400]",
+        "was the model changed after `init`",
+    ),
+    "a model of another structure": (
+        lambda: step(SPLIT, {"a": HALF["a"]}, SPLIT, HALF),
+        "StoreParams: the structure of `params` is not that of `state.hidden`",
+    ),
+    "another model to evaluate": (
+        lambda: SPLIT.eval_params(SPLIT.init(HALF), LARGER),
+        "StoreParams: at `['a']`, LowBits(bits=u16[300])",
+    ),
+    "a mask of another structure": (
+        lambda: eqopt.StoreState(ADAMW, Float8(), {"a": True}).init(FULL),
+        "`params` has a leaf at `['b']`",
+    ),
+    "a plain state to load": (
+        lambda: step(BLOCKS, FULL, ADAMW),
+        "StoreState was given a state of type tuple",
+        "Pass what `init` or `update` of this StoreState returned",
+    ),
+    "a stored state for a plain optimizer": (
+        lambda: step(ADAMW, FULL, BLOCKS),
+        "The state of this AdamW is a tuple of 3 states",
+        "but it was given a StoreStateState",
+    ),
+    "a plain state to join": (
+        lambda: step(SPLIT, HALF, ADAMW),
+        "StoreParams was given a state of type tuple",
+    ),
+    "a hidden part for a plain optimizer": (
+        lambda: step(ADAMW, HALF, SPLIT),
+        "but it was given a StoreParamsState",
+    ),
+    "a stored state of another optimizer": (
+        lambda: step(state(BlockwiseQuantized(), LION), FULL, BLOCKS),
+        "Lion (ScaleByLion) was given a state of type ScaleByAdamState",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_message(case):
+    cause, *parts = CASES[case]
+    pattern = ".*".join(map(re.escape, parts))
+    with pytest.raises((TypeError, ValueError), match=f"(?si).*{pattern}"):
+        cause()
+
+
+@pytest.mark.parametrize("cls", [eqopt.StoreState, eqopt.StoreParams])
+def test_no_storage(cls):
+    with pytest.raises(Exception, match=r"(?s)storage.*None"):
+        cls(ADAMW, None)
+
+
+RESTORED = {
+    "4 bits": (BLOCKS, state(BlockwiseQuantized(4)), "bits=8.*against.*bits=4"),
+    "plain": (BLOCKS, ADAMW, "StoreStateState against tuple"),
+    "stored": (ADAMW, BLOCKS, "tuple against StoreStateState"),
+    # As many blocks, but of other elements.
+    "block size": (
+        BLOCKS,
+        state(BlockwiseQuantized(8, 200)),
+        "Blocks of 256 in 300 against Blocks of 200 in 300",
+    ),
+    "float8": (BLOCKS, state(Float8()), "DynamicMap.*against FloatMap"),
+    "hidden": (SPLIT, params(KahanSummation()), "LowBits against RoundingError"),
+    "hidden bits": (SPLIT, params(SplitMasterWeights(8)), "uint16.*against uint8"),
+}
+
+
+@pytest.mark.parametrize("case", RESTORED)
+def test_restored_another_way(case, tmp_path):
+    saved, like, expected = RESTORED[case]
+    model = HALF if isinstance(saved, eqopt.StoreParams) else FULL
+    path = tmp_path / "run.eqx"
+    eqopt.checkpoint.save(path, saved.init(model))
+    message = f"(?s){expected}.*Make `like` by.*with the same storage of state"
+    with pytest.raises(eqopt.checkpoint.CheckpointError, match=message):
+        eqopt.checkpoint.load(path, like.init(model))
+    again = eqopt.checkpoint.load(path, saved.init(model))
+    assert jax.tree.structure(again) == jax.tree.structure(saved.init(model))
+
+
+def test_integers_of_numpy():
+    four, two = np.int64(4), np.int32(200)
+    assert BlockwiseQuantized(four, two) == BlockwiseQuantized(4, 200)
+    assert Float8(two) == Float8(200)
+    assert SplitMasterWeights(np.int64(8)) == SplitMasterWeights(8)
+
+
+def test_what_is_stored_stays_so():
+    """A state says by itself how it is kept; the wrapper decides in `init` alone."""
+    other = state(BlockwiseQuantized(4))
+    _, new = other.step(FULL, BLOCKS.init(FULL), FULL)
+    _, expected = BLOCKS.step(FULL, BLOCKS.init(FULL), FULL)
+    jax.tree.map(np.testing.assert_array_equal, new, expected)
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [BlockwiseQuantized(), pytest.param(BlockwiseQuantized(4), marks=pytest.mark.slow)],
+)
+def test_small_sizes_and_other_leaves(storage):
+    model = {"none": jnp.ones((0, 3)), "one": jnp.ones(1), "n": jnp.arange(3), "f": abs}
+    grads = {"none": jnp.ones((0, 3)), "one": jnp.ones(1), "n": None, "f": None}
+    opt = eqopt.StoreState(ADAMW, storage, lambda p: jax.tree.map(lambda _: True, p))
+    new, _ = opt.step(grads, opt.init(model), model)
+    plain, _ = ADAMW.step(grads, ADAMW.init(model), model)
+    assert new["none"].shape == (0, 3) and new["f"] is abs
+    np.testing.assert_array_equal(new["n"], model["n"])
+    np.testing.assert_allclose(new["one"], plain["one"], 1e-6)
+
+
+@pytest.mark.slow
+def test_complex_state():
+    model = {"a": jnp.linspace(1, 2, 300).astype(jnp.complex64) * (1 + 2j)}
+    opt, state = BLOCKS, BLOCKS.init(model)
+    new, state = opt.step(model, state, model)
+    plain, other = ADAMW.step(model, ADAMW.init(model), model)
+    np.testing.assert_allclose(new["a"], plain["a"], 1e-6)
+    found = eqopt.tree.get(state, "mu")["a"]
+    assert found.dtype == jnp.complex64 and found.real.codes.dtype == jnp.uint8
+    error = np.abs(found.load() - other[0].mu["a"])
+    assert error.max() < 0.03 * np.abs(other[0].mu["a"]).max()
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        KahanSummation(),
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in (StochasticRounding(), MasterWeights())
+        ),
+    ],
+)
+def test_complex_parameters(storage):
+    """They have full precision, and stay as they are."""
+    model = {"a": jnp.ones(3, jnp.complex64) * (1 + 2j), "b": jnp.ones(2, jnp.bfloat16)}
+    opt = params(storage)
+    state = opt.init(model)
+    assert state.hidden["a"] is None and state.hidden["b"] is not None
+    new, state = opt.step(model, state, model)
+    plain, _ = ADAMW.step(model, ADAMW.init(model), model)
+    np.testing.assert_allclose(new["a"], plain["a"], 1e-6)
+    assert opt.full_params(state, new)["a"].dtype == jnp.complex64

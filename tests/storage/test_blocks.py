@@ -1,0 +1,217 @@
+"""Arrays in blocks: scales, tails, and what happens to numbers that are not ordinary."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.storage import BlockwiseQuantized, Float8, Slot
+
+from .books import BOOKS, half_gap, nearest
+
+
+STORAGES = {name: BlockwiseQuantized(int(name[0]), 64) for name in BOOKS}
+STORAGES["float8"] = Float8(64)
+SLOW = pytest.mark.slow
+# What has code of its own for blocks; the rest is slow.
+QUICK = {"8 bits, signed", "4 bits, unsigned"}
+ALL = pytest.mark.parametrize(
+    "name", [x if x in QUICK else pytest.param(x, marks=SLOW) for x in STORAGES]
+)
+TINY = float(np.finfo(np.float32).tiny)
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def slot(name):
+    return Slot(0, nonnegative="unsigned" in name)
+
+
+def kept(name, x):
+    return STORAGES[name].keep(jnp.asarray(x), slot(name))
+
+
+# As one program each: by themselves, operations are compiled one by one.
+load = jax.jit(lambda stored: stored.load())
+store = jax.jit(lambda stored, new: stored.store(new))
+
+
+def loaded(name, x):
+    return np.asarray(load(kept(name, x)))
+
+
+def codes_of(stored, bits):
+    """The codes, unpacked; two of 4 bits stand in a byte, from both halves of all."""
+    codes = np.asarray(stored.codes)
+    if bits == 4:
+        codes = np.concatenate([codes >> 4, codes & 15])
+    return codes[: stored.size]
+
+
+# Blocks of 64 numbers, as they are found in a state and as they should never be.
+def blocks(is_unsigned):
+    rng = np.random.default_rng(1)
+    sign = 1 if is_unsigned else rng.choice([-1, 1], 64)
+    found = {
+        "normal": rng.normal(size=64),
+        "of all sizes": 10 ** rng.uniform(-12, 3, 64) * sign,
+        "constant": np.full(64, 0.3),
+        "one number": np.eye(64)[5] * 7,
+        "large": rng.uniform(0.01, 3.3, 64) * 1e38 * sign,
+        "the largest": np.full(64, LARGEST) * sign,
+        "small": rng.uniform(1, 9, 64) * 1e-37 * sign,
+    }
+    found = {key: np.float32(x) for key, x in found.items()}
+    return {key: np.abs(x) if is_unsigned else x for key, x in found.items()}
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_codes_and_scales(name):
+    _, book = BOOKS[name]
+    for what, x in blocks("unsigned" in name).items():
+        stored = kept(name, x)
+        np.testing.assert_array_equal(stored.scales, np.abs(x).max()[None])
+        y = (x / np.abs(x).max()).astype(np.float32)
+        codes = codes_of(stored, int(name[0]))
+        assert nearest(book, y, codes).all(), what
+        np.testing.assert_allclose(
+            load(stored), book[codes] * stored.scales[0], 1e-6, TINY, err_msg=what
+        )
+        error = np.abs(np.float64(load(stored)) - x) / np.abs(x).max()
+        assert (error <= half_gap(book, y) + 2e-6 * np.abs(y)).all(), what
+
+
+@SLOW
+@pytest.mark.parametrize("name", BOOKS)
+def test_codes_and_scales_when_optimized(name, all_optimizations):
+    test_codes_and_scales(name)
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_again_it_is_the_same(name):
+    for what, x in blocks("unsigned" in name).items():
+        x[np.abs(x).argmax()] = np.abs(x).max()  # there is a 1, but no -1
+        once = kept(name, x)
+        twice = store(once, load(once))
+        np.testing.assert_array_equal(twice.codes, once.codes, err_msg=what)
+        np.testing.assert_array_equal(twice.scales, once.scales, err_msg=what)
+
+
+def test_a_negative_maximum_shrinks_once():
+    x = -np.linspace(0.1, 1, 64, dtype=np.float32)
+    once = kept("8 bits, signed", x)
+    twice = store(once, load(once))
+    np.testing.assert_allclose(twice.scales, 0.99296875 * once.scales, 1e-6)
+
+
+def test_float8_is_that_of_jax():
+    x = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    stored = kept("float8", x)
+    largest = np.abs(x).max()
+    y = x / largest * np.float32(448)
+    np.testing.assert_array_equal(stored.codes, y.astype(jnp.float8_e4m3fn))
+    found = stored.codes.astype(jnp.float32) * largest / 448
+    np.testing.assert_allclose(load(stored), found, 1e-6)
+    # Three binary digits, but for what is below 2^-6.
+    is_large = np.abs(y) > 2.0**-6
+    error = np.abs(found - x) / np.abs(x)
+    assert error[is_large].max() <= 2.0**-4
+
+
+@ALL
+def test_zeros(name):
+    stored = kept(name, np.zeros(100, np.float32))
+    for array in (load(stored), stored.scales, load(store(stored, jnp.zeros(100)))):
+        np.testing.assert_array_equal(array, 0)
+
+
+@ALL
+def test_denormal_numbers(name):
+    """To XLA they may be zeros. They do no harm, and none becomes large."""
+    x = np.full(128, 1e-40, np.float32)
+    x[0] = 1  # in a block with others, they are nothing
+    found = loaded(name, x)
+    assert np.isfinite(found).all()
+    lowest = 1 / 16 if name == "4 bits, unsigned" else 0
+    assert (np.abs(found[1:64]) <= lowest).all()
+    assert (np.abs(found[64:]) <= TINY).all()
+
+
+@ALL
+def test_what_is_not_finite_stays_in_its_block(name):
+    x = np.abs(np.random.default_rng(0).normal(size=4 * 64)).astype(np.float32)
+    expected = loaded(name, x)
+    others = [0, 2, 3]
+    for bad in (np.nan, np.inf, -np.inf):
+        x[70] = bad
+        found = loaded(name, x).reshape(4, 64)
+        assert not np.isfinite(found[1]).any()
+        np.testing.assert_array_equal(found[others], expected.reshape(4, 64)[others])
+    # It is not there for ever.
+    again = store(kept(name, x), jnp.asarray(expected))
+    assert np.isfinite(load(again)).all()
+
+
+@ALL
+@pytest.mark.parametrize(
+    "size", [65, *(pytest.param(n, marks=SLOW) for n in (1, 2, 63, 64, 129))]
+)
+def test_tails(name, size):
+    x = -np.linspace(1, 2, size, dtype=np.float32)
+    x = np.abs(x) if "unsigned" in name else x
+    stored = kept(name, x)
+    assert stored.scales.shape == (-(-size // 64),)
+    whole = [np.abs(x[i : i + 64]).max() for i in range(0, size, 64)]
+    np.testing.assert_array_equal(stored.scales, whole)
+    count = (size + 1) // 2 if name[0] == "4" else size
+    assert stored.codes.shape == (count,)
+    # The last block is one like any other.
+    start = 64 * ((size - 1) // 64)
+    np.testing.assert_array_equal(load(stored)[start:], loaded(name, x[start:]))
+
+
+@ALL
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 70), *(pytest.param(x, marks=SLOW) for x in ((), (3, 5)))]
+)
+def test_shapes(name, shape):
+    x = np.abs(np.random.default_rng(0).normal(size=shape)).astype(np.float32)
+    stored = kept(name, x)
+    assert (stored.shape, stored.dtype, stored.size) == (shape, x.dtype, x.size)
+    assert load(stored).shape == shape
+    np.testing.assert_array_equal(load(stored).ravel(), loaded(name, x.ravel()))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=SLOW)])
+def test_dtypes(dtype):
+    """What stands for an array of half precision is loaded in float32."""
+    stored = kept("8 bits, signed", jnp.linspace(-1, 2, 100, dtype=dtype))
+    assert stored.dtype == dtype and load(stored).dtype == jnp.float32
+    new = store(stored, jnp.linspace(0, 1, 100))
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, stored)
+    assert new.dtype == dtype
+
+
+@SLOW
+@pytest.mark.parametrize("name", ["8 bits, signed", "4 bits, unsigned", "float8"])
+def test_float64(name, x64):
+    """Scales are in float64 where arrays are, so that 1e200 is a number."""
+    x = np.abs(np.random.default_rng(0).normal(size=70))
+    with x64():
+        stored = kept(name, 1e200 * x)
+        assert stored.scales.dtype == jnp.float64 == load(stored).dtype
+        np.testing.assert_allclose(load(stored) / 1e200, loaded(name, x), 1e-12)
+
+
+@SLOW
+def test_blocks_in_a_state_of_one_element():
+    """A scale of its own is an exact number: what is left of it is its sign."""
+    everything = eqopt.groups.everything
+    opt = eqopt.StoreState(eqopt.Adam(0.1), BlockwiseQuantized(), everything)
+    params = {"a": jnp.ones(()), "b": jnp.ones(1)}
+    state, plain = opt.init(params), (inner := eqopt.Adam(0.1)).init(params)
+    for _ in range(2):
+        found, state = opt.step(params, state, params)
+        expected, plain = inner.step(params, plain, params)
+        np.testing.assert_allclose(found["a"], expected["a"], 1e-6)
+        np.testing.assert_allclose(found["b"], expected["b"], 1e-6)

@@ -1,0 +1,181 @@
+"""Parameters in two parts: bits that come back, and training that is that in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.storage import MasterWeights, Slot, SplitMasterWeights
+
+
+def words(count=10**6):
+    """Floats of all exponents and both signs, and where rounding does something else."""
+    rng = np.random.default_rng(0)
+    high = np.arange(2**16, dtype=np.uint32) << 16
+    lows = [0, 1, 0x7F, 0x80, 0x7FFF, 0x8000, 0x8001, 0xFF7F, 0xFF80, 0xFFFF]
+    edges = np.concatenate([high | np.uint32(low) for low in lows])
+    random = rng.integers(0, 2**32, count, dtype=np.uint32)
+    return np.concatenate([edges, random]).view(np.float32)
+
+
+def hidden(bits, p=None):
+    p = jnp.zeros((), jnp.bfloat16) if p is None else p
+    return SplitMasterWeights(bits).hide(p, Slot(0))
+
+
+def both(bits):
+    """What is seen of a number, and the number again."""
+
+    @jax.jit
+    def run(x):
+        seen, rest = hidden(bits).split(x, jnp.zeros_like(x, jnp.bfloat16))
+        return seen, rest.join(seen)
+
+    return run
+
+
+def test_all_bits_come_back():
+    x = words()
+    seen, joined = map(np.asarray, both(16)(x))
+    is_finite = np.isfinite(x)
+    # Bits: to compare numbers, XLA and NumPy may take the smallest for zeros.
+    np.testing.assert_array_equal(
+        joined.view(np.uint32)[is_finite], x.view(np.uint32)[is_finite]
+    )
+    np.testing.assert_array_equal(joined[~is_finite], x[~is_finite])
+    np.testing.assert_array_equal(np.float32(seen)[~is_finite], x[~is_finite])
+
+
+def test_what_is_seen_is_nearest():
+    x = words(10**5)
+    x = x[np.isfinite(x)]
+    seen, _ = both(16)(x)
+    found, nearest = np.float64(seen), np.float64(x.astype(jnp.bfloat16))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(nearest))
+    is_finite = np.isfinite(nearest)
+    error = np.abs(found - np.float64(x))[is_finite]
+    # Of two that are as near it may be the other one.
+    np.testing.assert_array_equal(error, np.abs(nearest - np.float64(x))[is_finite])
+
+
+def test_24_bits_come_back():
+    x = words(10**5)
+    seen, joined = both(8)(x)
+    is_ordinary = np.isfinite(x) & (np.abs(x) >= np.finfo(np.float32).tiny)
+    is_below = is_ordinary & (np.abs(x) < 3.4e38)
+    wide = np.float64(x[is_below])
+    # 15 binary digits behind the point, of which the last is rounded.
+    error = np.abs(np.float64(joined)[is_below] - wide)
+    assert (error <= 2.0**-16 * np.abs(wide)).all()
+    bits = np.asarray(joined).view(np.uint32)[is_ordinary]
+    assert (bits & 0xFF == 0).all()
+    error = np.abs(np.float64(seen)[is_below] - wide)
+    finite = np.isfinite(np.float64(seen)[is_below])
+    assert (error <= (2.0**-8 + 2.0**-16) * np.abs(wide))[finite].all()
+    is_odd = ~np.isfinite(x)
+    np.testing.assert_array_equal(np.asarray(joined)[is_odd], x[is_odd])
+    # What has 24 bits stays as it is.
+    again = both(8)(joined)[1]
+    np.testing.assert_array_equal(again, joined)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_at_first_it_is_what_is_seen(bits):
+    p = words(1000)
+    p = jnp.asarray(p[np.abs(p) < 3e38], jnp.bfloat16)
+    rest = hidden(bits, p)
+    assert rest.bits.dtype.itemsize == bits // 8
+    found = np.asarray(rest.join(p)).view(np.uint32)
+    np.testing.assert_array_equal(found, np.uint32(np.asarray(p).view(np.uint16)) << 16)
+
+
+SHAPES = {"matrix": (6, 5), "more": [(7,), ()]}
+is_shape = lambda x: isinstance(x, tuple)
+
+
+def tree_of(seed):
+    rng = np.random.default_rng(seed)
+    draw = lambda shape: jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+    return jax.tree.map(draw, SHAPES, is_leaf=is_shape)
+
+
+def in_float32(tree):
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+
+def same_bits(x, y):
+    for a, b in zip(*map(jax.tree.leaves, (x, y)), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+QUICK = {"AdamW split"}
+OPTIMIZERS = {
+    "AdamW": eqopt.AdamW(0.01, weight_decay=0.1),
+    "Lion": eqopt.Lion(0.003, weight_decay=0.1),
+    "SGD": eqopt.SGD(0.1, momentum=0.9),
+    "Muon": eqopt.Muon(0.01, weight_decay=0.1),
+    "Adafactor": eqopt.Adafactor(0.01),
+    "clipped": eqopt.Chain(eqopt.ClipByGlobalNorm(0.5), eqopt.AdamW(0.01)),
+}
+STORAGES = {"split": SplitMasterWeights(), "master": MasterWeights()}
+
+
+@pytest.mark.parametrize(
+    ("name", "storage"),
+    [
+        pytest.param(
+            name,
+            storage,
+            id=(id := f"{name} {storage}"),
+            marks=[] if id in QUICK else [pytest.mark.slow],
+        )
+        for name in OPTIMIZERS
+        for storage in STORAGES
+    ],
+)
+def test_training_is_that_in_float32(name, storage):
+    inner = OPTIMIZERS[name]
+    opt = eqopt.StoreParams(inner, STORAGES[storage])
+    params = tree_of(0)
+    plain = in_float32(params)
+    state, other = opt.init(params), inner.init(plain)
+    same_bits(state.inner_state, other)
+    step, plain_step = jax.jit(opt.step), jax.jit(inner.step)
+    for i in range(20):
+        grads = tree_of(1 + i)
+        params, state = step(grads, state, params)
+        plain, other = plain_step(in_float32(grads), other, plain)
+        same_bits(opt.full_params(state, params), plain)
+    same_bits(state.inner_state, other)
+    assert all(p.dtype == jnp.bfloat16 for p in jax.tree.leaves(params))
+    for p, x in zip(*map(jax.tree.leaves, (params, plain)), strict=True):
+        np.testing.assert_allclose(np.float32(p), x, 2.0**-8)
+
+
+@pytest.mark.slow
+def test_master_weights_of_float16():
+    inner = eqopt.AdamW(0.01)
+    opt = eqopt.StoreParams(inner, MasterWeights())
+    params = grads = jnp.linspace(-1, 1, 9, dtype=jnp.float16)
+    plain = in_float32(params)
+    state, other = opt.init(params), inner.init(plain)
+    for _ in range(5):
+        params, state = opt.step(grads, state, params)
+        plain, other = inner.step(in_float32(grads), other, plain)
+        same_bits(opt.full_params(state, params), plain)
+        same_bits(params, plain.astype(jnp.float16))
+
+
+def test_leaves_in_full_precision_stay():
+    model = {"half": jnp.ones(3, jnp.bfloat16), "full": jnp.ones(3), "name": "x"}
+    opt = eqopt.StoreParams(eqopt.SGD(0.1), SplitMasterWeights())
+    state = opt.init(model)
+    assert state.hidden["full"] is None and state.hidden["name"] is None
+    grads = {"half": jnp.ones(3, jnp.bfloat16), "full": jnp.ones(3), "name": None}
+    new, state = opt.step(grads, state, model)
+    assert new["name"] == "x"
+    full = opt.full_params(state, new)
+    np.testing.assert_array_equal(full["half"], full["full"])
+    assert full["name"] == "x" and full["half"].dtype == jnp.float32
