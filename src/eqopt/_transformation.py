@@ -18,7 +18,6 @@ from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 
 
-# New parameters, and the promise of the new state.
 _Finished: TypeAlias = tuple[Params, Callable[[], State]]
 
 
