@@ -1,6 +1,7 @@
 """Settings for all tests, and fixtures that every test may use."""
 
 import contextlib
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -25,12 +26,20 @@ import equinox.internal as eqxi
 import jax
 import pytest
 
+from . import contexts
+
 
 # The tests are about what is computed, not how fast: compiling is most of the cost. The
 # memory that a program takes is the same.
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Nobody reads which line of Python a piece of a program comes from. And pytest hides
+# what it should of the way to an error.
+jax.config.update("jax_include_full_tracebacks_in_locations", False)
+jax.config.update("jax_traceback_in_locations_limit", 0)
+jax.config.update("jax_traceback_filtering", "off")
+contexts.share()
 
 
 _finished = 0
@@ -44,6 +53,12 @@ def pytest_collection_modifyitems(items):
         return getattr(parameters.get("row"), "name", "")
 
     items.sort(key=row_of)
+
+
+def pytest_sessionfinish():
+    """What is in use is not garbage: pytest looks for that five times, a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_teardown():
