@@ -1,10 +1,13 @@
 """Settings for all tests, and fixtures that every test may use."""
 
+import atexit
 import contextlib
 import gc
 import importlib.metadata
 import os
 import pathlib
+import shutil
+import tempfile
 
 
 # Before JAX starts: the laws on sharding need several devices. And most of the time goes
@@ -20,6 +23,14 @@ os.environ["XLA_FLAGS"] = " ".join(
         else "",
     ]
 )
+
+# A third of the programs have been compiled by another worker, or before the last time
+# that all were forgotten. Workers have the environment of the process that starts them.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="eqopt-programs-")
+    atexit.register(
+        shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True
+    )
 
 
 import equinox.internal as eqxi
@@ -40,6 +51,8 @@ jax.config.update("jax_include_full_tracebacks_in_locations", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.config.update("jax_traceback_filtering", "off")
 contexts.share()
+# Nearly every program takes less than the second that is worth a file by default.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 _finished = 0
@@ -64,9 +77,9 @@ def pytest_sessionfinish():
 def pytest_runtest_teardown():
     """Every now and then, forgets all compiled programs.
 
-    Each of them takes a megabyte, and maps some memory, of which a process on Linux may
-    have 65,530 pieces: a compilation that needs more is the end of the process. To forget
-    more often than needed is to compile again what most tests share.
+    Each of them takes half a megabyte, and maps some memory, of which a process on Linux
+    may have 65,530 pieces: a compilation that needs more is the end of the process. To
+    forget more often than needed is to trace again what most tests share.
     """
     global _finished
     _finished += 1
@@ -77,8 +90,8 @@ def pytest_runtest_teardown():
 def _is_time_to_forget() -> bool:
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists():
-        return len(maps.read_bytes().splitlines()) > 6000
-    return _finished % 250 == 0
+        return len(maps.read_bytes().splitlines()) > 20_000
+    return _finished % 1000 == 0
 
 
 @pytest.fixture
