@@ -1,9 +1,13 @@
 """Settings for all tests, and fixtures that every test may use."""
 
+import atexit
 import contextlib
+import gc
 import importlib.metadata
 import os
 import pathlib
+import shutil
+import tempfile
 
 
 # Before JAX starts: the laws on sharding need several devices. And most of the time goes
@@ -20,10 +24,20 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 )
 
+# A third of the programs have been compiled by another worker, or before the last time
+# that all were forgotten. Workers have the environment of the process that starts them.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="eqopt-programs-")
+    atexit.register(
+        shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True
+    )
+
 
 import equinox.internal as eqxi
 import jax
 import pytest
+
+from . import contexts
 
 
 # The tests are about what is computed, not how fast: compiling is most of the cost. The
@@ -31,6 +45,14 @@ import pytest
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Nobody reads which line of Python a piece of a program comes from. And pytest hides
+# what it should of the way to an error.
+jax.config.update("jax_include_full_tracebacks_in_locations", False)
+jax.config.update("jax_traceback_in_locations_limit", 0)
+jax.config.update("jax_traceback_filtering", "off")
+contexts.share()
+# Nearly every program takes less than the second that is worth a file by default.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 _finished = 0
@@ -46,12 +68,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=row_of)
 
 
+def pytest_sessionfinish():
+    """What is in use is not garbage: pytest looks for that five times, a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_teardown():
     """Every now and then, forgets all compiled programs.
 
-    Each of them takes a megabyte, and maps some memory, of which a process on Linux may
-    have 65,530 pieces: a compilation that needs more is the end of the process. To forget
-    more often than needed is to compile again what most tests share.
+    Each of them takes half a megabyte, and maps some memory, of which a process on Linux
+    may have 65,530 pieces: a compilation that needs more is the end of the process. To
+    forget more often than needed is to trace again what most tests share.
     """
     global _finished
     _finished += 1
@@ -62,8 +90,8 @@ def pytest_runtest_teardown():
 def _is_time_to_forget() -> bool:
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists():
-        return len(maps.read_bytes().splitlines()) > 6000
-    return _finished % 250 == 0
+        return len(maps.read_bytes().splitlines()) > 20_000
+    return _finished % 1000 == 0
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import difflib
 import functools
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 
 # The names of Optax that are not those of eqopt in another spelling. (`adam_w` is `AdamW`
@@ -105,25 +105,41 @@ def meant(room: str, name: str) -> tuple[list[str], bool]:
     """The public names that may be meant by one, and whether they are it for sure."""
     if name in RENAMED:
         return [RENAMED[name]], True
-    names = sorted(public_names(), key=lambda x: (x.rpartition(".")[0] != room, x))
-    last = {x: x.rpartition(".")[2] for x in names}
     # In another case; without what Optax's names have besides; with a typo.
-    for spelling in (_plain, lambda x: _plain(_AFFIXES.sub("", x) or x)):
-        found = [x for x in names if spelling(last[x]) == spelling(name)]
+    for spelling in (_plain, _bare):
+        found = _spelt(spelling).get(spelling(name))
         if found:
-            return _nearest(found, name, room), True
-    plain = {_plain(x) for x in last.values()}
+            return _nearest(_in_turn(found, room), name, room), True
+    plain = _spelt(_plain)
     close = difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.75)
-    found = [x for key in close for x in names if _plain(last[x]) == key]
-    found = found or [x for x in names if _plain(last[x]).startswith(_plain(name))]
-    return _nearest(found, name, room)[:3], False
+    found = [x for key in close for x in _in_turn(plain[key], room)]
+    begun = [x for key in plain if key.startswith(_plain(name)) for x in plain[key]]
+    return _nearest(found or _in_turn(begun, room), name, room)[:3], False
+
+
+def _in_turn(names: list[str], room: str) -> list[str]:
+    """Those in the room first."""
+    return sorted(names, key=lambda x: (x.rpartition(".")[0] != room, x))
+
+
+@functools.cache
+def _spelt(spelling: Callable[[str], str]) -> Mapping[str, list[str]]:
+    """The public names by the spelling of what follows their room."""
+    names = {}
+    for x in public_names():
+        names.setdefault(spelling(x.rpartition(".")[2]), []).append(x)
+    return names
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 _AFFIXES = re.compile("^(tree|projection)_|_schedules?$")
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
+def _bare(name: str) -> str:
+    return _plain(_AFFIXES.sub("", name) or name)
 
 
 def _nearest(found: list[str], name: str, room: str) -> list[str]:

@@ -383,11 +383,12 @@ def test_disk_that_becomes_full(path, limit):
     """The system stops the file at a size, somewhere within the leaves."""
     large = {"x": jnp.arange(100_000.0), "y": jnp.arange(5)}
     save(path, large)
+    negative = jax.tree.map(lambda x: -x, large)  # JAX stores programs in files, too
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         with pytest.raises(OSError, match="File too large, so nothing was") as raised:
-            save(path, jax.tree.map(lambda x: -x, large))
+            save(path, negative)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert raised.value.errno == errno.EFBIG

@@ -7,7 +7,7 @@ the module here that is about its like. Whatever is special about it stands in i
 import importlib
 import pkgutil
 import types
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 import equinox as eqx
 import pytest
@@ -51,14 +51,25 @@ TELLING = {
 assert {row.name for row in REGISTRY} >= TELLING
 
 
-def asked(quick: Container[str] = TELLING) -> list:
-    """All rows, for `pytest.mark.parametrize`: slow, but for those named in `quick`."""
-    return [
-        pytest.param(
-            row, id=row.name, marks=[] if row.name in quick else [pytest.mark.slow]
-        )
-        for row in REGISTRY
-    ]
+def law(
+    quick: Container[str] = TELLING, names: Container[str] | None = None
+) -> Callable[[Callable], Callable]:
+    """Asks a test of all rows, or of those named, but for the ones that are exempt.
+
+    It is slow, but for the rows named in `quick`.
+    """
+
+    def of_each_row(test):
+        params = [
+            pytest.param(
+                row, id=row.name, marks=[] if row.name in quick else [pytest.mark.slow]
+            )
+            for row in REGISTRY
+            if test.__name__ not in row.exempt and (names is None or row.name in names)
+        ]
+        return pytest.mark.parametrize("row", params)(test)
+
+    return of_each_row
 
 
 def concrete_transformations() -> set[type]:

@@ -24,7 +24,7 @@ from eqopt._checks import hyperparameters
 from eqopt._types import ScalarOrSchedule
 
 from ..interpreter import interpreted
-from .registry import REGISTRY, TELLING, asked, concrete_transformations
+from .registry import REGISTRY, TELLING, concrete_transformations, law as of_rows
 from .subjects import (
     all_finite,
     arrays,
@@ -64,14 +64,7 @@ LONG_TAIL = {
 
 
 def law(test):
-    """Runs a test over the registry; exemptions stand in the rows."""
-    params = []
-    for row in REGISTRY:
-        is_quick = row.name in TELLING and test.__name__ not in LONG_TAIL
-        marks = [] if is_quick else [SLOW]
-        if test.__name__ not in row.exempt:
-            params.append(pytest.param(row, id=row.name, marks=marks))
-    return pytest.mark.parametrize("row", params)(test)
+    return of_rows(() if test.__name__ in LONG_TAIL else TELLING)(test)
 
 
 def test_every_transformation_is_in_the_registry():
@@ -226,7 +219,7 @@ def test_gradients_through_steps(row):
             assert slopes[0]["learning_rate"] != 0
 
 
-@pytest.mark.parametrize("row", asked({"EMA", "Prodigy", "ScaleByMuon"}))
+@of_rows({"EMA", "Prodigy", "ScaleByMuon"})
 def test_gradients_through_jitted_steps(row):
     """Law 3: finding them fits all types, also where implicit promotion is forbidden.
 

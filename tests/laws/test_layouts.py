@@ -13,23 +13,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 
-from .registry import REGISTRY, TELLING
+from .registry import REGISTRY, TELLING, law
 from .subjects import arrays, assert_close, normal
 
 
 pytestmark = pytest.mark.slow
 
-
-SLOW = pytest.mark.slow
-
-# One of each kind: by leaf, by norm, factored, by matrix, and joined.
-QUICK = {
-    "ClipByGlobalNorm",
-    "Flatten(Adam)",
-    "ScaleByAdam",
-    "ScaleByFactoredRMS(small)",
-    "ScaleByMuon",
-}
 
 # Whose steps are also taken inside `shard_map`; the types tell of the others.
 RUN_TOO = {"ScaleByAdam", "ClipByGlobalNorm"}
@@ -42,20 +31,6 @@ LAYOUT = {
     "vector": ((256,), P("x")),
 }
 SMALLEST_SPLIT = 4 * 256  # bytes of the smallest leaf that is sharded
-
-
-def law(names=None):
-    """Runs a test over the registry, or over the rows of these names."""
-
-    def run(test):
-        params = [
-            pytest.param(row, id=row.name, marks=[] if row.name in QUICK else [SLOW])
-            for row in REGISTRY
-            if test.__name__ not in row.exempt and (names is None or row.name in names)
-        ]
-        return pytest.mark.parametrize("row", params)(test)
-
-    return run
 
 
 def mesh_of(axis_type):
@@ -116,10 +91,9 @@ def test_explicit_axes(row):
             assert x.sharding.spec == like[name].spec, jax.tree_util.keystr(path)
 
 
-@SLOW
 @with_explicit_axes
 @pytest.mark.parametrize("in_use", [True, False], ids=["set_mesh", "arrays alone"])
-@law({"AdaptiveGradClip", "Flatten(Adam)", "Muon", "ScaleByGaLore"})
+@law(names={"AdaptiveGradClip", "Flatten(Adam)", "Muon", "ScaleByGaLore"})
 def test_results_on_explicit_axes(row, in_use):
     """Of those that JAX would ask where their results are to be."""
     mesh = mesh_of(AxisType.Explicit)
@@ -169,7 +143,7 @@ GATHERS = {
 }
 
 
-@law(TELLING)
+@law(names=TELLING)
 def test_layouts_of_every_kind(row):
     """Compiled from shapes alone, on automatic axes: sharded alike, nothing gathered."""
     like = shardings(mesh_of(AxisType.Auto))
@@ -211,7 +185,7 @@ ZERO1 = {
 }
 
 
-@law(ZERO1)
+@law(names=ZERO1)
 def test_zero1_is_its_inner_transformation(row):
     mesh = mesh_of(AxisType.Auto)
     opt = eqopt.ZeRO1(row(), "x", mesh)
@@ -227,5 +201,5 @@ def test_zero1_is_its_inner_transformation(row):
 
 
 def test_zero1_names_are_rows():
-    assert {row.name for row in REGISTRY} >= ZERO1 | QUICK
+    assert {row.name for row in REGISTRY} >= ZERO1
     assert np.all([any(part in row.name for row in REGISTRY) for part in GATHERS])

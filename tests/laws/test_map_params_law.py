@@ -8,11 +8,9 @@ import pytest
 
 from eqopt.tree import map_params
 
-from .registry import asked
+from .registry import law
 from .subjects import awkward, params_of
 
-
-ROWS = asked()
 
 # Whose parameters cannot be inferred from the state alone.
 NOT_INFERRED = {
@@ -90,13 +88,13 @@ def found(opt, **given):
     return set(marks)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_parameters_are_found(row):
     assert found_with_params(row) == expected_of(row)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_parameters_are_inferred(row):
     """From the state alone, or it is an error."""
     if row.name in NOT_INFERRED:
@@ -107,7 +105,7 @@ def test_parameters_are_inferred(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_in_whole_models(row):
     """Each leaf meets the parameter whose shape it has."""
     opt, model = row(), awkward()

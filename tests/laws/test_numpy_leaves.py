@@ -3,9 +3,8 @@
 import equinox as eqx
 import jax
 import numpy as np
-import pytest
 
-from .registry import REGISTRY, TELLING
+from .registry import law
 from .subjects import arrays, avals, grads_of, params_of
 
 
@@ -13,13 +12,7 @@ def of_numpy(tree):
     return jax.tree.map(np.array, tree)
 
 
-def law(test):
-    marks = lambda row: [] if row.name in TELLING else [pytest.mark.slow]
-    rows = [pytest.param(row, id=row.name, marks=marks(row)) for row in REGISTRY]
-    return pytest.mark.parametrize("row", rows)(test)
-
-
-@law
+@law()
 def test_types(row):
     """What comes out is of the same types, traced or not."""
     opt, params = row(), params_of()
@@ -39,7 +32,7 @@ def test_types(row):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
 
 
-@law
+@law()
 def test_init_copies(row):
     """The state holds the same values, as arrays of JAX, and in memory of its own."""
     opt, params = row(), params_of()

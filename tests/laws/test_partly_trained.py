@@ -17,24 +17,13 @@ import pytest
 import eqopt
 from eqopt.interop.optax import from_optax
 
-from .registry import REGISTRY, TELLING
+from .registry import REGISTRY, law
 from .row import Evaluated
 from .subjects import assert_equal, grads_of, params_of
 
 
 STEPS = 2
 TREE = {"matrix": True, "more": [True, None, {"scalar": False}]}
-
-
-def law(test):
-    params = [
-        pytest.param(
-            row, id=row.name, marks=() if row.name in TELLING else pytest.mark.slow
-        )
-        for row in REGISTRY
-        if test.__name__ not in row.exempt
-    ]
-    return pytest.mark.parametrize("row", params)(test)
 
 
 def model_of(row):
@@ -70,7 +59,7 @@ def alone(name):
     return run(opt, opt.init(part), part)
 
 
-@law
+@law()
 def test_init_of_the_part(row):
     """And the whole model ever after."""
     opt, model = row(), model_of(row)
@@ -79,7 +68,7 @@ def test_init_of_the_part(row):
     assert_equal(whole[2], alone(row.name)[2])
 
 
-@law
+@law()
 def test_init_of_the_whole(row):
     """Where there is no gradient, neither the parameter moves nor its state."""
     opt, model = row(), model_of(row)

@@ -7,11 +7,8 @@ import pytest
 import eqopt
 from eqopt._cpu.order import SCOPE
 
-from .registry import asked
+from .registry import law
 from .subjects import params_of
-
-
-ROWS = asked()
 
 
 def programs(opt):
@@ -28,7 +25,7 @@ def programs(opt):
     return [lower(p).as_text(debug_info=True) for p in ("cpu", "cuda", "tpu")]
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_accelerators_compile_the_equation(row):
     _, *others = programs(row())
     for text in others:

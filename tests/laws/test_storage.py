@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
@@ -12,14 +11,13 @@ import eqopt
 from eqopt._reductions import sum_over_leaves
 from eqopt._storage import AbstractStored, is_stored, load
 
-from .registry import asked
+from .registry import law
 from .subjects import params_of
 
 
-# One of each kind: by leaf, by matrix, with a tree of its own, and of several parts.
+# One of each kind: by leaf, by matrix, with a tree of its own, and of several parts. What
+# holds of real storages is asked of all rows, in `test_stored`.
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
-
-ROWS = asked(QUICK)
 
 
 class Half(AbstractStored):
@@ -62,7 +60,7 @@ PARAMS = params_of()
 GRADS = jax.tree.map(lambda p: jnp.cos(3 * p), PARAMS)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law(QUICK, QUICK)
 def test_stored_state(row):
     opt = row()
     plain, state = opt.init(PARAMS), stored_state(opt, PARAMS)
@@ -75,7 +73,7 @@ def test_stored_state(row):
         state = new
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law(QUICK, QUICK)
 def test_stored_parameters(row):
     opt = row()
     state = opt.init(PARAMS)

@@ -10,13 +10,12 @@ import io
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import pytest
 
 import eqopt
 from eqopt._storage import has_stored
 
 from ..methods import METHODS
-from .registry import asked
+from .registry import law
 from .row import Row
 from .subjects import (
     all_finite,
@@ -33,8 +32,6 @@ from .subjects import (
 
 # One of each kind: by leaf, by matrix, with a tree of its own, and of several parts.
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
-
-ROWS = asked(QUICK)
 
 OPTIMIZERS = {row.name for method in METHODS.values() for row in method.laws}
 
@@ -95,7 +92,7 @@ def arrays_of(tree):
     return [x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")]
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law(QUICK)
 def test_stored_state(row):
     row = stored_state(row)
     params = params_of()
@@ -103,7 +100,7 @@ def test_stored_state(row):
         check_laws(row, params, trail(row, steps=3), None)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law(QUICK)
 def test_stored_parameters(row):
     """They are those of training in float32, bit for bit."""
     row, plain = stored_params(row), row()

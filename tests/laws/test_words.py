@@ -9,11 +9,10 @@ import pytest
 
 import eqopt
 
-from .registry import asked
+from .registry import law
 from .subjects import params_of
 
 
-ROWS = asked()
 PARAMS = params_of()
 GRADS = jax.tree.map(jnp.ones_like, PARAMS)
 
@@ -48,7 +47,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_a_wrong_state(row):
     for state in OTHERS.values():
         if type(state) is type(row().init(PARAMS)):
@@ -70,7 +69,7 @@ NO_SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law()
 @pytest.mark.parametrize("value", [None, jnp.ones(1)], ids=["None", "(1,)"])
 def test_a_wrong_schedule(row, value):
     for name in row.data if row.name not in NO_SCHEDULES else ():
@@ -81,7 +80,7 @@ def test_a_wrong_schedule(row, value):
         assert f"`{name}`" in message
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_complex_gradients_of_real_parameters(row):
     complex_grads = jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)
     message = error_of(row, grads=complex_grads)
@@ -90,7 +89,7 @@ def test_complex_gradients_of_real_parameters(row):
         assert "complex" in message
 
 
-@pytest.mark.parametrize("row", ROWS)
+@law()
 def test_parameters_of_eight_bits(row):
     narrow = jax.tree.map(lambda g: g.astype(jnp.float8_e4m3fn), GRADS)
     message = error_of(row, grads=narrow)

@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-import pytest
 
 import eqopt
 from eqopt._wrappers.store_state import _is_nonnegative as is_declared
 from eqopt.tree._map_params import places_of
 
-from ..laws.registry import asked
+from ..laws.registry import law
 from ..laws.subjects import grads_of, params_of, step
 
 
@@ -45,9 +44,7 @@ def fields(opt):
         yield field, np.concatenate(found), is_so
 
 
-@pytest.mark.parametrize(
-    "row", asked({"ScaleByAdam", "ScaleByRMS", "Partition(SGD)", "ScaleByLion"})
-)
+@law({"ScaleByAdam", "ScaleByRMS", "Partition(SGD)", "ScaleByLion"})
 def test_declared(row):
     for field, numbers, is_so in fields(row()):
         if not (numbers != 0).any():
