@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from .runs import Cost, Run
 from .ways import Way
@@ -52,6 +53,12 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
         for name, run in panel.others.items():
             _draw(ax, run, COLOURS[name], 1.4, name)
         ax.set_yscale("log")
+        # From where they differ; with plain numbers.
+        low, start = min(r.final for r in runs(panel)), panel.full[0].losses[0]
+        ax.set_ylim(0.7 * low if low < 1 else 0.95 * low, 0.7 * start)
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 5)))
+        ax.yaxis.set_major_formatter("{x:.3g}")
+        ax.yaxis.set_minor_locator(NullLocator())
         ax.set_title(panel.title, fontsize=10, loc="left")
         ax.tick_params(labelsize=7, which="both")
         ax.grid(color="0.93")
@@ -65,6 +72,10 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
     figure.supylabel("loss", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
+
+
+def runs(panel: Panel) -> list[Run]:
+    return [*panel.full, *panel.others.values()]
 
 
 def _draw(ax, run, colour, width, label) -> None:

@@ -175,41 +175,54 @@ SHADES = {"weights": 1.0, "gradients": 0.6, "state": 0.3}
 
 
 def save_picture(runs: dict[str, Run], path: Path) -> None:
-    figure = Figure(figsize=(9.2, 4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    """Losses, how far they are from the first run on the same batches, and bytes."""
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(3, 3, 2.6))
+    first, *_ = runs.values()
     for (name, run), colour in zip(runs.items(), COLOURS, strict=True):
-        window = max(1, len(run.losses) // 25)
-        smooth = np.convolve(run.losses, np.ones(window) / window, "valid")
-        steps = window / 2 + np.arange(len(smooth))
         label = f"{name}: {run.held_out:.3f}"
-        left.plot(steps, smooth, color=colour, linewidth=1.5, label=label)
-        left.plot(1.02 * len(run.losses), run.held_out, "o", color=colour, ms=4)
-    ends = [run.held_out for run in runs.values()]
-    left.set_ylim(0.95 * min(ends), 1.7 * min(ends))
-    left.set_title("bits per byte (dots: on text not seen)", fontsize=10, loc="left")
-    left.set_xlabel("step", fontsize=9)
-    left.grid(color="0.93")
-    left.legend(fontsize=8, framealpha=1)
+        if run is first:
+            left.plot(*smoothed(run.losses), color=colour, linewidth=1.5)
+        apart = np.subtract(run.losses, first.losses)
+        middle.plot(*smoothed(apart), color=colour, linewidth=1.5, label=label)
+        middle.plot(
+            1.03 * len(apart), run.held_out - first.held_out, "o", color=colour, ms=4
+        )
+    left.set_title("float32: bits per byte", fontsize=10, loc="left")
+    middle.set_title("above float32 (dots: on text not seen)", fontsize=10, loc="left")
+    for axes in (left, middle):
+        axes.set_xlabel("step", fontsize=9)
+        axes.grid(color="0.93")
     for place, (run, colour) in enumerate(zip(runs.values(), COLOURS, strict=True)):
         start = 0.0
         for part, shade in SHADES.items():
             size = run.bytes[part]
-            right.barh(place, size, left=start, color=colour, alpha=shade, height=0.6)
-            ink = "white" if shade == 1 else "black"
-            middle = {"ha": "center", "va": "center", "fontsize": 8, "color": ink}
-            right.text(start + size / 2, place, f"{part}\n{size:.1f}", middle)
+            right.barh(place, size, left=start, color=colour, alpha=shade, height=0.5)
+            ink = {"fontsize": 8, "color": "white" if shade == 1 else "black"}
+            middle_of = start + size / 2
+            right.text(middle_of, place, f"{size:.1f}", ink, ha="center", va="center")
+            if place == 0:
+                right.text(middle_of, -0.34, part, fontsize=8, ha="center")
             start += size
-        right.text(start + 0.2, place, f"{start:.1f}", va="center", fontsize=9)
+        right.text(start + 0.3, place, f"{start:.1f}", va="center", fontsize=9)
     right.set_title("bytes per parameter", fontsize=10, loc="left")
-    right.set_xlim(0, 18)
+    right.set_xlim(0, 18.5)
+    right.set_ylim(2.5, -0.6)
     right.set_yticks([])
-    right.invert_yaxis()
-    for axes in (left, right):
+    for axes in (left, middle, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else {}
     figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def smoothed(values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and means over a twelfth of the run."""
+    window = max(1, len(values) // 12)
+    means = np.convolve(values, np.ones(window) / window, "valid")
+    return window / 2 + np.arange(len(means)), means
 
 
 def make_parser() -> argparse.ArgumentParser:

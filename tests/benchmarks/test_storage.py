@@ -55,15 +55,19 @@ def test_bytes_are_counted(way, params, state):
     assert state <= found.state < state + 0.001
 
 
+# What 4 bits are good enough for, as the page says.
+GOOD_IN_4_BITS = {("language", "AdamW"), ("language", "Lion")}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("task", TASKS)
-def test_8_bits_train_as_float32_does(task: str, name: str):
-    """Within the spread of three seeds, widened by half of it on both sides."""
+def test_few_bits_train_as_float32_does(task: str, name: str):
+    """8 bits: no worse than the worst of three seeds, by more than these differ."""
     found = TASKS[task]()
-    found = found._replace(steps=min(found.steps, 200))
-    runs = [train(found, name, FULL, seed) for seed in range(3)]
-    low, *_, high = sorted(run.final for run in runs)
-    assert high < 0.6 * runs[0].losses[0]
-    margin = (high - low) / 2
-    assert low - margin <= train(found, name, IN_8_BITS).final <= high + margin
+    full = [train(found, name, FULL, seed) for seed in range(3)]
+    low, _, high = sorted(run.final for run in full)
+    assert high < 0.6 * full[0].losses[0]
+    assert train(found, name, IN_8_BITS).final <= high + (high - low)
+    if (task, name) in GOOD_IN_4_BITS:
+        assert train(found, name, IN_4_BITS).final <= 1.03 * full[0].final
