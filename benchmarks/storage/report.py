@@ -55,7 +55,7 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
         ax.set_yscale("log")
         # From where they differ; with plain numbers.
         low, start = min(r.final for r in runs(panel)), panel.full[0].losses[0]
-        ax.set_ylim(0.7 * low if low < 1 else 0.95 * low, 0.7 * start)
+        ax.set_ylim(0.4 * low if low < 1 else 0.95 * low, 0.7 * start)
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 5)))
         ax.yaxis.set_major_formatter("{x:.3g}")
         ax.yaxis.set_minor_locator(NullLocator())

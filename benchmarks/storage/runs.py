@@ -42,7 +42,7 @@ def train(task: Task, name: str, way: Way = FULL, seed: int = 0) -> Run:
     model = eqopt.tree.cast(task.model(seed), way.dtype)
     state = opt.init(model)
     # Apart from the gradient, which is compiled once for all ways with the same model.
-    step = eqx.filter_jit(opt.step, donate="all")
+    step = eqx.filter_jit(opt.step)
     gradient = eqx.filter_jit(_GRADIENTS.setdefault(task.name, _gradient(task)))
     losses = []
     for i in range(task.steps):
@@ -109,11 +109,12 @@ def _stepping(way: Way, size: int) -> _Stepping:
     state = opt.init(params)
     arrays, static = eqx.partition(state, eqx.is_array)
 
-    def run(grads, arrays, params):
+    # In the order in which they come out, or all is copied out of the way first.
+    def run(grads, params, arrays):
         params, state = opt.step(grads, eqx.combine(arrays, static), params)
         return params, eqx.filter(state, eqx.is_array)
 
-    step = jax.jit(run, donate_argnums=(1, 2)).lower(grads, arrays, params).compile()
+    step = jax.jit(run, donate_argnums=(1, 2)).lower(grads, params, arrays).compile()
     sizes = _bytes(params), _bytes(state)
     now = params, arrays
 
@@ -123,7 +124,7 @@ def _stepping(way: Way, size: int) -> _Stepping:
         seconds = []
         for _ in range(2):
             start = time.perf_counter()
-            params, arrays = step(grads, arrays, params)
+            params, arrays = step(grads, params, arrays)
             jax.block_until_ready((params, arrays))
             seconds.append(time.perf_counter() - start)
         now = params, arrays
