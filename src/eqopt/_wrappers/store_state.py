@@ -50,8 +50,9 @@ class StoreState(AbstractFusedWrapper):
         ```python
         storage = eqopt.storage.BlockwiseQuantized()
         opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage)
-        # Embeddings and all that follows a norm in float32:
-        where = ~eqopt.groups.module(eqx.nn.Embedding) & eqopt.groups.leaf(is_large)
+        # Those of embeddings in float32, too:
+        is_large = eqopt.groups.leaf(lambda x: x.size >= 4096)
+        where = is_large & ~eqopt.groups.module(eqx.nn.Embedding)
         opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage, where)
         ```
 

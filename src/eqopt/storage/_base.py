@@ -16,7 +16,7 @@ class Slot(NamedTuple):
 
     - `place`: its number among the leaves, for random keys that differ.
     - `nonnegative`: whether it is in a field of a state that is never negative, such as a
-        second moment: one with the annotation `eqopt.Nonnegative`.
+        second moment: one annotated [`Nonnegative`][eqopt._types.Nonnegative].
     """
 
     place: int

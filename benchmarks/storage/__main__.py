@@ -1,0 +1,70 @@
+"""All ways, the table and the picture."""
+
+import argparse
+import pathlib
+import sys
+
+import jax
+
+from .. import machine
+from .report import Panel, Row, save_picture, summary, table
+from .runs import OPTIMIZERS, cost, train
+from .tasks import TASKS
+from .ways import FULL, WAYS, Way
+
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PICTURE = DOCS / "images" / "storage.svg"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.storage")
+    parser.add_argument("--rounds", type=int, default=5, help="of two steps each")
+    parser.add_argument(
+        "--picture",
+        action="store_true",
+        help="the final losses and the picture instead",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write them into the documentation"
+    )
+    options = parser.parse_args(arguments)
+    if options.picture:
+        panels = [_panel(task, name) for task in TASKS for name in OPTIMIZERS]
+        page, marker, text = "half_precision.md", "trained", summary(panels)
+        if options.write:
+            save_picture(panels, PICTURE)
+    else:
+        rows = [_row(way, options.rounds) for way in WAYS]
+        found = machine.in_one_line(machine.describe())
+        page, marker, text = "benchmarks.md", "storage", f"{table(rows)}\n\n{found}."
+    print(text)
+    if options.write:
+        _write(DOCS / page, marker, text)
+    return 0
+
+
+def _row(way: Way, rounds: int) -> Row:
+    print(f"{way.params}, {way.state} ...", file=sys.stderr, flush=True)
+    return Row(way, cost(way, rounds), train(TASKS["language"](), "AdamW", way).final)
+
+
+def _panel(task: str, name: str) -> Panel:
+    print(f"{task}, {name} ...", file=sys.stderr, flush=True)
+    found = TASKS[task]()
+    full = [train(found, name, FULL, seed) for seed in range(3)]
+    ways = {state: Way("float32", state) for state in ("8 bits", "4 bits")}
+    others = {state: train(found, name, way) for state, way in ways.items()}
+    return Panel(f"{name}, {found.name}", full, others)
+
+
+def _write(page: pathlib.Path, marker: str, part: str) -> None:
+    before, begin, rest = page.read_text().partition(f"<!-- {marker} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {marker} -->\n")
+    assert begin and end, f"{page} has no place for what is {marker}"
+    page.write_text(f"{before}{begin}\n{part}\n\n{end}{after}")
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_compilation_cache_dir", None)
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Training runs, and the bytes and the time of a step."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import eqopt
+
+from ..contestants import Pair
+from ..harness import race
+from .tasks import Task
+from .ways import FULL, Way
+
+
+# Moments in float32 whatever the dtype of the model, so that `Way` alone says how they
+# are kept.
+WIDE: dict[str, Any] = {"mu_dtype": jnp.float32, "nu_dtype": jnp.float32}
+OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "AdamW": (lambda rate: eqopt.AdamW(rate, **WIDE), 3e-3),
+    "Lion": (lambda rate: eqopt.Lion(rate, mu_dtype=jnp.float32), 2e-3),
+    "Muon": (lambda rate: eqopt.Muon(rate, mu_dtype=jnp.float32), 1e-2),
+}
+
+
+class Run(NamedTuple):
+    """The losses of all batches, and at the end that of what was held out."""
+
+    losses: list[float]
+    final: float
+
+
+def train(task: Task, name: str, way: Way = FULL, seed: int = 0) -> Run:
+    """With `name`, a key of `OPTIMIZERS`, and a warm-up and a decay of its rate."""
+    make, peak = OPTIMIZERS[name]
+    rate = eqopt.schedules.WarmupCosineDecay(0.0, peak, task.steps // 10, task.steps)
+    opt = way.opt(make(rate))
+    model = eqopt.tree.cast(task.model(seed), way.dtype)
+    state = opt.init(model)
+    # Apart from the gradient, which is compiled once for all ways with the same model.
+    step = eqx.filter_jit(opt.step)
+    gradient = eqx.filter_jit(_GRADIENTS.setdefault(task.name, _gradient(task)))
+    losses = []
+    for i in range(task.steps):
+        value, grads = gradient(model, task.batch(seed, i))
+        model, state = step(grads, state, model)
+        losses.append(value)
+    full = eqopt.tree.cast(opt.full_params(state, model), jnp.float32)
+    final = float(eqx.filter_jit(task.loss)(full, task.held_out))
+    return Run([float(value) for value in losses], final)
+
+
+_GRADIENTS: dict[str, Any] = {}
+
+
+def _gradient(task: Task) -> Any:
+    return eqx.filter_value_and_grad(task.loss)
+
+
+class Cost(NamedTuple):
+    """A step of AdamW: per parameter, and relative to float32 in the same run.
+
+    **Attributes:**
+
+    - `params`, `state`: bytes per parameter, counted on the arrays. What a state has of
+        a parameter is state.
+    - `temporary`: bytes per parameter that the compiled program takes besides.
+    - `time`: the median time of a step, as a multiple of that in float32.
+    """
+
+    params: float
+    state: float
+    temporary: float
+    time: float
+
+
+LEAVES, SIZE = 10, 2**20
+
+
+def cost(way: Way, rounds: int, size: int = SIZE) -> Cost:
+    """Of ten leaves of `size` elements each."""
+    mine, full = _stepping(way, size), _stepping(FULL, size)
+    times = race(Pair(mine.sample, full.sample), rounds)
+    total = LEAVES * size
+    return Cost(
+        mine.params / total,
+        mine.state / total,
+        mine.temporary / total,
+        times.eqopt.median / times.other.median,
+    )
+
+
+class _Stepping(NamedTuple):
+    sample: Callable[[], list[float]]
+    params: int
+    state: int
+    temporary: int
+
+
+def _stepping(way: Way, size: int) -> _Stepping:
+    opt = way.opt(OPTIMIZERS["AdamW"][0](1e-3))
+    keys = jax.random.split(jax.random.key(0), LEAVES)
+    draw = lambda key: jax.random.normal(key, (size // 1024, 1024), way.dtype)
+    params, grads = [draw(key) for key in keys], [1e-2 * draw(key) for key in keys]
+    state = opt.init(params)
+    arrays, static = eqx.partition(state, eqx.is_array)
+
+    # In the order in which they come out, or all is copied out of the way first.
+    def run(grads, params, arrays):
+        params, state = opt.step(grads, eqx.combine(arrays, static), params)
+        return params, eqx.filter(state, eqx.is_array)
+
+    step = jax.jit(run, donate_argnums=(1, 2)).lower(grads, params, arrays).compile()
+    sizes = _bytes(params), _bytes(state)
+    now = params, arrays
+
+    def sample():
+        nonlocal now
+        params, arrays = now
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            params, arrays = step(grads, params, arrays)
+            jax.block_until_ready((params, arrays))
+            seconds.append(time.perf_counter() - start)
+        now = params, arrays
+        return seconds
+
+    memory = step.memory_analysis()
+    assert memory is not None
+    return _Stepping(sample, *sizes, memory.temp_size_in_bytes)
+
+
+def _bytes(tree: Any) -> int:
+    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+    return int(np.sum([x.nbytes for x in arrays]))

@@ -1,0 +1,73 @@
+"""What `python -m benchmarks.storage` trains and counts."""
+
+import re
+
+import numpy as np
+import pytest
+from benchmarks.storage.runs import OPTIMIZERS, cost, train
+from benchmarks.storage.tasks import TASKS, language
+from benchmarks.storage.ways import FULL, WAYS, Way
+
+from ..docs.pages import DOCS
+
+
+IN_8_BITS, IN_4_BITS = Way("float32", "8 bits"), Way("float32", "4 bits")
+
+
+def test_the_page_has_all_ways():
+    _, _, text = (DOCS / "benchmarks.md").read_text().partition("<!-- storage -->")
+    found = re.findall(r"^\| (\w.*?) \| (.+?) \| [\d.]+ \|", text, re.MULTILINE)
+    assert found == [tuple(way) for way in WAYS]
+
+
+def test_the_page_has_all_that_was_trained():
+    _, _, text = (DOCS / "half_precision.md").read_text().partition("<!-- trained -->")
+    found = re.findall(r"^\| (\w+), (.+?) \| [\d.]+ to ", text, re.MULTILINE)
+    names = [task().name for task in TASKS.values()]
+    assert found == [(name, task) for task in names for name in OPTIMIZERS]
+
+
+def test_text_that_is_held_out_is_not_seen():
+    task = language()
+    batch = task.batch(3, 7)
+    assert batch.shape == (16, 49) and np.array_equal(batch, task.batch(3, 7))
+    assert not np.array_equal(batch, task.batch(3, 8))
+    seen = {bytes(row) for i in range(50) for row in task.batch(0, i)}
+    assert len(seen) > 700 and seen.isdisjoint(map(bytes, task.held_out))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "params", "state"),
+    [
+        (FULL, 4, 8),
+        (Way("bfloat16", "8 bits"), 2, 2 + 8 / 256),
+        (Way("bfloat16, split", "8 bits"), 2, 4 + 8 / 256),
+        (Way("bfloat16, Kahan", "4 bits"), 2, 3 + 8 / 128),
+        (Way("bfloat16, at random", "float8"), 2, 2 + 8 / 256),
+    ],
+    ids=str,
+)
+def test_bytes_are_counted(way, params, state):
+    found = cost(way, rounds=1, size=2**14)
+    assert found.params == params
+    # Besides, there are a count and keys.
+    assert state <= found.state < state + 0.001
+
+
+# What 4 bits are good enough for, as the page says.
+GOOD_IN_4_BITS = {("language", "AdamW"), ("language", "Lion")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("task", TASKS)
+def test_few_bits_train_as_float32_does(task: str, name: str):
+    """8 bits: no worse than the worst of three seeds, by more than these differ."""
+    found = TASKS[task]()
+    full = [train(found, name, FULL, seed) for seed in range(3)]
+    low, _, high = sorted(run.final for run in full)
+    assert high < 0.6 * full[0].losses[0]
+    assert train(found, name, IN_8_BITS).final <= high + (high - low)
+    if (task, name) in GOOD_IN_4_BITS:
+        assert train(found, name, IN_4_BITS).final <= 1.03 * full[0].final
