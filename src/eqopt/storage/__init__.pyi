@@ -3,6 +3,7 @@ from ._base import (
     AbstractParamStorage as AbstractParamStorage,
     AbstractStateStorage as AbstractStateStorage,
     AbstractStored as AbstractStored,
+    Nonnegative as Nonnegative,
     Slot as Slot,
 )
 from ._blockwise import BlockwiseQuantized as BlockwiseQuantized, Float8 as Float8

@@ -1,0 +1,55 @@
+"""What a state costs, counted before a run."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+
+
+PARAMS = {"w": jnp.ones((64, 64)), "b": jnp.ones(64), "n": 3}
+OPT = eqopt.StoreState(eqopt.AdamW(1e-3), eqopt.storage.BlockwiseQuantized())
+
+
+def test_all_arrays_are_counted():
+    state = OPT.init(PARAMS)
+    counted = eqopt.tree.nbytes(state)
+    assert counted.total == sum(x.nbytes for x in jax.tree.leaves(state))
+    shapes = eqx.filter_eval_shape(OPT.init, PARAMS)
+    assert eqopt.tree.nbytes(shapes) == counted
+    mu = 64 * 64 + 16 * 4 + 64 * 4  # codes, scales, and a bias in float32
+    assert counted.slots["ScaleByAdamState.mu"] == {"": mu}
+
+
+def test_groups():
+    is_matrix = eqopt.groups.leaf(lambda x: x.ndim == 2)
+    state = eqopt.Adam(1e-3).init(PARAMS)
+    counted = eqopt.tree.nbytes(state, PARAMS, is_matrix)
+    assert counted.slots["ScaleByAdamState.nu"] == {"True": 4 * 64**2, "False": 4 * 64}
+    assert counted.slots["ScaleByAdamState.count"] == {"": 4}
+    assert counted.parameters == 64**2 + 64
+
+
+def test_the_table():
+    state = eqopt.Adam(1e-3).init(PARAMS)
+    head, *rows, total = str(eqopt.tree.nbytes(state, PARAMS)).splitlines()
+    assert head.split() == ["slot", "bytes", "per", "parameter"]
+    assert rows[1].split() == ["ScaleByAdamState.mu", "16,640", "4.000"]
+    assert total.split() == ["total", "33,292", "8.003"]
+    labels = {"w": "matrix", "b": "vector", "n": "none"}
+    head, *_, total = str(eqopt.tree.nbytes(state, PARAMS, labels)).splitlines()
+    assert head.split()[:5] == ["slot", "(none)", "vector", "matrix", "bytes"]
+    assert total.split()[1:5] == ["12", "512", "32,768", "33,292"]
+
+
+def test_keys_and_models():
+    state = eqopt.AddNoise(1.0, 1.0, key=0).init(PARAMS)
+    assert eqopt.tree.nbytes(state).slots["AddNoiseState.rng_key"] == {"": 8}
+    assert eqopt.tree.nbytes({"key": jax.random.key(0)}).total == 8
+    assert eqopt.tree.nbytes(PARAMS).slots == {"(the tree)": {"": 4 * (64**2 + 64)}}
+
+
+def test_groups_need_parameters():
+    with pytest.raises(ValueError, match=r"nbytes\(state, model, groups\)"):
+        eqopt.tree.nbytes(OPT.init(PARAMS), groups=lambda params: True)
