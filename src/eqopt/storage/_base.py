@@ -7,7 +7,7 @@ from jaxtyping import Array, Inexact
 
 from .._construction import Module
 from .._storage import AbstractHidden, AbstractStored
-from .._types import Nonnegative
+from .._types import Nonnegative as Nonnegative
 
 
 class Slot(NamedTuple):
