@@ -190,6 +190,8 @@ def test_table_of_names_is_true():
         "eqopt.schedules.Step",
         "eqopt.schedules.Sum",
         "eqopt.schedules.WarmupStableDecay",
+        "eqopt.tree.ByteCount",
+        "eqopt.tree.nbytes",
         "eqopt.tree.step_count",
     }
     missing = PUBLIC - translated - without_counterpart
