@@ -36,7 +36,9 @@ def test_an_eighth_on_each_device(kind, spec, shape, bits):
         donate_argnums=(0, 1),
     )
     compiled = step.lower(params, state, jnp.cos(7 * params)).compile().as_text()
-    assert not re.search("all-gather|all-reduce|collective-permute|all-to-all", compiled)
+    assert not re.search(
+        "all-gather|all-reduce|collective-permute|all-to-all", compiled
+    )
     for _ in range(3):
         params, state = step(params, state, jnp.cos(7 * params))
     check_shares(state)

@@ -179,3 +179,13 @@ def test_leaves_in_full_precision_stay():
     full = opt.full_params(state, new)
     np.testing.assert_array_equal(full["half"], full["full"])
     assert full["name"] == "x" and full["half"].dtype == jnp.float32
+
+
+def test_what_is_hidden_is_no_state():
+    """In 8 bits, the master weights would not be what they are for."""
+    params = {"w": jnp.ones((64, 64), jnp.bfloat16)}
+    masters = eqopt.StoreParams(eqopt.Adam(0.1), eqopt.storage.MasterWeights())
+    opt = eqopt.StoreState(masters, eqopt.storage.BlockwiseQuantized())
+    state = opt.init(params)
+    assert state.inner_state.hidden["w"].weights.dtype == jnp.float32
+    assert eqopt.tree.get(state, "mu")["w"].codes.dtype == jnp.uint8

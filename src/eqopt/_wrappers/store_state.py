@@ -43,7 +43,8 @@ class StoreState(AbstractFusedWrapper):
     [`eqopt.tree.map_params`][]: moments, averages, gathered gradients. In each step, the
     kernel of a leaf loads them, computes in float32 as ever, and stores what comes out;
     no copy in full precision of the whole state is made. A transformation that handles
-    trees itself, such as LBFGS, is given copies.
+    trees itself, such as LBFGS, is given copies. What [`eqopt.StoreParams`][] hides of the
+    parameters is no state, and stays as it is.
 
     !!! example
 
@@ -95,7 +96,8 @@ class StoreState(AbstractFusedWrapper):
         for i, (place, (path, x)) in enumerate(
             zip(places_of(self.inner.init, params, state), with_paths, strict=True)
         ):
-            if place is not None and flags[place] and _can_be_kept(x):
+            is_chosen = place is not None and flags[place]
+            if is_chosen and _can_be_kept(x) and not _is_hidden(state, path):
                 with standard_promotion():
                     x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
             kept.append(x)
@@ -121,6 +123,14 @@ def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
         isinstance(key, jtu.GetAttrKey)
         and dataclasses.is_dataclass(node)
         and kinds(type(node)).get(key.name) == "nonnegative"
+        for node, key in on_the_way(state, path)
+    )
+
+
+def _is_hidden(state: State, path: Sequence[Any]) -> bool:
+    """Whether the leaf is what `StoreParams` hides of a parameter, and no state."""
+    return any(
+        getattr(type(node), "_has_hidden", False) and key == jtu.GetAttrKey("hidden")
         for node, key in on_the_way(state, path)
     )
 

@@ -19,7 +19,7 @@ class MasterWeights(AbstractParamStorage):
     """A copy of each parameter in full precision, of which the model has the rounded.
 
     4 bytes per parameter in float32; [`eqopt.storage.SplitMasterWeights`][] keeps the
-    same bits in 2. It is for parameters of any dtype, and where others write into the
+    same bits in 2. This one is for float16, too, and for where others write into the
     model: at the beginning, and only then, the copy is made of what the model has.
 
     **Arguments:**
