@@ -43,8 +43,8 @@ class StoreState(AbstractFusedWrapper):
     [`eqopt.tree.map_params`][]: moments, averages, gathered gradients. In each step, the
     kernel of a leaf loads them, computes in float32 as ever, and stores what comes out;
     no copy in full precision of the whole state is made. A transformation that handles
-    trees itself, such as LBFGS, is given copies. What [`eqopt.StoreParams`][] hides of the
-    parameters is no state, and stays as it is.
+    trees itself, such as LBFGS, is given copies. What [`eqopt.StoreParams`][] hides of
+    the parameters is no state, and stays as it is.
 
     !!! example
 
