@@ -235,10 +235,10 @@ def _widen(real: Any, x: Any) -> Any:
 @no_type_check
 def narrow(u: Array, like: Any, after: Any = None) -> Any:
     """`u`, stored as `like` is; on a CPU after something else, which saves memory."""
+    if jnp.iscomplexobj(u) and not jnp.issubdtype(like.dtype, jnp.complexfloating):
+        raise ShapeMismatch("a complex value for a real slot")
     if is_stored(like):
         return computed_once(type(like).store, like, u, after)
-    if jnp.iscomplexobj(u) and not jnp.iscomplexobj(like):
-        raise ShapeMismatch("a complex value for a real slot")
     return u.astype(like.dtype)
 
 

@@ -5,15 +5,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
+from ._construction import Module
 from ._typecheck import no_type_check
 
 
-class AbstractStored(eqx.Module):
+class AbstractStored(Module):
     """What stands in an array's place in a state, or among the parameters.
 
     Kernels load it before an equation sees it, and store what the equation gives. Nothing
@@ -73,7 +73,7 @@ class AbstractStored(eqx.Module):
         return self.like.dtype
 
 
-class AbstractHidden(eqx.Module):
+class AbstractHidden(Module):
     """What a state keeps of a parameter, besides the array that the model has of it.
 
     The array in the model, which the forward pass uses, is the part that is *seen*.

@@ -126,6 +126,7 @@ def _schedule_free(calls, now, leaf, inner, b1=0.75):
 
 
 START = [np.asarray(x, np.float64) for x in jax.tree.leaves(params_of())]
+EXACT = eqopt.storage.Cast(jnp.float32)
 WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     "ApplyIfFinite": (lambda opt: eqopt.ApplyIfFinite(opt, 9), _forward),
     "Chain": (lambda opt: eqopt.Chain(eqopt.Scale(0.5), opt), _forward),
@@ -167,6 +168,10 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     ),
     "SkipStep": (lambda opt: eqopt.SkipStep(opt, eqopt.SigmaRule()), _forward),
     "SplitRealAndImaginary": (eqopt.SplitRealAndImaginary, _forward),
+    "StoreState": (
+        lambda opt: eqopt.StoreState(opt, EXACT, lambda params: True),
+        _forward,
+    ),
     "ZeRO1": (lambda opt: eqopt.ZeRO1(opt, mesh=ALONE), _forward),
 }
 # One vector has no leaves to be told apart.
@@ -179,6 +184,7 @@ MISPLACED = {
 } - {("ScheduleFree", "Lookahead"), ("ScheduleFree", "ScheduleFree")}
 # What these hold makes no parameters, or sees none.
 NOT_EVALUATED = {
+    "StoreParams": "its parameters are of half precision: see `test_stored`",
     "ScaleByGaLore": "it shows its inner transformation no parameters",
     "ScaleBySophia": "its inner transformation estimates a Hessian",
 }

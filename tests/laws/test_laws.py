@@ -76,7 +76,8 @@ def test_every_transformation_is_in_the_registry():
 
     for row in REGISTRY:
         jax.tree.leaves(row(), is_leaf=visit)
-    assert concrete_transformations() <= seen
+    # Its parameters are of half precision: `test_stored` asks its laws.
+    assert concrete_transformations() - {eqopt.StoreParams} <= seen
 
 
 def _case(dtype, grad_dtype=None, *, slow=False):

@@ -65,7 +65,7 @@ PAIRS = {
 }
 
 # They look at all leaves, or at none of a tree that a user makes up.
-OTHERS = {"get", "get_all_with_path", "map_params", "set", "step_count"}
+OTHERS = {"get", "get_all_with_path", "map_params", "nbytes", "set", "step_count"}
 OTHERS |= {"unwrap_random_key_data"}
 
 

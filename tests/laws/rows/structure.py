@@ -1,6 +1,7 @@
 """Combinators."""
 
 import jax
+import jax.numpy as jnp
 
 import eqopt
 
@@ -53,6 +54,16 @@ ROWS = [
         )
         for name, inner in INNER.items()
     ],
+    row(
+        lambda: eqopt.StoreState(
+            eqopt.Adam(0.01), eqopt.storage.Cast(jnp.float32), is_matrix
+        ),
+        name="StoreState(Adam)",
+        exempt=dict.fromkeys(
+            ("test_parameters_are_found", "test_parameters_are_inferred"),
+            "what is stored has paths within: see `test_storage`",
+        ),
+    ),
     row(lambda: eqopt.ScaleByTree(0.5), name="ScaleByTree"),
     row(lambda: eqopt.ScaleByTree(by_rank), name="ScaleByTree(function)"),
 ]
