@@ -10,7 +10,7 @@ from ._apply import apply_updates
 from ._checks import check_state
 from ._control import filter_cond
 from ._pipeline import Pipeline
-from ._storage import load, on_arrays, store_like
+from ._storage import on_arrays
 from ._transformation import AbstractFused, AbstractTransformation
 from ._types import Params, State, Updates
 from .tree import zeros_like
@@ -128,11 +128,11 @@ class AbstractComposite(AbstractTransformation):
         check_state(self, state)
         if self._loads == "nothing":
             return self.handle(call, state)
-        if self._loads == "params":
-            result, state = self.handle(call._replace(params=load(call.params)), state)
-            return store_like(call.params, result) if call.is_step else result, state
         run = lambda state, params: self.handle(call._replace(params=params), state)
-        return on_arrays(run, state, call.params, call.is_step)
+        if self._loads == "all":
+            return on_arrays(run, state, call.params, call.is_step)
+        of_params = lambda _, params: run(state, params)
+        return on_arrays(of_params, None, call.params, call.is_step)
 
 
 class AbstractWrapper(AbstractComposite):

@@ -182,3 +182,14 @@ def test_samplers():
         assert_alike(ours, theirs, 0)
     seeded = tree.random_like(7, x)
     assert_alike(seeded, tree.random_like(jr.key(7), x), 0)
+
+
+@pytest.mark.parametrize("key", ["count", "mu", "nu", "w", "ScaleByAdamState"])
+def test_named_tuples_are_searched_as_optax_does(key):
+    # JAX's one-level flattening gives all fields of a named tuple one name.
+    optimizer = optax.chain(optax.clip(1.0), optax.adam(1e-3))
+    state = optimizer.init({"w": jnp.ones(2), "b": jnp.zeros(())})
+    actual, expected = (t.get_all_with_path(state, key) for t in (tree, optax.tree))
+    values = [[jax.tree.leaves(v) for _, v in found] for found in (actual, expected)]
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, *values))
+    assert len(actual) == len(expected) > 0

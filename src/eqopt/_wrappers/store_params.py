@@ -19,7 +19,12 @@ from .._storage import (
 )
 from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State, Updates
-from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
+from ..storage._base import (
+    AbstractParamStorage,
+    AbstractStateStorage,
+    Slot,
+    check_storage,
+)
 from .project import towards
 
 
@@ -28,8 +33,8 @@ class StoreParamsState(eqx.Module):
 
     **Attributes:**
 
-    - `hidden`: a tree like the parameters; `None` at those that are
-        not kept in two parts.
+    - `hidden`: a tree like the parameters; `None` at those that are not kept in two
+        parts.
     - `inner_state`: the inner state.
     """
 
@@ -79,14 +84,7 @@ class StoreParams(AbstractFused):
     storage: AbstractParamStorage | AbstractStateStorage
 
     def __check_init__(self):
-        if not isinstance(self.storage, AbstractParamStorage):
-            what = "is one for states, for `eqopt.StoreState`"
-            if not isinstance(self.storage, AbstractStateStorage):
-                what = f"is {self.storage!r}"
-            raise TypeError(
-                "StoreParams: `storage` must be one for parameters, such as "
-                f"`eqopt.storage.SplitMasterWeights()`, but {what}."
-            )
+        check_storage("StoreParams", self.storage, AbstractParamStorage)
 
     def init(self, params: Params) -> StoreParamsState:
         hidden = self._hidden(params)

@@ -21,7 +21,12 @@ from .._typecheck import no_type_check
 from .._types import Mask, Params, State
 from .._wrapper import AbstractFusedWrapper
 from ..numerics import at_least_float32, common_dtype
-from ..storage._base import AbstractParamStorage, AbstractStateStorage, Slot
+from ..storage._base import (
+    AbstractParamStorage,
+    AbstractStateStorage,
+    Slot,
+    check_storage,
+)
 from ..tree._map_params import places_of
 from ..tree._search import on_the_way
 
@@ -75,14 +80,7 @@ class StoreState(AbstractFusedWrapper):
     where: Mask | None = static_choice(default=None)
 
     def __check_init__(self):
-        if not isinstance(self.storage, AbstractStateStorage):
-            what = "is one for parameters, for `eqopt.StoreParams`"
-            if not isinstance(self.storage, AbstractParamStorage):
-                what = f"is {self.storage!r}"
-            raise TypeError(
-                "StoreState: `storage` must be one for states, such as "
-                f"`eqopt.storage.BlockwiseQuantized()`, but {what}."
-            )
+        check_storage("StoreState", self.storage, AbstractStateStorage)
 
     def init(self, params: Params) -> StoreStateState:
         state = self.inner.init(params)

@@ -1,7 +1,7 @@
 """What a storage is: one of arrays in a state, or one of parameters."""
 
 import abc
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Inexact
 
@@ -60,3 +60,24 @@ class AbstractParamStorage(Module):
 
         A `TypeError` if it can be kept neither so nor as it is.
         """
+
+
+def check_storage(owner: str, storage: Any, kind: type) -> None:
+    """Raises a `TypeError` unless `storage` is one of this kind, for this wrapper."""
+    if isinstance(storage, kind):
+        return
+    [(others, other, _)] = [x for cls, x in _KINDS.items() if cls is not kind]
+    own, _, example = _KINDS[kind]
+    is_other = isinstance(storage, tuple(_KINDS))
+    what = f"one for {others}, for `eqopt.{other}`" if is_other else repr(storage)
+    raise TypeError(
+        f"{owner}: `storage` must be one for {own}, such as `eqopt.storage.{example}`, "
+        f"but is {what}."
+    )
+
+
+# For what each kind is, for which wrapper, and one of it.
+_KINDS: dict[type, tuple[str, str, str]] = {
+    AbstractStateStorage: ("states", "StoreState", "BlockwiseQuantized()"),
+    AbstractParamStorage: ("parameters", "StoreParams", "SplitMasterWeights()"),
+}

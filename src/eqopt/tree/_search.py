@@ -53,8 +53,10 @@ def _children(node: Any) -> Sequence[tuple[Any, Any]]:
     """The children of a node with their keys."""
     if isinstance(node, jax.Array):
         return ()
-    flat = jtu.default_registry.flatten_one_level_with_keys(node)
-    return () if flat is None else flat[0]
+    # One level by way of `is_leaf`: JAX's own `flatten_one_level_with_keys` gives every
+    # field of a named tuple the name of its first one.
+    flat, _ = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    return [(path[0], child) for path, child in flat if path]
 
 
 @no_type_check
