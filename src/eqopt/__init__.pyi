@@ -58,6 +58,9 @@ from ._linesearch.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
+from ._matrixwise import (
+    AbstractMatrixwise as AbstractMatrixwise,
+)
 from ._optimizers.adam.acprop import (
     ACProp as ACProp,
     ScaleByACProp as ScaleByACProp,
@@ -177,9 +180,22 @@ from ._optimizers.matrix.galore import (
 from ._optimizers.matrix.muon import (
     Muon as Muon,
 )
+from ._optimizers.matrix.normuon import (
+    NorMuon as NorMuon,
+    ScaleByNorMuon as ScaleByNorMuon,
+    ScaleByNorMuonState as ScaleByNorMuonState,
+)
+from ._optimizers.matrix.orthogonalize import (
+    Orthogonalize as Orthogonalize,
+)
 from ._optimizers.matrix.scale_by_muon import (
     ScaleByMuon as ScaleByMuon,
     ScaleByMuonState as ScaleByMuonState,
+)
+from ._optimizers.matrix.soap import (
+    SOAP as SOAP,
+    ScaleBySOAP as ScaleBySOAP,
+    ScaleBySOAPState as ScaleBySOAPState,
 )
 from ._optimizers.parameter_free.cocob import (
     COCOB as COCOB,

@@ -42,7 +42,7 @@ FLOORS = [
     {"_random", "_threefry"},
     {"storage"},
     {"_misfits", "_stages", "_pipeline", "_reductions"},
-    {"_apply", "_transformation", "_wrapper", "tree"},
+    {"_apply", "_transformation", "_wrapper", "_matrixwise", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {
         "projections",

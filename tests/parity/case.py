@@ -40,10 +40,14 @@ class TorchCase(NamedTuple):
 
 
 class ByHand(NamedTuple):
-    """A transformation, and what gives its updates without eqopt, from all gradients."""
+    """A transformation, and what gives its updates without eqopt, from all gradients.
+
+    They have the `shape` of a matrix, or are those of `gradients`.
+    """
 
     ours: Any
     updates: Callable[[Any], Iterable[Any]]
+    shape: tuple[int, int] | None = None
 
 
 def is_matrix(params):

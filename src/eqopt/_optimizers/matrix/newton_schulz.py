@@ -110,7 +110,7 @@ def newton_schulz(
 
     def step(carry, row):
         xs, turn = carry
-        return ([_polynomial(x, *(fixed or row)) for x in xs], turn >> 1), None
+        return ([polynomial(x, *(fixed or row)) for x in xs], turn >> 1), None
 
     starts = [_start(x, eps, preconditioning) for x in stacks]
     # A loop is compiled once, not once per step.
@@ -185,7 +185,7 @@ def _start(x, eps, preconditioning):
 
 
 @functools.partial(jnp.vectorize, signature="(m,n),(),(),()->(m,n)")
-def _polynomial(x, a, b, c):
+def polynomial(x, a, b, c):
     """$(a I + b A + c A^2) X$ with $A = X X^*$."""
     real = jnp.finfo(x.dtype).dtype
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))

@@ -1,0 +1,70 @@
+"""The eigenvectors of a preconditioner, found once and then followed."""
+
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Inexact
+
+
+# One for each side of a matrix, rows first; `None` where a side has none.
+Sides: TypeAlias = tuple[Any, Any]
+Matrix: TypeAlias = Inexact[Array, "rows columns"]
+
+
+def has_side(shape: tuple[int, ...], max_dim: int, one_sided: bool) -> list[bool]:
+    """Which sides of a matrix have a factor."""
+    fits = [n <= max_dim for n in shape]
+    if one_sided and all(fits):
+        fits[0 if shape[0] > shape[1] else 1] = False
+    return fits
+
+
+def gram(x: Matrix, side: int) -> Inexact[Array, "n n"]:
+    r"""$X X^*$ of the rows, $X^* X$ transposed of the columns."""
+    axis = 1 - side
+    return lax.dot_general(x, jnp.conj(x), (((axis,), (axis,)), ((), ())))
+
+
+def to_basis(x: Matrix, basis: Sides) -> Matrix:
+    r"""$Q_L^* X \bar Q_R$."""
+    left, right = basis
+    x = x if left is None else jnp.conj(left.T) @ x
+    return x if right is None else x @ jnp.conj(right)
+
+
+def from_basis(x: Matrix, basis: Sides) -> Matrix:
+    r"""$Q_L X Q_R^\top$, the inverse of `to_basis`."""
+    left, right = basis
+    x = x if left is None else left @ x
+    return x if right is None else x @ right.T
+
+
+def eigenvalues(factor: Any, q: Any) -> Float[Array, " n"]:
+    """An estimate of them, in the order of the columns of `q`."""
+    return jnp.sum((jnp.conj(q) * (factor @ q)).real, 0)
+
+
+def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
+    """All of them, that of the largest eigenvalue first."""
+    _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
+    return q[:, ::-1]
+
+
+def followed(factor: Any, q: Any) -> tuple[Any, Any]:
+    """The next `q`, by one step of orthogonal iteration, and the order of its columns.
+
+    They are sorted by their eigenvalues first, the largest first, so that the iteration
+    converges.
+    """
+    factor, q = lax.stop_gradient((factor, q))
+    order = jnp.argsort(-eigenvalues(factor, q))
+    q, _ = jnp.linalg.qr(factor @ q[:, order])
+    return q, order
+
+
+def identities(factors: Sides) -> Sides:
+    """A basis to begin with: that in which the matrices are given."""
+    return tuple(
+        None if f is None else f + jnp.eye(f.shape[-1], dtype=f.dtype) for f in factors
+    )

@@ -1,0 +1,209 @@
+"""NorMuon: orthogonal steps, each row of them at a length of its own."""
+
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, safe_norm, safe_sqrt
+from .coefficients import Coefficients
+from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
+from .recipe import matrices_and_others
+
+
+# Beside the norm that the iteration divides by.
+_NS_EPS = 1e-7
+
+Side: TypeAlias = Literal["rows", "long"]
+
+
+class ScaleByNorMuonState(eqx.Module):
+    r"""The momentum, and how long the rows of orthogonal updates have been.
+
+    **Attributes:**
+
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` in
+        the place of what is no matrix.
+    - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
+        the parameter with size 1 along its inputs.
+    """
+
+    mu: Updates
+    nu: Nonnegative
+
+
+@equation
+def normuon(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    nu: Float[Array, "#m #n"],
+    newton_schulz: NewtonSchulz,
+    *,
+    beta: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    nesterov: bool,
+    scale: str,
+) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "#m #n"]]:
+    mu = beta * mu + (1 - beta) * g
+    o = newton_schulz(beta * mu + (1 - beta) * g if nesterov else mu, _NS_EPS)
+    axis = 1 if nu.shape[1] == 1 else 0
+    nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(o), axis, keepdims=True)
+    u = o / (safe_sqrt(nu) + eps)
+    norms = safe_norm(o, 0) / (safe_norm(u, 0) + eps)
+    return SCALES[scale](*g.shape) * norms * u, mu, nu
+
+
+class ScaleByNorMuon(AbstractMatrixwise):
+    r"""Orthogonal updates, divided row by row by the root of a second moment.
+
+    $$\begin{aligned}
+      \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
+      O_t &= \operatorname{NS}(\hat\mu_t) \\
+      \nu_t &= \beta_2 \nu_{t-1}
+               + (1 - \beta_2) \operatorname{mean}_{\text{columns}} |O_t|^2 &
+      \hat O_t &= O_t / (\sqrt{\nu_t} + \varepsilon) \\
+      u_t &= s\, \frac{\|O_t\|_F}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
+    \end{aligned}$$
+
+    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
+    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. No
+    moment is corrected for its start at zero: the norm is restored in the end. What is no
+    matrix passes unchanged, without state.
+
+    **Arguments:**
+
+    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
+    - `beta`: $\beta \in [0, 1)$.
+    - `b2`: $\beta_2 \in [0, 1)$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper; or
+        `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
+    - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{li2025normuon,
+            author = {Li, Zichong and Liu, Liming and Liang, Chen and Chen, Weizhu and
+                      Zhao, Tuo},
+            title = {{NorMuon}: Making {Muon} More Efficient and Scalable},
+            journal = {arXiv:2510.05491},
+            year = {2025},
+        }
+        ```
+    """
+
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-10
+    nesterov: bool = True
+    side: Side = eqx.field(static=True, default="rows")
+    scale: Scale = eqx.field(static=True, default="shape")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "beta", 0, 1)
+        check_range(self, "b2", 0, 1)
+        check_range(self, "eps", 0)
+        if self.side not in ("rows", "long"):
+            raise ValueError(
+                "ScaleByNorMuon: `side` must be 'rows' or 'long', but is "
+                f"{self.side!r}."
+            )
+        self._orthogonalize()
+
+    def _orthogonalize(self) -> Orthogonalize:
+        names = self.coefficients, self.steps, self.scale
+        return Orthogonalize(*names, dtype=self.ns_dtype)
+
+    def init(self, params: Params) -> ScaleByNorMuonState:
+        return ScaleByNorMuonState(
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            nu=self.for_matrices(params, self._lengths),
+        )
+
+    def _lengths(self, x: Any) -> Any:
+        m, n = x.shape
+        axis = 0 if self.side == "long" and n > m else 1
+        return jnp.sum(abs_sq(x), axis, keepdims=True)
+
+    def matrixwise(
+        self,
+        state: ScaleByNorMuonState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        newton_schulz = self._orthogonalize().newton_schulz()
+        reads = {"newton_schulz": everywhere(newton_schulz)}
+        return Leafwise(normuon, state, reads=reads)
+
+
+class NorMuon(AbstractOptimizer):
+    r"""NorMuon: orthogonal steps for matrices, each row of them at a length of its own.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByNorMuon`][], which has the equations and the
+    reference. Besides the momentum there is one number of state for each row.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are those of [`eqopt.ScaleByNorMuon`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-10
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    nesterov: bool = True
+    side: Side = eqx.field(static=True, default="rows")
+    scale: Scale = eqx.field(static=True, default="shape")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByNorMuon))

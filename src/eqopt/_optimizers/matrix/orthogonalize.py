@@ -1,0 +1,203 @@
+"""The orthogonal matrix that is nearest to one, by matrix products alone."""
+
+import math
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_count, check_range
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._pipeline import Leafwise
+from ..._types import Hyperparameter, Params
+from ...numerics import abs_sq
+from .coefficients import Coefficients, rows_of
+from .eigenbasis import gram
+from .newton_schulz import polynomial
+
+
+Matrix: TypeAlias = Inexact[Array, "m n"]
+Scale: TypeAlias = Literal["none", "shape", "spectral", "unit_rms", "match_rms"]
+
+# By what an orthogonal matrix of m outputs and n inputs is multiplied.
+SCALES = {
+    "none": lambda m, n: 1.0,
+    "shape": lambda m, n: math.sqrt(max(1, m / n)),
+    "spectral": lambda m, n: math.sqrt(max(m, n)),
+    "unit_rms": lambda m, n: math.sqrt(m / n),
+    "match_rms": lambda m, n: 0.2 * math.sqrt(max(m, n)),
+}
+
+
+class NewtonSchulz(eqx.Module):
+    """How a matrix is made orthogonal.
+
+    **Attributes:**
+
+    - `rows`: the coefficients of each step.
+    - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by it.
+    - `by_gram`: whether to iterate on $X X^*$ alone.
+    - `restarts`: the steps before which $X X^*$ is computed anew then.
+    - `ns_dtype`: in what to iterate.
+    """
+
+    rows: Float[Array, "steps 3"]
+    norm_factor: Float[Array, ""]
+    by_gram: bool = eqx.field(static=True)
+    restarts: tuple[int, ...] = eqx.field(static=True)
+    ns_dtype: DTypeLike | None = eqx.field(static=True)
+
+    def __call__(self, g: Matrix, eps: Any) -> Matrix:
+        is_tall = g.shape[0] > g.shape[1]
+        x = jnp.conj(g.T) if is_tall else g
+        squares = jnp.sum(abs_sq(x))
+        norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        x = x / (norm * self.norm_factor + eps).astype(x.dtype)
+        if self.ns_dtype is not None and not jnp.iscomplexobj(x):
+            x = x.astype(self.ns_dtype)
+        x = self._by_gram(x) if self.by_gram else self._iterated(x)
+        x = x.astype(g.dtype)
+        return jnp.conj(x.T) if is_tall else x
+
+    def _iterated(self, x: Matrix) -> Matrix:
+        # A loop is compiled once, not once per step.
+        step = lambda x, row: (polynomial(x, *row), None)
+        return lax.scan(step, x, self.rows)[0]
+
+    def _by_gram(self, x: Matrix) -> Matrix:
+        r"""With $R = X X^*$, all products but two are of the short side alone."""
+        one = jnp.eye(len(x), dtype=x.dtype)
+        q, r = one, gram(x, 0)
+        for i in range(len(self.rows)):
+            if i in self.restarts:
+                x = q @ x
+                q, r = one, gram(x, 0)
+            a, b, c = (z.astype(x.dtype) for z in self.rows[i])
+            s = a * one + b * r + c * (r @ r)
+            q, r = s @ q, s @ r @ s
+        return q @ x
+
+
+@equation
+def orthogonalize(
+    g: Matrix, newton_schulz: NewtonSchulz, *, eps: Float[Array, ""], scale: str
+) -> Inexact[Array, "m n"]:
+    return SCALES[scale](*g.shape) * newton_schulz(g, eps)
+
+
+class Orthogonalize(AbstractMatrixwise):
+    r"""Replaces each matrix by an orthogonal one: by the nearest, or nearly so.
+
+    $$u = s\, X_n, \qquad X_0 = G / (c\, \|G\|_F + \varepsilon), \qquad
+      X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
+      A_k = X_{k-1} X_{k-1}^*.$$
+
+    Singular vectors stay, and all singular values come near to one. There is no state:
+    momentum is for a part before it in an [`eqopt.Chain`][]. What is no matrix passes
+    unchanged. Matrices in a stack are made orthogonal each by itself.
+
+    !!! example
+
+        ```python
+        eqopt.Chain(eqopt.EMA(0.95), eqopt.Orthogonalize("polar_express"))
+        ```
+
+    **Arguments:**
+
+    - `coefficients`: $(a, b, c)$ for all steps, or a row for each, as a tuple or an
+        array; or the name of published ones: `"standard"` (Muon's), `"dion"`,
+        `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`, `"cubic"`,
+        `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The factor $c$ of
+        the norm goes with the name.
+    - `steps`: how many. Defaults to the number of rows, or to 5. If there are fewer rows,
+        they begin again; those of Polar Express, CANS and DeepSeek go on with the last.
+    - `scale`: $s$, by the $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+        $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of Adam's
+        updates.
+    - `eps`: $\varepsilon \ge 0$.
+    - `gram`: whether to iterate on $X X^*$, and to multiply by $X$ at the end: the same
+        but for rounding, and cheaper where one side is much longer than the other.
+    - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
+        computed anew, which keeps rounding errors small.
+    - `dtype`: the dtype of the iteration. Defaults to float32 or that of a gradient which
+        has more; on accelerators bfloat16 is usual.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if an argument is none of these; in `update`, one that names the key
+    path if the dimension numbers do not fit the parameters.
+
+    ??? cite "References"
+
+        ```bibtex
+        @misc{jordan2024muon,
+            author = {Jordan, Keller and Jin, Yuchen and Boza, Vlado and You, Jiacheng and
+                      Cesista, Franz and Newhouse, Laker and Bernstein, Jeremy},
+            title = {Muon: An Optimizer for Hidden Layers in Neural Networks},
+            url = {https://kellerjordan.github.io/posts/muon/},
+            year = {2024},
+        }
+
+        @article{amsel2025polar,
+            author = {Amsel, Noah and Persson, David and Musco, Christopher and Gower,
+                      Robert M.},
+            title = {The {Polar Express}: Optimal Matrix Sign Methods and Their
+                     Application to the {Muon} Algorithm},
+            journal = {arXiv:2505.16932},
+            year = {2025},
+        }
+
+        @article{grishina2025accelerating,
+            author = {Grishina, Ekaterina and Smirnov, Matvey and Rakhuba, Maxim},
+            title = {Accelerating {Newton-Schulz} Iteration for Orthogonalization via
+                     {Chebyshev}-type Polynomials},
+            journal = {arXiv:2506.10935},
+            year = {2025},
+        }
+        ```
+    """
+
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    scale: Scale = eqx.field(static=True, default="none")
+    eps: Hyperparameter = 1e-7
+    gram: bool = static_choice(static=True, default=False)
+    restarts: tuple[int, ...] = eqx.field(static=True, default=(2,))
+    dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "eps", 0)
+        if self.steps is not None:
+            check_count(self, "steps")
+        if self.scale not in SCALES:
+            raise ValueError(
+                f"Orthogonalize: `scale` must be one of {[*SCALES]}, but is "
+                f"{self.scale!r}."
+            )
+        # Without arrays: they would start JAX, which `jax.distributed` has to do first.
+        jax.eval_shape(self.newton_schulz)
+
+    def newton_schulz(self) -> NewtonSchulz:
+        """The function of a matrix."""
+        rows, factor = rows_of(type(self).__name__, self.coefficients, self.steps)
+        factor = jnp.asarray(factor, float)
+        return NewtonSchulz(rows, factor, self.gram, self.restarts, self.dtype)
+
+    def init(self, params: Params) -> None:
+        self._layouts(params, params)  # whether they fit
+
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        reads = {"newton_schulz": everywhere(self.newton_schulz())}
+        return Leafwise(orthogonalize, state, reads=reads)

@@ -1,0 +1,42 @@
+"""What the optimizers of this room have in common: the rest goes to another one."""
+
+import functools
+from typing import Any
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from ..._combinators.chain import Chain
+from ..._combinators.masked import Masked
+from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
+from ..._leaves import is_leaf
+from ..._transformation import AbstractTransformation
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Params
+from ..adam.adam import AdamW
+
+
+def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
+    """A mask: `flag` for matrices, and the opposite for all else."""
+    axes = resolve_dimension_numbers(numbers, params, None)
+    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+    return treedef.unflatten((a is not None) is flag for a in axes)
+
+
+def matrices_and_others(owner: Any, *parts: AbstractTransformation) -> Chain:
+    """`parts`, decay and learning rate for matrices; the fallback for all else."""
+    matrices, others = (
+        functools.partial(is_matrix, owner.weight_dimension_numbers, flag)
+        for flag in (True, False)
+    )
+    fallback = owner.fallback
+    if fallback is None:
+        rate, decay = owner.learning_rate, owner.weight_decay
+        fallback = AdamW(rate, b2=0.95, weight_decay=decay)
+    return Chain(
+        *parts,
+        Masked(owner.part(AddDecayedWeights), matrices),
+        Masked(owner.part(ScaleByLearningRate), matrices),
+        Masked(fallback, others),
+    )

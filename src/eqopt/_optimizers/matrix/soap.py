@@ -1,0 +1,350 @@
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_count, check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import is_leaf
+from ..._matrixwise import AbstractMatrixwise
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from .eigenbasis import (
+    Sides,
+    eigenvalues,
+    eigenvectors,
+    followed,
+    from_basis,
+    gram,
+    has_side,
+    identities,
+    to_basis,
+)
+from .recipe import matrices_and_others
+
+
+class ScaleBySOAPState(eqx.Module):
+    r"""The moments, and the preconditioner in whose eigenbasis the second one is.
+
+    **Attributes:**
+
+    - `count`: the calls so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` in the
+        place of what is no matrix.
+    - `nu`: the mean of the squares in the eigenbasis.
+    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
+        side that has none.
+    - `basis`: $(Q_L, Q_R)$, likewise.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Nonnegative
+    factors: Updates
+    basis: Updates
+
+
+class Turn(eqx.Module):
+    """The place of a matrix among those that take turns, static."""
+
+    place: int = eqx.field(static=True)
+    of: int = eqx.field(static=True)
+
+    def is_due(self, steps: Any, every: Any) -> Bool[Array, ""]:
+        """Whether it is: they are spread evenly over `every` steps."""
+        return (steps + jnp.floor(self.place * every / self.of)) % every == 0
+
+
+@equation
+def soap(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    nu: Float[Array, "m n"],
+    factors: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
+    basis: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
+    turn: Turn,
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    shampoo_beta: Float[Array, ""],
+    step_size: Float[Array, ""],
+    since_refresh: Float[Array, ""],
+    precondition_frequency: Float[Array, ""],
+    is_first: Bool[Array, ""],
+    skips_first: bool,
+    kl: bool,
+) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
+    if not skips_first:
+        # The first gradient makes the preconditioner that it then meets.
+        seeded = _accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+        basis = _if_due(is_first, _seed, (seeded, basis, nu))[0]
+    h = to_basis(g, basis)
+    new_mu = b1 * mu + (1 - b1) * g
+    new_nu = b2 * nu + (1 - b2) * abs_sq(h)
+    u = from_basis(to_basis(new_mu, basis) / (safe_sqrt(new_nu) + eps), basis)
+    u = step_size * u
+    new_factors = _accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+    if skips_first:
+        u, new_mu, new_nu = (
+            jnp.where(is_first, old, new)
+            for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
+        )
+        basis = _if_due(is_first, _seed, (new_factors, basis, new_nu))[0]
+    is_due = turn.is_due(since_refresh, precondition_frequency)
+    if skips_first:
+        is_due = is_due & ~is_first
+    basis, new_nu = _if_due(is_due, _refresh, (new_factors, basis, new_nu))
+    return u, new_mu, new_nu, new_factors, basis
+
+
+def _accumulated(
+    factors: Sides, basis: Sides, g: Any, beta: Any, is_first: Any, kl: bool
+) -> Sides:
+    r"""$\beta L + (1 - \beta) G G^*$ and its like, for the sides that have a factor."""
+    new = []
+    for side, factor in enumerate(factors):
+        x, other = g, 1 - side
+        if kl and factors[other] is not None:
+            q = basis[other]
+            inverse = 1 / jnp.maximum(eigenvalues(factors[other], q), _LEAST)
+            # At first there is no other factor to be whitened by.
+            root = jnp.where(is_first, 1, jnp.sqrt(inverse))
+            pair = (None, q) if other else (q, None)
+            x = to_basis(g, pair) * (root[None] if other else root[:, None])
+        if kl:
+            x = x / jnp.sqrt(float(g.shape[other]))
+        new.append(
+            None if factor is None else beta * factor + (1 - beta) * gram(x, side)
+        )
+    return tuple(new)
+
+
+# What an eigenvalue is at least, before it is divided by.
+_LEAST = 1e-8
+
+
+def _if_due(is_due: Bool[Array, ""], fn: Any, operands: Any) -> tuple[Sides, Any]:
+    """`fn(*operands)`, a basis and the second moment in it; else both as they are."""
+    return lax.cond(is_due, fn, lambda factors, basis, nu: (basis, nu), *operands)
+
+
+def _seed(factors: Sides, basis: Sides, nu: Any) -> tuple[Sides, Any]:
+    return tuple(None if f is None else eigenvectors(f) for f in factors), nu
+
+
+def _refresh(factors: Sides, basis: Sides, nu: Any) -> tuple[Sides, Any]:
+    new: list = [None, None]
+    for side, factor in enumerate(factors):
+        if factor is not None:
+            new[side], order = followed(factor, basis[side])
+            nu = jnp.take(nu, order, side)
+    return tuple(new), nu
+
+
+class ScaleBySOAP(AbstractMatrixwise):
+    r"""Adam in the eigenbasis of Shampoo's preconditioner, for matrices.
+
+    For each matrix $G_t$, of $m$ outputs and $n$ inputs,
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t &
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |Q_L^* G_t Q_R|^2 \\
+      L_t &= \beta L_{t-1} + (1 - \beta)\, G_t G_t^* &
+      R_t &= \beta R_{t-1} + (1 - \beta)\, G_t^* G_t
+    \end{aligned}$$
+
+    $$u_t = \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\;
+      Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
+
+    where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$: those of the
+    first gradient at first, then, after every $k$ steps, what one step of orthogonal
+    iteration makes of them. The first call makes the preconditioner and no step: its
+    updates are zero, and it is not counted in $t$. What is no matrix passes unchanged,
+    without state. Matrices in a stack are transformed each by itself.
+
+    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers.
+
+    **Arguments:**
+
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$.
+    - `shampoo_beta`: $\beta \in [0, 1)$. Defaults to $\beta_2$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `precondition_frequency`: $k$, an integer or a 0-d array of one.
+    - `max_precond_dim`: a side that is larger has no factor; without any this is Adam.
+    - `one_sided`: whether only the shorter side of a matrix has a factor.
+    - `block_size`: sides that are larger are split into equal blocks of at most this
+        size, each of which is a matrix of its own. Defaults to none.
+    - `correct_bias`: whether to correct $\mu$ and $\nu$ for their start at zero.
+    - `skip_first`: whether the first call only makes the preconditioner. If not, it is
+        made of the first gradient before the first step.
+    - `kl`: whether each factor is whitened by the other one (KL-SOAP): with the
+        eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
+        $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and so
+        on.
+    - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
+        them refreshes its eigenvectors.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{vyas2025soap,
+            author = {Vyas, Nikhil and Morwani, Depen and Zhao, Rosie and Kwun, Mujin and
+                      Shapira, Itai and Brandfonbrener, David and Janson, Lucas and
+                      Kakade, Sham},
+            title = {{SOAP}: Improving and Stabilizing {Shampoo} using {Adam}},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+
+        @article{lin2025understanding,
+            author = {Lin, Wu and Lowe, Scott C. and Dangel, Felix and Eschenhagen, Runa
+                      and Xu, Zikun and Grosse, Roger B.},
+            title = {Understanding and Improving {Shampoo} and {SOAP} via
+                     {Kullback-Leibler} Minimization},
+            journal = {arXiv:2509.03378},
+            year = {2025},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.95
+    b2: Hyperparameter = 0.95
+    shampoo_beta: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-8
+    precondition_frequency: IntegerLike = 10
+    max_precond_dim: int = static_choice(static=True, default=10_000)
+    one_sided: bool = static_choice(static=True, default=False)
+    block_size: int | None = static_choice(static=True, default=None)
+    correct_bias: bool = True
+    skip_first: bool = True
+    kl: bool = False
+    stagger: bool = static_choice(static=True, default=False)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        for name in ("b1", "b2", "shampoo_beta"):
+            if getattr(self, name) is not None:
+                check_range(self, name, 0, 1)
+        check_range(self, "eps", 0)
+        check_count(self, "precondition_frequency")
+        check_count(self, "max_precond_dim", 0)
+        if self.block_size is not None:
+            check_count(self, "block_size")
+
+    def init(self, params: Params) -> ScaleBySOAPState:
+        return ScaleBySOAPState(
+            jnp.zeros((), jnp.int32),
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            nu=self.for_matrices(params, abs_sq),
+            factors=self.for_matrices(params, self._grams),
+            basis=self.for_matrices(params, lambda x: identities(self._grams(x))),
+        )
+
+    def _grams(self, x: Any) -> Sides:
+        sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
+        return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
+
+    def matrixwise(
+        self, state: ScaleBySOAPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        steps = state.count if self.skip_first else count
+        step_size: Any = 1.0
+        if self.correct_bias:
+            t = jnp.maximum(steps, 1)
+            step_size = jnp.sqrt(bias_correction(self.b2, t))
+            step_size = step_size / bias_correction(self.b1, t)
+        every = jnp.asarray(self.precondition_frequency, jnp.int32)
+        shared = {
+            "shampoo_beta": self.b2 if self.shampoo_beta is None else self.shampoo_beta,
+            "step_size": step_size,
+            "since_refresh": steps % every,
+            "is_first": state.count == 0,
+            "skips_first": self.skip_first,
+        }
+        new_state = eqx.tree_at(lambda s: s.count, state, count)
+        reads = {"turn": functools.partial(self._turns, params)}
+        return Leafwise(soap, new_state, shared, reads)
+
+    def _turns(self, params: Params | None, updates: Updates) -> Updates:
+        """For each leaf, its place among the matrices."""
+        treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
+        layouts = self._layouts(updates, params)
+        matrices = [i for i, x in enumerate(layouts) if x is not None]
+        if not self.stagger:
+            return treedef.unflatten([Turn(0, 1)] * len(layouts))
+        places = {i: Turn(place, len(matrices)) for place, i in enumerate(matrices)}
+        return treedef.unflatten(places.get(i) for i in range(len(layouts)))
+
+
+class SOAP(AbstractOptimizer):
+    r"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleBySOAP`][], which has the equations and the
+    references. (In the authors' code the decay is of the parameters after the step.)
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
+        0.003, and warm it up.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are those of [`eqopt.ScaleBySOAP`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.95
+    b2: Hyperparameter = 0.95
+    shampoo_beta: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 0.01
+    precondition_frequency: IntegerLike = 10
+    max_precond_dim: int = static_choice(static=True, default=10_000)
+    one_sided: bool = static_choice(static=True, default=False)
+    block_size: int | None = static_choice(static=True, default=None)
+    correct_bias: bool = True
+    skip_first: bool = True
+    kl: bool = False
+    stagger: bool = static_choice(static=True, default=False)
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleBySOAP))

@@ -1,0 +1,69 @@
+"""NorMuon: orthogonal steps, each row of them at a length of its own."""
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, is_matrix, row
+from ...parity.by_hand import B1, B2
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS, newton_schulz
+from ..method import Method
+
+
+STANDARD = ((3.4445, -4.7750, 2.0315),) * 5
+
+
+def normuon_by_hand(grads):
+    m = v = 0
+    for g in grads:
+        m = B1 * m + (1 - B1) * g
+        o = newton_schulz((1 - B1) * g + B1 * m, STANDARD)
+        v = B2 * v + (1 - B2) * np.mean(o**2, 1, keepdims=True)
+        u = o / (np.sqrt(v) + 1e-10)
+        u = u * np.linalg.norm(o) / (np.linalg.norm(u) + 1e-10)
+        yield u * np.sqrt(max(1, g.shape[0] / g.shape[1]))
+
+
+def scale_by_normuon():
+    return eqopt.ScaleByNorMuon(beta=B1, b2=B2, weight_dimension_numbers=NUMBERS)
+
+
+METHODS = [
+    Method(
+        eqopt.NorMuon,
+        idea="orthogonal steps, row by row at a length of their own",
+        theirs=lambda rate: optax.contrib.muon(rate),
+        deviates="Optax has no NorMuon; beside it is its Muon",
+        rates=(0.0032, 0.01, 0.0032, 0.005),
+        temporary=None,
+        laws=[
+            row(eqopt.Orthogonalize, eps=1e-3),
+            row(
+                lambda: eqopt.Orthogonalize(
+                    "polar_express", gram=True, scale="unit_rms"
+                ),
+                name="Orthogonalize(Polar Express, Gram)",
+            ),
+            row(eqopt.ScaleByNorMuon, beta=0.8, b2=0.9, eps=1e-3),
+            row(
+                lambda: eqopt.ScaleByNorMuon(
+                    "cans", side="long", nesterov=False, mu_dtype="float32"
+                ),
+                name="ScaleByNorMuon(long side)",
+            ),
+            row(eqopt.NorMuon, at=0.01, learning_rate=0.1, beta=0.8, weight_decay=0.3),
+            row(
+                lambda: eqopt.NorMuon(
+                    LINEAR, weight_decay=LINEAR, mask=is_matrix, fallback=eqopt.SGD(0.1)
+                ),
+                name="NorMuon(schedules, mask, fallback)",
+            ),
+        ],
+        by_hand={
+            "normuon, tall": ByHand(scale_by_normuon(), normuon_by_hand, (6, 4)),
+            "normuon, wide": ByHand(scale_by_normuon(), normuon_by_hand, (3, 5)),
+        },
+    ),
+]

@@ -1,0 +1,97 @@
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, is_matrix, row
+from ...parity.by_hand import B1, B2, EPS
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS, eigenvectors, power_iteration
+from ..method import Method
+
+
+def soap_by_hand(beta, frequency, kl=False):
+    def updates(grads):
+        m = v = gl = gr = 0
+        for t, g in enumerate(grads):
+            rows, columns = g.shape
+            left, right = g, g
+            if t > 0:
+                h = ql.T @ g @ qr
+                m = B1 * m + (1 - B1) * g
+                v = B2 * v + (1 - B2) * h**2
+                step_size = np.sqrt(1 - B2**t) / (1 - B1**t)
+                yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + EPS)) @ qr.T
+            else:
+                yield 0 * g
+            if kl and t > 0:
+                right_values = np.maximum(np.diag(qr.T @ gr @ qr), 1e-8)
+                left_values = np.maximum(np.diag(ql.T @ gl @ ql), 1e-8)
+                left = g @ qr / np.sqrt(right_values)
+                right = (g.T @ ql / np.sqrt(left_values)).T
+            gl = beta * gl + (1 - beta) * left @ left.T / (columns if kl else 1)
+            gr = beta * gr + (1 - beta) * right.T @ right / (rows if kl else 1)
+            if t == 0:
+                ql, qr = eigenvectors(gl), eigenvectors(gr)
+            elif t % frequency == 0:
+                ql, v = power_iteration(gl, ql, v, 0)
+                qr, v = power_iteration(gr, qr, v, 1)
+
+    return updates
+
+
+def scale_by_soap(beta, frequency, **options):
+    return eqopt.ScaleBySOAP(
+        B1, B2, beta, EPS, frequency, weight_dimension_numbers=NUMBERS, **options
+    )
+
+
+METHODS = [
+    Method(
+        eqopt.SOAP,
+        idea="Adam in the eigenbasis of each matrix",
+        theirs=lambda rate: optax.adamw(rate, weight_decay=0.01),
+        deviates="Optax has no SOAP; beside it is its AdamW",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(eqopt.ScaleBySOAP, b1=0.8, b2=0.9, eps=1e-3, shampoo_beta=0.7),
+            row(
+                lambda eps=1e-8: eqopt.ScaleBySOAP(
+                    precondition_frequency=2,
+                    one_sided=True,
+                    skip_first=False,
+                    kl=True,
+                    stagger=True,
+                    eps=eps,
+                ),
+                name="ScaleBySOAP(one-sided, KL, staggered)",
+                eps=1e-3,
+            ),
+            row(
+                lambda: eqopt.ScaleBySOAP(block_size=2, mu_dtype="float32"),
+                name="ScaleBySOAP(blocks)",
+                exempt={"test_state_is_sharded_like_parameters": "blocks lie across"},
+            ),
+            row(eqopt.SOAP, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
+            row(
+                lambda: eqopt.SOAP(
+                    LINEAR, weight_decay=LINEAR, mask=is_matrix, fallback=eqopt.SGD(0.1)
+                ),
+                name="SOAP(schedules, mask, fallback)",
+            ),
+        ],
+        by_hand={
+            "soap": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 4)),
+            "soap, each step": ByHand(
+                scale_by_soap(0.7, 1), soap_by_hand(0.7, 1), (4, 4)
+            ),
+            "soap, KL": ByHand(
+                scale_by_soap(0.7, 3, kl=True), soap_by_hand(0.7, 3, kl=True), (4, 4)
+            ),
+        },
+    ),
+]
