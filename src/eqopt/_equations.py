@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, jaxtyped
 
 from ._cpu.order import computed_once, reordered
@@ -238,6 +239,7 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
     if jnp.iscomplexobj(u) and not jnp.issubdtype(like.dtype, jnp.complexfloating):
         raise ShapeMismatch("a complex value for a real slot")
     if is_stored(like):
+        u = u if like._is_differentiable else lax.stop_gradient(u)
         return computed_once(type(like).store, like, u, after)
     return u.astype(like.dtype)
 

@@ -40,6 +40,9 @@ class AbstractStored(Module):
 
     _is_stored = True
 
+    # Whether derivatives go through `store`: not if it rounds to one of a few codes.
+    _is_differentiable = True
+
     @property
     @abc.abstractmethod
     def like(self) -> jax.ShapeDtypeStruct | Array:

@@ -61,10 +61,10 @@ TARGETS = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> tuple[str, dict[str, Any]]:
-    """What a small run of everything printed, and the JSON that it wrote."""
-    output = tmp_path_factory.mktemp("benchmarks") / "new" / "benchmarks.json"
+# One test, or two workers would run everything.
+@pytest.mark.slow
+def test_a_small_run_of_everything(tmp_path):
+    output = tmp_path / "new" / "benchmarks.json"
     small = ["--size=20000", "--leaves=4", "--rounds=1", f"--output={output}"]
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks", *small],
@@ -73,12 +73,13 @@ def run(tmp_path_factory) -> tuple[str, dict[str, Any]]:
         capture_output=True,
     )
     assert process.returncode == 0, process.stderr
-    return process.stdout, json.loads(output.read_text())
+    report = json.loads(output.read_text())
+    check_rows({row["name"]: row for row in report["rows"]})
+    check_machine(report)
+    check_table(process.stdout, report)
 
 
-@pytest.mark.slow
-def test_rows(run):
-    rows = {row["name"]: row for row in run[1]["rows"]}
+def check_rows(rows: dict[str, Any]):
     assert {name: row["target"] for name, row in rows.items() if row["target"]} == (
         TARGETS
     )
@@ -105,9 +106,7 @@ def test_rows(run):
             assert row["met"] is met, comparison
 
 
-@pytest.mark.slow
-def test_machine(run):
-    report = run[1]
+def check_machine(report: dict[str, Any]):
     assert report["settings"] == {"size": 20000, "leaves": 4, "rounds": 1}
     machine = report["machine"]
     assert machine["cpu"] and machine["cores"] >= 1 and machine["device"]
@@ -116,9 +115,7 @@ def test_machine(run):
     assert machine["type_checks"] is ("JAXTYPING_DISABLE" not in os.environ)
 
 
-@pytest.mark.slow
-def test_table(run):
-    printed, report = run
+def check_table(printed: str, report: dict[str, Any]):
     header, *lines = printed.splitlines()
     assert re.split("  +", header) == COLUMNS
     for line, row in zip(lines, report["rows"], strict=False):

@@ -215,3 +215,21 @@ def test_blocks_in_a_state_of_one_element():
         expected, plain = inner.step(params, plain, params)
         np.testing.assert_allclose(found["a"], expected["a"], 1e-6)
         np.testing.assert_allclose(found["b"], expected["b"], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "storage", [eqopt.storage.BlockwiseQuantized(), eqopt.storage.Float8()]
+)
+def test_derivatives_take_what_was_stored_as_constant(storage):
+    """A code has no derivative, and a scale alone would give a wrong one."""
+    opt = eqopt.StoreState(
+        eqopt.SGD(0.1, momentum=0.9), storage, eqopt.groups.everything
+    )
+    params = jnp.zeros(8)
+
+    def after_two_steps(g):
+        now, state = opt.step(g, opt.init(params), params)
+        now, _ = opt.step(jnp.ones(8), state, now)
+        return jnp.sum(now)
+
+    np.testing.assert_allclose(jax.grad(after_two_steps)(jnp.arange(8.0)), -0.1)

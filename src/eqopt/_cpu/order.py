@@ -183,7 +183,7 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
         return lax.cond(is_never, lambda old, x: old, store, old, x)
 
     plain = lambda old, x, first: store(old, x)
-    first = (first or [x])[-1]
+    first = lax.stop_gradient((first or [x])[-1])
     return lax.platform_dependent(old, x, first, cpu=in_a_branch, default=plain)
 
 

@@ -145,6 +145,10 @@ class Complex(AbstractStored):
     imag: AbstractStored
 
     @property
+    def _is_differentiable(self) -> bool:
+        return self.real._is_differentiable
+
+    @property
     def like(self) -> jax.ShapeDtypeStruct:
         dtype = common_dtype(self.real.dtype, jnp.complex64)
         return jax.ShapeDtypeStruct(self.real.shape, dtype)

@@ -27,6 +27,8 @@ class Quantized(AbstractStored):
     map: AbstractMap
     blocks: Blocks
 
+    _is_differentiable = False
+
     @property
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.blocks.shape, self.blocks.dtype)
@@ -99,8 +101,9 @@ class BlockwiseQuantized(AbstractStateStorage):
         2/16, …, 1$ instead, without 0, which an optimizer would divide by.
 
     Nothing is rounded on its way to the parameters: what an optimizer computes in this
-    step is used as it is, and rounded for the next step alone. With 8 bits the state of
-    AdamW takes 2.03 bytes per parameter instead of 8, with 4 bits 1.06.
+    step is used as it is, and rounded for the next step alone. (Derivatives through
+    several steps take what was stored as constant.) With 8 bits the state of AdamW takes
+    2.03 bytes per parameter instead of 8, with 4 bits 1.06.
 
     !!! example
 
@@ -168,7 +171,7 @@ class Float8(AbstractStateStorage):
     JAX's `float8_e4m3fn`, which has 3 binary digits and reaches down to $a / 230\,000$;
     what is less is zero. [`eqopt.storage.BlockwiseQuantized`][] has twice the digits near
     $a$, and reaches further down. Accelerators that know these floats convert them in
-    one instruction.
+    one instruction. Derivatives through several steps take what was stored as constant.
 
     **Arguments:**
 
