@@ -78,7 +78,17 @@ class Lookahead(eqopt.AbstractWrapper):
         return state.slow
 
 
+MUON = {"nesterov": False, "eps": 1e-7}
+
 CLONES = {
+    "Muon": (
+        eqopt.Chain(
+            eqopt.Masked(eqopt.EMA(0.95), eqopt.groups.leaf(lambda p: p.ndim == 2)),
+            eqopt.Orthogonalize(scale="shape"),
+            eqopt.SGD(0.1),
+        ),
+        eqopt.Muon(0.1, **MUON, fallback=eqopt.SGD(0.1)),
+    ),
     "LAMB": (
         eqopt.Chain(ScaleByLAMB(), eqopt.ScaleByLearningRate(0.1)),
         eqopt.LAMB(0.1, weight_decay=0.1),
