@@ -19,6 +19,8 @@ from .numerics import common_dtype
 class Equation:
     """What [`eqopt.equation`][] makes of a function of arrays."""
 
+    is_of_matrices = False
+
     def __init__(self, fn: Callable):
         parameters = inspect.signature(fn).parameters.values()
         leaves = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -272,6 +272,8 @@ class Layout(eqx.Module):
 class _OnMatrices(Equation):
     """An equation of one matrix as one of a leaf."""
 
+    is_of_matrices = True
+
     def __init__(self, equation: Equation):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
