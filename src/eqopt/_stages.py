@@ -59,7 +59,7 @@ def walk(
             continue
         if active not in prepared:
             prepared[active] = _prepare(stages, active, kind)
-        run, packed, takes_p, columns, slots, loose, is_last = prepared[active]
+        run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
         # Once per leaf: the letter of the dtype tells what is no number with a fraction.
         if takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
@@ -85,7 +85,7 @@ def walk(
             path = keystr(updates, i)
             raise misfit(owners, operations, loose, path, named) from error
         result[i] = out[0]
-        previous = _last_computed(out, is_last) if has_turn else previous
+        previous = _last_computed(out, has_products) if has_turn else previous
         for column, new in zip(slots, out[1:], strict=True):
             column[i] = new
     states = [_store(stage, treedef) for stage in stages]
@@ -93,12 +93,12 @@ def walk(
 
 
 @no_type_check
-def _last_computed(out: tuple, is_last: bool) -> Any:
+def _last_computed(out: tuple, has_products: bool) -> Any:
     """What the kernel of a leaf computes last: what is stored follows the result.
 
-    So does what a product gives, if it `is_last`.
+    So do the slots of matrices, which are made of products.
     """
-    if not (is_last or has_stored(out)):
+    if not (has_products or has_stored(out)):
         return out[0]
     floats = [x for x in jax.tree.leaves(out) if jnp.issubdtype(x.dtype, jnp.inexact)]
     return floats[-1]
@@ -217,8 +217,9 @@ def _prepare(
     slots = [s.columns[name] for s in chosen for name in s.operation.slots]
     packed = pack(tuple(value for stage in chosen for value in stage.packed))
     loose = [value for stage in chosen for value in stage.loose]
-    is_last = any(stage.operation.equation.is_of_matrices for stage in chosen)
-    return run, packed, takes_p, columns, slots, loose, is_last
+    operations = [stage.operation for stage in chosen]
+    has_products = any(op.equation.is_of_matrices and op.slots for op in operations)
+    return run, packed, takes_p, columns, slots, loose, has_products
 
 
 @no_type_check
