@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Inexact
 
 
 # One for each side of a matrix, rows first; `None` where a side has none.
-Sides: TypeAlias = tuple[Any, Any]
+Sides: TypeAlias = tuple[Any, ...]
 Matrix: TypeAlias = Inexact[Array, "rows columns"]
 
 
@@ -43,6 +43,38 @@ def from_basis(x: Matrix, basis: Sides) -> Matrix:
 def eigenvalues(factor: Any, q: Any) -> Float[Array, " n"]:
     """An estimate of them, in the order of the columns of `q`."""
     return jnp.sum((jnp.conj(q) * (factor @ q)).real, 0)
+
+
+def accumulated(
+    factors: Sides,
+    basis: Sides,
+    g: Any,
+    beta: Any,
+    is_first: Any,
+    kl: bool,
+    least: Any = 1e-8,
+) -> Sides:
+    r"""$\beta L + (1 - \beta) G G^*$ and its like, for the sides that have a factor.
+
+    With `kl` each side is whitened by the other one, whose eigenvalues are taken to be at
+    least `least`.
+    """
+    new = []
+    for side, factor in enumerate(factors):
+        x, other = g, 1 - side
+        if kl and factors[other] is not None:
+            q = basis[other]
+            inverse = 1 / jnp.maximum(eigenvalues(factors[other], q), least)
+            # At first there is no other factor to be whitened by.
+            root = jnp.where(is_first, 1, jnp.sqrt(inverse))
+            pair = (None, q) if other else (q, None)
+            x = to_basis(g, pair) * (root[None] if other else root[:, None])
+        if kl:
+            x = x / jnp.sqrt(float(g.shape[other]))
+        new.append(
+            None if factor is None else beta * factor + (1 - beta) * gram(x, side)
+        )
+    return tuple(new)
 
 
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
