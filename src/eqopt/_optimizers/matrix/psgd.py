@@ -1,6 +1,7 @@
 """PSGD-Kron: a preconditioner that is fitted to whiten gradients, without inverses."""
 
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -137,8 +138,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
         are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
     - `max_size`: a larger side has a factor that is diagonal.
-    - `max_skew`: a side that is longer than this times the other one has one, too. Above
-        0; infinite for two full factors.
+    - `max_skew`: a side that is longer than this integer times the other one has one,
+        too. `None` for no limit.
     - `stagger`: whether matrices take turns to be fitted.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
     - `weight_dimension_numbers`: which parameters are matrices, as for
@@ -177,7 +178,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     precondition_frequency: IntegerLike = 1
     whiten_momentum: bool = False
     max_size: int = static_choice(static=True, default=8192)
-    max_skew: float = static_choice(static=True, default=1.0)
+    max_skew: int | None = static_choice(static=True, default=1)
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -186,10 +187,12 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         for name in ("b1", "preconditioner_lr"):
             check_range(self, name, 0, 1)
         check_range(self, "damping", 0)
-        for name in ("max_rms", "max_abs", "max_skew"):
+        for name in ("max_rms", "max_abs"):
             check_range(self, name, 0, includes_low=False)
         check_count(self, "precondition_frequency")
         check_count(self, "max_size", 0)
+        if self.max_skew is not None:
+            check_count(self, "max_skew")
 
     def init(self, params: Params) -> ScaleByPSGDKronState:
         return ScaleByPSGDKronState(
@@ -204,7 +207,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     def _factors(self, x: Any) -> tuple[Any, ...]:
         made = []
         for n, other in (x.shape, x.shape[::-1]):
-            is_diagonal = n > self.max_size or n > self.max_skew * other
+            limit = math.inf if self.max_skew is None else self.max_skew * other
+            is_diagonal = n > min(self.max_size, limit)
             diagonal = jnp.zeros(n, x.real.dtype)
             made.append(diagonal if is_diagonal else jnp.zeros((n, n), x.dtype))
         return tuple(made)
@@ -252,7 +256,7 @@ class PSGDKron(AbstractOptimizer):
     precondition_frequency: IntegerLike = 1
     whiten_momentum: bool = False
     max_size: int = static_choice(static=True, default=8192)
-    max_skew: float = static_choice(static=True, default=1.0)
+    max_skew: int | None = static_choice(static=True, default=1)
     stagger: bool = static_choice(static=True, default=False)
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -34,7 +34,7 @@ from .turns import Turn, turns
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
 
-# Beside the norm of the direction that is brought to another one.
+# Beside the norm that a direction is divided by.
 _GRAFT_EPS = 1e-16
 
 
@@ -179,13 +179,12 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `graft`, `graft_b2`, `graft_eps`: see above, with $\beta_g \in [0, 1)$ and
         $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: sides that are larger are split into equal blocks of at most this
-        size, each of which is a matrix of its own. `None` for whole matrices.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each of
+        which is a matrix of its own. `None` for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-        (The factors of `kl` do not start there.)
+        Those of `kl` do not start there.
     - `kl`: see above.
-    - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
-        them computes its roots.
+    - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
@@ -275,7 +274,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     ) -> Leafwise:
         count = safe_increment(state.count)
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
-        start = self.start_preconditioning_step
+        start: Any = self.start_preconditioning_step
         if start is None:
             start = 1 if self.graft is None else every
         start = jnp.asarray(start, jnp.int32)
