@@ -38,9 +38,9 @@ def test_a_scalar_is_divided_by_its_root_mean_square():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 def test_a_constant_matrix_becomes_orthogonal(dtype):
     g = jr.normal(jr.key(0), (3, 3), dtype)
-    updates, _ = run(psgd(preconditioner_lr=0.5), jnp.stack([g] * 3000))
+    updates, _ = run(psgd(preconditioner_lr=0.2), jnp.stack([g] * 100))
     u, _, vh = np.linalg.svd(g)
-    np.testing.assert_allclose(updates[-1], np.sqrt(3) * u @ vh, atol=1e-2)
+    np.testing.assert_allclose(updates[-1], np.sqrt(3) * u @ vh, atol=1e-4)
 
 
 def test_updates_are_white():

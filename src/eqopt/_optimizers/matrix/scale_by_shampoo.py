@@ -147,8 +147,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
     - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
 
-    What is no matrix passes unchanged, without state. Matrices in a stack are transformed
-    each by itself.
+    What is no matrix passes unchanged, without state. A stack holds many matrices.
 
     With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
     covariance of the gradients. Each is whitened by the other, with eigenvalues of at
