@@ -23,6 +23,11 @@ class Shampoo(AbstractOptimizer):
     the references. With a graft the steps are as long as those of Adam (or RMSprop, or
     AdaGrad), so its learning rate is right for Shampoo, too.
 
+    !!! warning
+
+        Without a graft, roots that are some steps old make steps in new directions far too
+        long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
+
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
