@@ -160,7 +160,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     not zero. The eigenvectors follow by one step of orthogonal iteration every $k$ steps;
     the eigenvalues are new in each step.
 
-    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers, $mn$ less without $\nu$.
+    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ less.
 
     **Arguments:**
 

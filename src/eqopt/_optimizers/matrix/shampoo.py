@@ -25,8 +25,8 @@ class Shampoo(AbstractOptimizer):
 
     !!! warning
 
-        Without a graft, roots that are some steps old make steps in new directions far too
-        long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
+        Without a graft, roots that are some steps old make steps in new directions far
+        too long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
 
     **Arguments:**
 
