@@ -188,9 +188,22 @@ from ._optimizers.matrix.normuon import (
 from ._optimizers.matrix.orthogonalize import (
     Orthogonalize as Orthogonalize,
 )
+from ._optimizers.matrix.psgd import (
+    PSGDKron as PSGDKron,
+    ScaleByPSGDKron as ScaleByPSGDKron,
+    ScaleByPSGDKronState as ScaleByPSGDKronState,
+)
 from ._optimizers.matrix.scale_by_muon import (
     ScaleByMuon as ScaleByMuon,
     ScaleByMuonState as ScaleByMuonState,
+)
+from ._optimizers.matrix.scale_by_shampoo import (
+    ScaleByShampoo as ScaleByShampoo,
+    ScaleByShampooState as ScaleByShampooState,
+)
+from ._optimizers.matrix.shampoo import (
+    KLShampoo as KLShampoo,
+    Shampoo as Shampoo,
 )
 from ._optimizers.matrix.soap import (
     SOAP as SOAP,

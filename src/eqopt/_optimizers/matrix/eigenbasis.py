@@ -6,9 +6,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
+from ...numerics import abs_sq, safe_sqrt
+
 
 # One for each side of a matrix, rows first; `None` where a side has none.
-Sides: TypeAlias = tuple[Any, Any]
+Sides: TypeAlias = tuple[Any, ...]
 Matrix: TypeAlias = Inexact[Array, "rows columns"]
 
 
@@ -45,6 +47,38 @@ def eigenvalues(factor: Any, q: Any) -> Float[Array, " n"]:
     return jnp.sum((jnp.conj(q) * (factor @ q)).real, 0)
 
 
+def accumulated(
+    factors: Sides,
+    basis: Sides,
+    g: Any,
+    beta: Any,
+    is_first: Any,
+    kl: bool,
+    least: Any = 1e-8,
+) -> Sides:
+    r"""$\beta L + (1 - \beta) G G^*$ and its like, for the sides that have a factor.
+
+    With `kl` each side is whitened by the other one, whose eigenvalues are taken to be at
+    least `least`.
+    """
+    new = []
+    for side, factor in enumerate(factors):
+        x, other = g, 1 - side
+        if kl and factors[other] is not None:
+            q = basis[other]
+            inverse = 1 / jnp.maximum(eigenvalues(factors[other], q), least)
+            # At first there is no other factor to be whitened by.
+            root = jnp.where(is_first, 1, jnp.sqrt(inverse))
+            pair = (None, q) if other else (q, None)
+            x = to_basis(g, pair) * (root[None] if other else root[:, None])
+        if kl:
+            x = x / jnp.sqrt(float(g.shape[other]))
+        new.append(
+            None if factor is None else beta * factor + (1 - beta) * gram(x, side)
+        )
+    return tuple(new)
+
+
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
     """All of them, that of the largest eigenvalue first."""
     _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
@@ -68,3 +102,52 @@ def identities(factors: Sides) -> Sides:
     return tuple(
         None if f is None else f + jnp.eye(f.shape[-1], dtype=f.dtype) for f in factors
     )
+
+
+def inverse_roots(
+    correction: Any, eps: Any, exponent: Any, factors: Sides, roots: Sides
+) -> Sides:
+    """The roots of the inverses; the old ones where the eigenvalues are not finite."""
+    new = []
+    for factor, old in zip(factors, roots, strict=True):
+        if factor is None:
+            new.append(None)
+            continue
+        values, q = jnp.linalg.eigh(lax.stop_gradient(factor / correction))
+        least = values[0]  # they ascend
+        values = values + eps - jnp.where(least < eps, least, 0)
+        # Without `eps`, zero has no inverse, and is left out.
+        powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
+        powers = jnp.where(values > 0, powers, 0)
+        root = (q * powers[None]) @ jnp.conj(q.T)
+        new.append(jnp.where(jnp.all(jnp.isfinite(root)), root, old))
+    return tuple(new)
+
+
+def started(factors: Sides, g: Any) -> Sides:
+    """Factors that are still zero become the identity at the scale of the gradient."""
+    there = [x for x in factors if x is not None]
+    # The covariance of the gradient is the product of both.
+    mean = jnp.mean(abs_sq(g))
+    scale = safe_sqrt(mean) if len(there) == 2 else mean
+    new = []
+    for x in factors:
+        if x is not None:
+            identity = scale * jnp.eye(x.shape[0], dtype=x.dtype)
+            x = jnp.where(jnp.trace(x).real == 0, identity, x)
+        new.append(x)
+    return tuple(new)
+
+
+def sides_followed(is_start: Any, factors: Sides, basis: Sides) -> Sides:
+    """The next basis: at the start all eigenvectors, then one step of iteration."""
+    return lax.cond(is_start, _all_found, _all_followed, factors, basis)
+
+
+def _all_found(factors: Sides, basis: Sides) -> Sides:
+    return tuple(None if f is None else eigenvectors(f) for f in factors)
+
+
+def _all_followed(factors: Sides, basis: Sides) -> Sides:
+    pairs = zip(factors, basis, strict=True)
+    return tuple(None if f is None else followed(f, q)[0] for f, q in pairs)

@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
@@ -14,7 +13,6 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._leaves import is_leaf
 from ..._matrixwise import AbstractMatrixwise
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
@@ -30,7 +28,7 @@ from ..._types import (
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from .eigenbasis import (
     Sides,
-    eigenvalues,
+    accumulated,
     eigenvectors,
     followed,
     from_basis,
@@ -40,6 +38,7 @@ from .eigenbasis import (
     to_basis,
 )
 from .recipe import matrices_and_others
+from .turns import Turn, turns
 
 
 class ScaleBySOAPState(eqx.Module):
@@ -61,17 +60,6 @@ class ScaleBySOAPState(eqx.Module):
     nu: Nonnegative
     factors: Updates
     basis: Updates
-
-
-class Turn(eqx.Module):
-    """The place of a matrix among those that take turns, static."""
-
-    place: int = eqx.field(static=True)
-    of: int = eqx.field(static=True)
-
-    def is_due(self, steps: Any, every: Any) -> Bool[Array, ""]:
-        """Whether it is: they are spread evenly over `every` steps."""
-        return (steps + jnp.floor(self.place * every / self.of)) % every == 0
 
 
 @equation
@@ -96,14 +84,14 @@ def soap(
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
     if not skips_first:
         # The first gradient makes the preconditioner that it then meets.
-        seeded = _accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+        seeded = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
         basis = _if_due(is_first, _seed, (seeded, basis, nu))[0]
     h = to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * g
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = from_basis(to_basis(new_mu, basis) / (safe_sqrt(new_nu) + eps), basis)
     u = step_size * u
-    new_factors = _accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+    new_factors = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
     if skips_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)
@@ -115,32 +103,6 @@ def soap(
         is_due = is_due & ~is_first
     basis, new_nu = _if_due(is_due, _refresh, (new_factors, basis, new_nu))
     return u, new_mu, new_nu, new_factors, basis
-
-
-def _accumulated(
-    factors: Sides, basis: Sides, g: Any, beta: Any, is_first: Any, kl: bool
-) -> Sides:
-    r"""$\beta L + (1 - \beta) G G^*$ and its like, for the sides that have a factor."""
-    new = []
-    for side, factor in enumerate(factors):
-        x, other = g, 1 - side
-        if kl and factors[other] is not None:
-            q = basis[other]
-            inverse = 1 / jnp.maximum(eigenvalues(factors[other], q), _LEAST)
-            # At first there is no other factor to be whitened by.
-            root = jnp.where(is_first, 1, jnp.sqrt(inverse))
-            pair = (None, q) if other else (q, None)
-            x = to_basis(g, pair) * (root[None] if other else root[:, None])
-        if kl:
-            x = x / jnp.sqrt(float(g.shape[other]))
-        new.append(
-            None if factor is None else beta * factor + (1 - beta) * gram(x, side)
-        )
-    return tuple(new)
-
-
-# What an eigenvalue is at least, before it is divided by.
-_LEAST = 1e-8
 
 
 def _if_due(is_due: Bool[Array, ""], fn: Any, operands: Any) -> tuple[Sides, Any]:
@@ -292,18 +254,8 @@ class ScaleBySOAP(AbstractMatrixwise):
             "skips_first": self.skip_first,
         }
         new_state = eqx.tree_at(lambda s: s.count, state, count)
-        reads = {"turn": functools.partial(self._turns, params)}
+        reads = {"turn": functools.partial(turns, self, params)}
         return Leafwise(soap, new_state, shared, reads)
-
-    def _turns(self, params: Params | None, updates: Updates) -> Updates:
-        """For each leaf, its place among the matrices."""
-        treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
-        layouts = self._layouts(updates, params)
-        matrices = [i for i, x in enumerate(layouts) if x is not None]
-        if not self.stagger:
-            return treedef.unflatten([Turn(0, 1)] * len(layouts))
-        places = {i: Turn(place, len(matrices)) for place, i in enumerate(matrices)}
-        return treedef.unflatten(places.get(i) for i in range(len(layouts)))
 
 
 class SOAP(AbstractOptimizer):

@@ -1,0 +1,268 @@
+"""PSGD-Kron: a preconditioner that is fitted to whiten gradients, without inverses."""
+
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_count, check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import (
+    abs_sq,
+    bias_correction,
+    safe_increment,
+    safe_root_mean_squares,
+    safe_sqrt,
+)
+from .kron_fit import at_scale, fitted, squared, whitened_by
+from .recipe import matrices_and_others
+from .turns import Turn, turns
+
+
+class ScaleByPSGDKronState(eqx.Module):
+    r"""The momentum, and the two factors of each preconditioner.
+
+    **Attributes:**
+
+    - `count`: the steps so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
+        no matrix.
+    - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A vector
+        is the diagonal of a factor.
+    - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the fit
+        changes.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    factors: Updates
+    lipschitz: Updates
+
+
+@equation
+def psgd_kron(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    factors: Any,
+    lipschitz: Any,
+    turn: Turn,
+    *,
+    b1: Float[Array, ""],
+    bias_correction: Float[Array, ""],
+    preconditioner_lr: Float[Array, ""],
+    damping: Float[Array, ""],
+    max_rms: Float[Array, ""],
+    max_abs: Float[Array, ""],
+    steps: Float[Array, ""],
+    precondition_frequency: Float[Array, ""],
+    whiten_momentum: bool,
+) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Any, Any]:
+    mu = b1 * mu + (1 - b1) * g
+    mean = mu / bias_correction
+    seen = lax.stop_gradient(mean if whiten_momentum else g)
+    fit = functools.partial(fitted, *lax.stop_gradient((preconditioner_lr, damping)))
+    factors = at_scale(factors, *lax.stop_gradient((seen, damping)))
+    is_due = turn.is_due(steps, precondition_frequency)
+    keep = lambda seen, factors, lipschitz: (factors, lipschitz)
+    factors, lipschitz = lax.cond(is_due, fit, keep, seen, factors, lipschitz)
+    u = whitened_by(mean, [squared(q) for q in factors])
+    u = u * _shrinking(safe_root_mean_squares(u, 0), max_rms)
+    u = u * _shrinking(safe_sqrt(abs_sq(u)), max_abs)
+    return u, mu, factors, lipschitz
+
+
+def _shrinking(size: Any, limit: Any) -> Any:
+    is_over = size > limit
+    return jnp.where(is_over, limit / jnp.where(is_over, size, 1), 1)
+
+
+class ScaleByPSGDKron(AbstractMatrixwise):
+    r"""Whitens each matrix by a preconditioner that is fitted step by step.
+
+    For each matrix $G_t$, of $m$ outputs and $n$ inputs, $P_L = Q_L^* Q_L$,
+    $P_R = Q_R^* Q_R$, and
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t &
+      u_t &= \operatorname{clip}\left(
+        P_L\, \frac{\mu_t}{1 - \beta_1^t}\, P_R \right).
+    \end{aligned}$$
+
+    The factors minimize $\operatorname{E} \operatorname{tr} (G^* P_L G P_R) +
+    \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$, at which the updates are white. With
+    $W = P_L G_t P_R$, the gradient before the step,
+
+    $$\begin{aligned}
+      T_L &= W W^* + \delta^2\, \|P_R\|_F^2\, P_L^2 &
+      \ell_L &\leftarrow \max\left( 0.9\, \ell_L + 0.1\, s,\; s \right),
+      \quad s = \|T_L\| + n \\
+      Q_L &\leftarrow Q_L - \frac{\rho}{\ell_L} (T_L - n I)\, Q_L,
+    \end{aligned}$$
+
+    then $Q_L$ is turned towards a Hermitian matrix, and all this for $Q_R$, too. There is
+    no inverse, and nothing is random: the authors add noise of the size $\delta$ to the
+    gradients, of which $T_L$ has the expectation; and the norm is estimated by the power
+    method from the longest column. (This is the form that they call Q0.5EQ1.5.) The
+    factors start as identities, scaled by the first gradient that is not zero.
+
+    What is no matrix passes unchanged, without state. Matrices in a stack are transformed
+    each by itself.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$.
+    - `preconditioner_lr`: $\rho \in [0, 1)$. The fit oscillates above about 0.4.
+    - `damping`: $\delta \ge 0$.
+    - `max_rms`: to what the root mean square of an update is clipped, above 0.
+    - `max_abs`: to what each of its numbers is clipped then, above 0.
+    - `precondition_frequency`: the factors are fitted once in so many steps, an integer
+        or a 0-d array of one.
+    - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
+        are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
+    - `max_size`: a larger side has a factor that is diagonal.
+    - `max_skew`: a side that is longer than this integer times the other one has one,
+        too. `None` for no limit.
+    - `stagger`: whether matrices take turns to be fitted.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "References"
+
+        ```bibtex
+        @article{li2018preconditioned,
+            author = {Li, Xi-Lin},
+            title = {Preconditioned Stochastic Gradient Descent},
+            journal = {IEEE Transactions on Neural Networks and Learning Systems},
+            year = {2018},
+        }
+
+        @article{pooladzandi2024curvature,
+            author = {Pooladzandi, Omead and Li, Xi-Lin},
+            title = {Curvature-Informed {SGD} via General Purpose {Lie}-Group
+                     Preconditioners},
+            journal = {arXiv:2402.04553},
+            year = {2024},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    preconditioner_lr: Hyperparameter = 0.1
+    damping: Hyperparameter = 1e-9
+    max_rms: Hyperparameter = 2.0
+    max_abs: Hyperparameter = 10.0
+    precondition_frequency: IntegerLike = 1
+    whiten_momentum: bool = False
+    max_size: int = static_choice(static=True, default=8192)
+    max_skew: int | None = static_choice(static=True, default=1)
+    stagger: bool = static_choice(static=True, default=False)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        for name in ("b1", "preconditioner_lr"):
+            check_range(self, name, 0, 1)
+        check_range(self, "damping", 0)
+        for name in ("max_rms", "max_abs"):
+            check_range(self, name, 0, includes_low=False)
+        check_count(self, "precondition_frequency")
+        check_count(self, "max_size", 0)
+        if self.max_skew is not None:
+            check_count(self, "max_skew")
+
+    def init(self, params: Params) -> ScaleByPSGDKronState:
+        return ScaleByPSGDKronState(
+            jnp.zeros((), jnp.int32),
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            factors=self.for_matrices(params, self._factors),
+            lipschitz=self.for_matrices(
+                params, lambda x: (jnp.zeros((), x.real.dtype),) * 2
+            ),
+        )
+
+    def _factors(self, x: Any) -> tuple[Any, ...]:
+        made = []
+        for n, other in (x.shape, x.shape[::-1]):
+            limit = math.inf if self.max_skew is None else self.max_skew * other
+            is_diagonal = n > min(self.max_size, limit)
+            diagonal = jnp.zeros(n, x.real.dtype)
+            made.append(diagonal if is_diagonal else jnp.zeros((n, n), x.dtype))
+        return tuple(made)
+
+    def matrixwise(
+        self, state: ScaleByPSGDKronState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        every = jnp.asarray(self.precondition_frequency, jnp.int32)
+        shared = {
+            "bias_correction": bias_correction(self.b1, count),
+            "steps": state.count % every,
+        }
+        new_state = eqx.tree_at(lambda s: s.count, state, count)
+        reads = {"turn": functools.partial(turns, self, params)}
+        return Leafwise(psgd_kron, new_state, shared, reads)
+
+
+class PSGDKron(AbstractOptimizer):
+    r"""PSGD-Kron: steps whitened by a preconditioner that is fitted as it goes.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByPSGDKron`][], which has the equations and
+    the references.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are the arguments of [`eqopt.ScaleByPSGDKron`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    preconditioner_lr: Hyperparameter = 0.1
+    damping: Hyperparameter = 1e-9
+    max_rms: Hyperparameter = 2.0
+    max_abs: Hyperparameter = 10.0
+    weight_decay: ScalarOrSchedule = 0.0
+    precondition_frequency: IntegerLike = 1
+    whiten_momentum: bool = False
+    max_size: int = static_choice(static=True, default=8192)
+    max_skew: int | None = static_choice(static=True, default=1)
+    stagger: bool = static_choice(static=True, default=False)
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByPSGDKron))

@@ -1,0 +1,300 @@
+"""Shampoo: both sides of a gradient, each divided by a root of its second moment."""
+
+import functools
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_count, check_range
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise
+from ..._pipeline import Leafwise
+from ..._types import Hyperparameter, IntegerLike, Params, Updates
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
+from .eigenbasis import (
+    Sides,
+    accumulated,
+    eigenvalues,
+    from_basis,
+    gram,
+    has_side,
+    identities,
+    inverse_roots,
+    sides_followed,
+    started,
+    to_basis,
+)
+from .turns import Turn, turns
+
+
+Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
+
+# Beside the norm that a direction is divided by.
+_GRAFT_EPS = 1e-16
+
+
+class ScaleByShampooState(eqx.Module):
+    r"""The momentum, the two factors of each matrix, and what they are applied by.
+
+    **Attributes:**
+
+    - `count`: the steps so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
+        no matrix.
+    - `nu`: the second moment of the grafted method; `()` for each matrix without one.
+    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
+        side that has none.
+    - `roots`: the roots of their inverses. With `kl`, the eigenvectors.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Updates
+    factors: Updates
+    roots: Updates
+
+
+@equation
+def shampoo(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    nu: Any,
+    factors: Any,
+    roots: Any,
+    turn: Turn,
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    b3: Float[Array, ""],
+    eps: Float[Array, ""],
+    exponent: Float[Array, ""],
+    graft: str | None,
+    graft_b2: Float[Array, ""],
+    graft_eps: Float[Array, ""],
+    mu_left: Float[Array, ""],
+    factor_correction: Float[Array, ""],
+    graft_correction: Float[Array, ""],
+    steps: Float[Array, ""],
+    precondition_frequency: Float[Array, ""],
+    is_start: Bool[Array, ""],
+    is_on: Bool[Array, ""],
+    kl: bool,
+) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
+    filtered = (b3 * mu + (1 - b3) * g) / (1 - b3 * mu_left)
+    mu = b1 * mu + (1 - b1) * g
+    is_due = is_start | (is_on & turn.is_due(steps, precondition_frequency))
+    if kl:
+        given = started(factors, g), roots, g
+        factors = accumulated(*given, b2, jnp.asarray(False), True, eps)
+        follow = functools.partial(sides_followed, is_start)
+        roots = lax.cond(is_due, follow, lambda factors, q: q, factors, roots)
+        u = to_basis(filtered, roots)
+        for side, (factor, q) in enumerate(zip(factors, roots, strict=True)):
+            if factor is not None:
+                values = jnp.maximum(eigenvalues(factor, q), eps) ** -exponent
+                u = u * jnp.expand_dims(values, 1 - side)
+        u = from_basis(u, roots)
+    else:
+        weight = jnp.where(b2 == 1, 1, 1 - b2)
+        factors = tuple(
+            None if x is None else b2 * x + weight * gram(g, side)
+            for side, x in enumerate(factors)
+        )
+        renew = functools.partial(inverse_roots, factor_correction, eps, exponent)
+        roots = lax.cond(is_due, renew, lambda factors, roots: roots, factors, roots)
+        u = from_basis(filtered, roots)
+    if graft is None:
+        return jnp.where(is_on, u, filtered), mu, nu, factors, roots
+    grafted = filtered
+    if graft != "sgd":
+        weight = 1 if graft == "adagrad" else 1 - graft_b2
+        kept = 1 if graft == "adagrad" else graft_b2
+        nu = kept * nu + weight * abs_sq(g)
+        mean = nu / graft_correction if graft == "adam" else nu
+        grafted = filtered / (safe_sqrt(mean) + graft_eps)
+    u = u * (safe_norm(grafted, 0) / (safe_norm(u, 0) + _GRAFT_EPS))
+    return jnp.where(is_on, u, grafted), mu, nu, factors, roots
+
+
+class ScaleByShampoo(AbstractMatrixwise):
+    r"""Divides both sides of each matrix by roots of their second moments.
+
+    For each matrix $G_t$, of $m$ outputs and $n$ inputs,
+
+    $$\begin{aligned}
+      L_t &= \beta_2 L_{t-1} + (1 - \beta_2)\, G_t G_t^* &
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t \\
+      R_t &= \beta_2 R_{t-1} + (1 - \beta_2)\, G_t^* G_t &
+      \bar G_t &= \frac{\beta_3 \mu_{t-1} + (1 - \beta_3)\, G_t}
+                       {1 - \beta_3 \beta_1^{t-1}}
+    \end{aligned}$$
+
+    $$U_t = \hat L_t^{-e}\, \bar G_t\, \hat R_t^{-e} \qquad
+      u_t = \frac{\|A(\bar G_t)\|_F}{\|U_t\|_F}\, U_t$$
+
+    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If $\beta_2 = 1$,
+    the factors are plain sums, as in the paper. The roots are new every $k$ steps. $A$ is
+    the method whose length of steps is grafted onto the direction. It divides $\bar G_t$:
+
+    - `"adam"`: by $\sqrt{\nu_t / (1 - \beta_g^t)} + \varepsilon_g$, with
+        $\nu_t = \beta_g \nu_{t-1} + (1 - \beta_g)\, |G_t|^2$;
+    - `"rmsprop"`: by $\sqrt{\nu_t} + \varepsilon_g$, with the same $\nu_t$;
+    - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
+    - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
+
+    What is no matrix passes unchanged, without state. A stack holds many matrices.
+
+    With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
+    covariance of the gradients. Each is whitened by the other, with eigenvalues of at
+    least $\varepsilon$:
+
+    $$L_t = \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* \qquad
+      R_t = \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t$$
+
+    Both start as the identity, times the root mean square of the first gradient that is
+    not zero. The eigenvectors follow by one step of orthogonal iteration every $k$ steps;
+    the eigenvalues are new in each step.
+
+    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ less.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$.
+    - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`.
+    - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$: then $\bar G_t$ is $\mu_t$,
+        corrected for its start at zero.
+    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a gradient
+        are left out.
+    - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided` or `kl`.
+    - `precondition_frequency`: $k$, an integer or a 0-d array of one.
+    - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
+        Before it the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
+        $k$, and to 1 without a graft.
+    - `graft`, `graft_b2`, `graft_eps`: see above, with $\beta_g \in [0, 1)$ and
+        $\varepsilon_g \ge 0$.
+    - `one_sided`: whether only the shorter side of a matrix has a factor.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each of
+        which is a matrix of its own. `None` for whole matrices.
+    - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
+        Those of `kl` do not start there.
+    - `kl`: see above.
+    - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{gupta2018shampoo,
+            author = {Gupta, Vineet and Koren, Tomer and Singer, Yoram},
+            title = {{Shampoo}: Preconditioned Stochastic Tensor Optimization},
+            booktitle = {International Conference on Machine Learning},
+            year = {2018},
+        }
+
+        @article{shi2023distributed,
+            author = {Shi, Hao-Jun Michael and Lee, Tsung-Hsien and Iwasaki, Shintaro and
+                      Gallego-Posada, Jose and Li, Zhijing and Rangadurai, Kaushik and
+                      Mudigere, Dheevatsa and Rabbat, Michael},
+            title = {A Distributed Data-Parallel {PyTorch} Implementation of the
+                     Distributed {Shampoo} Optimizer for Training Neural Networks
+                     At-Scale},
+            journal = {arXiv:2309.06497},
+            year = {2023},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-12
+    exponent: Hyperparameter | None = None
+    precondition_frequency: IntegerLike = 10
+    start_preconditioning_step: IntegerLike | None = None
+    graft: Graft | None = eqx.field(static=True, default="adam")
+    graft_b2: Hyperparameter = 0.999
+    graft_eps: Hyperparameter = 1e-8
+    one_sided: bool = static_choice(static=True, default=False)
+    block_size: int | None = static_choice(static=True, default=1024)
+    correct_bias: bool = True
+    kl: bool = static_choice(static=True, default=False)
+    stagger: bool = static_choice(static=True, default=False)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        for name in ("b1", "b3", "graft_b2"):
+            if getattr(self, name) is not None:
+                check_range(self, name, 0, 1)
+        check_range(self, "b2", 0, 1, includes_high=not self.kl)
+        check_range(self, "eps", 0, includes_low=not self.kl)
+        for name in ("graft_eps", "exponent"):
+            if getattr(self, name) is not None:
+                check_range(self, name, 0)
+        check_count(self, "precondition_frequency")
+        if self.start_preconditioning_step is not None:
+            check_count(self, "start_preconditioning_step")
+        if self.block_size is not None:
+            check_count(self, "block_size")
+        if self.graft not in ("adam", "rmsprop", "adagrad", "sgd", None):
+            raise ValueError(
+                "ScaleByShampoo: `graft` must be 'adam', 'rmsprop', 'adagrad', 'sgd' or "
+                f"None, but is {self.graft!r}."
+            )
+
+    def init(self, params: Params) -> ScaleByShampooState:
+        has_moment = self.graft in ("adam", "rmsprop", "adagrad")
+        return ScaleByShampooState(
+            jnp.zeros((), jnp.int32),
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            nu=self.for_matrices(params, abs_sq if has_moment else lambda x: ()),
+            factors=self.for_matrices(params, self._grams),
+            roots=self.for_matrices(params, lambda x: identities(self._grams(x))),
+        )
+
+    def _grams(self, x: Any) -> Sides:
+        sides = has_side(x.shape, max(x.shape), self.one_sided)
+        return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
+
+    def matrixwise(
+        self, state: ScaleByShampooState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        every = jnp.asarray(self.precondition_frequency, jnp.int32)
+        start: Any = self.start_preconditioning_step
+        if start is None:
+            start = 1 if self.graft is None else every
+        start = jnp.asarray(start, jnp.int32)
+        mu_left: Any = 0.0
+        factor_correction: Any = 1.0
+        if self.correct_bias:
+            mu_left = 1 - bias_correction(self.b1, state.count)
+            factor_correction = bias_correction(self.b2, count)
+            is_sum = factor_correction == 0  # and has no bias
+            factor_correction = jnp.where(is_sum, 1, factor_correction)
+        exponent = 0.5 if self.one_sided or self.kl else 0.25
+        shared = {
+            "b3": self.b1 if self.b3 is None else self.b3,
+            "exponent": exponent if self.exponent is None else self.exponent,
+            "mu_left": mu_left,
+            "factor_correction": factor_correction,
+            "graft_correction": bias_correction(self.graft_b2, count),
+            "steps": count % every,
+            "is_start": count == start,
+            "is_on": count >= start,
+        }
+        new_state = eqx.tree_at(lambda s: s.count, state, count)
+        reads = {"turn": functools.partial(turns, self, params)}
+        return Leafwise(shampoo, new_state, shared, reads)

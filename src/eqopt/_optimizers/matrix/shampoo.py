@@ -1,0 +1,119 @@
+"""Shampoo and KL-Shampoo, each with an optimizer for what is no matrix."""
+
+import dataclasses
+
+import equinox as eqx
+from jaxtyping import DTypeLike
+
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._fields import static_choice
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
+from .recipe import matrices_and_others
+from .scale_by_shampoo import Graft, ScaleByShampoo
+
+
+class Shampoo(AbstractOptimizer):
+    r"""Shampoo: both sides of a gradient, each divided by a root of its second moment.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
+    the references. With a graft the steps are as long as those of Adam (or RMSprop, or
+    AdaGrad), so its learning rate is right for Shampoo, too.
+
+    !!! warning
+
+        Without a graft, roots that are some steps old make steps in new directions far
+        too long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are the arguments of [`eqopt.ScaleByShampoo`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-12
+    exponent: Hyperparameter | None = None
+    weight_decay: ScalarOrSchedule = 0.0
+    precondition_frequency: IntegerLike = 10
+    start_preconditioning_step: IntegerLike | None = None
+    graft: Graft | None = eqx.field(static=True, default="adam")
+    graft_b2: Hyperparameter = 0.999
+    graft_eps: Hyperparameter = 1e-8
+    one_sided: bool = static_choice(static=True, default=False)
+    block_size: int | None = static_choice(static=True, default=1024)
+    correct_bias: bool = True
+    stagger: bool = static_choice(static=True, default=False)
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByShampoo))
+
+
+class KLShampoo(AbstractOptimizer):
+    r"""KL-Shampoo: the factors of Shampoo, each whitened by the other one.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByShampoo`][] with `kl=True`. It has the
+    equations and the references. The product of both factors estimates the covariance of
+    the gradients, so the steps have the right length without a graft.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are the arguments of [`eqopt.ScaleByShampoo`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{lin2025understanding,
+            author = {Lin, Wu and Lowe, Scott C. and Dangel, Felix and Eschenhagen, Runa
+                      and Xu, Zikun and Grosse, Roger B.},
+            title = {Understanding and Improving {Shampoo} and {SOAP} via
+                     {Kullback-Leibler} Minimization},
+            journal = {arXiv:2509.03378},
+            year = {2025},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-12
+    weight_decay: ScalarOrSchedule = 0.01
+    precondition_frequency: IntegerLike = 10
+    one_sided: bool = static_choice(static=True, default=False)
+    block_size: int | None = static_choice(static=True, default=None)
+    correct_bias: bool = True
+    stagger: bool = static_choice(static=True, default=False)
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        part = dataclasses.replace(self.part(ScaleByShampoo), graft=None, kl=True)
+        return matrices_and_others(self, part)

@@ -1,0 +1,49 @@
+"""What is expensive in a program, and whether it is computed only now and then."""
+
+import re
+
+import jax
+import jax.extend as jex
+
+
+DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr"}
+
+
+def decompositions(fn, *arguments):
+    """Of the primitives of `fn`, those always computed and those under a condition."""
+    always, sometimes = set(), set()
+
+    def walk(jaxpr, found):
+        for eqn in jaxpr.eqns:
+            name = eqn.primitive.name
+            found |= {name} & DECOMPOSITIONS
+            inner = sometimes if name == "cond" else found
+            for x in jax.tree.leaves(eqn.params, is_leaf=is_program):
+                if is_program(x):
+                    walk(getattr(x, "jaxpr", x), inner)
+
+    walk(jax.make_jaxpr(fn)(*arguments).jaxpr, always)
+    return always, sometimes
+
+
+def is_program(x):
+    return isinstance(x, jex.core.ClosedJaxpr | jex.core.Jaxpr)
+
+
+def compiled_decompositions(fn, *arguments):
+    """The same counted in the compiled program, as calls of LAPACK."""
+    text = jax.jit(fn).lower(*arguments).compile().as_text()
+    bodies = re.findall(r"^(ENTRY )?%?([\w.\-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S)
+    program = {name: body for _, name, body in bodies}
+    todo, always = [name for entry, name, _ in bodies if entry], set()
+    assert len(todo) == 1
+    while todo:
+        name = todo.pop()
+        if name not in always:
+            always.add(name)
+            callees = r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)"
+            todo += re.findall(callees, program[name])
+    count = lambda names: sum(
+        program[x].count('custom_call_target="lapack') for x in names
+    )
+    return count(always), count(program.keys() - always)

@@ -1,0 +1,117 @@
+"""What the laws and the formulas in the rows do not say of PSGD-Kron."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+from ...parity.matrices import NUMBERS
+
+
+def psgd(**arguments):
+    arguments = {"max_rms": jnp.inf, "max_abs": jnp.inf} | arguments
+    return eqopt.ScaleByPSGDKron(weight_dimension_numbers=NUMBERS, **arguments)
+
+
+def run(opt, grads):
+    step = lambda state, g: opt.update(g, state)[::-1]
+    state, updates = jax.lax.scan(step, opt.init(grads[0]), grads)
+    return updates, state
+
+
+@pytest.mark.parametrize("size", [1e-6, 3.0, -1e6])
+def test_a_constant_scalar_becomes_its_sign(size):
+    updates, _ = run(psgd(), jnp.full((200, 1, 1), size))
+    np.testing.assert_allclose(updates[-1], np.sign([[size]]), rtol=1e-3)
+
+
+def test_a_scalar_is_divided_by_its_root_mean_square():
+    grads = 5 * jr.normal(jr.key(0), (2000, 1, 1))
+    _, state = run(psgd(preconditioner_lr=0.01), grads)
+    preconditioner = state.factors[0] ** 2 * state.factors[1] ** 2
+    np.testing.assert_allclose(preconditioner, 1 / 5, rtol=0.15)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+def test_a_constant_matrix_becomes_orthogonal(dtype):
+    g = jr.normal(jr.key(0), (3, 3), dtype)
+    updates, _ = run(psgd(preconditioner_lr=0.2), jnp.stack([g] * 100))
+    u, _, vh = np.linalg.svd(g)
+    np.testing.assert_allclose(updates[-1], np.sqrt(3) * u @ vh, atol=1e-4)
+
+
+def test_updates_are_white():
+    rng = np.random.default_rng(0)
+    a, b = (np.diag(x) @ rng.normal(size=(3, 3)) for x in ([1, 2, 9], [0.1, 1, 1]))
+    grads = jnp.asarray(a @ rng.normal(size=(4000, 3, 3)) @ b, jnp.float32)
+    updates, _ = run(psgd(b1=0.0, preconditioner_lr=0.02), grads)
+    white = np.asarray(updates[2000:]).reshape(2000, 9)
+    np.testing.assert_allclose(white.T @ white / 2000, np.eye(9), atol=0.3)
+
+
+def test_shapes_of_factors():
+    params = [jnp.zeros((3, 3)), jnp.zeros((4, 3)), jnp.zeros((2, 3, 4))]
+    shapes = lambda **options: [
+        tuple(q.shape for q in factors)
+        for factors in psgd(**options).init(params).factors
+    ]
+    assert shapes() == [((3, 3), (3, 3)), ((4,), (3, 3)), ((2, 3, 3), (2, 4))]
+    full = [((3, 3), (3, 3)), ((4, 4), (3, 3)), ((2, 3, 3), (2, 4, 4))]
+    assert shapes(max_skew=None) == full
+    assert shapes(max_size=2) == [((3,), (3,)), ((4,), (3,)), ((2, 3), (2, 4))]
+
+
+def test_updates_are_clipped():
+    g = jnp.zeros((4, 4)).at[0, 0].set(1.0).at[1].set(0.1)
+    opt = psgd(preconditioner_lr=0.0, max_rms=0.5)
+    updates, _ = opt.update(g, opt.init(g))
+    np.testing.assert_allclose(jnp.sqrt(jnp.mean(updates**2)), 0.5, rtol=1e-6)
+    opt = psgd(preconditioner_lr=0.0, max_rms=0.5, max_abs=0.6)
+    clipped, _ = opt.update(g, opt.init(g))
+    np.testing.assert_allclose(clipped, jnp.clip(updates, -0.6, 0.6), rtol=1e-6)
+    assert jnp.max(updates) > 0.6
+
+
+def test_nothing_comes_of_nothing():
+    """Zero gradients give zero updates, and the first after them sets the scale."""
+    g = jr.normal(jr.key(0), (3, 4))
+    for frequency in (1, 5):
+        opt = psgd(precondition_frequency=frequency, b1=0.0)
+        updates, _ = run(opt, jnp.stack([0 * g, 0 * g, 1e-4 * g]))
+        assert not updates[:2].any()
+        assert 0.1 < jnp.abs(updates[2]).max() < 10
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_turns(stagger):
+    opt = psgd(precondition_frequency=2, stagger=stagger)
+    grads = [jr.normal(jr.key(i), (3, 3)) for i in range(2)]
+    state, update, fitted = opt.init(grads), jax.jit(opt.update), []
+    for _ in range(5):
+        _, new = update(grads, state)
+        pairs = zip(state.lipschitz, new.lipschitz, strict=True)
+        fitted.append(sum(not jnp.array_equal(a[0], b[0]) for a, b in pairs))
+        state = new
+    assert fitted == ([1] * 5 if stagger else [2, 0, 2, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"b1": 1.0}, r"`b1` must be in \[0, 1\), but is 1"),
+        ({"preconditioner_lr": 1.0}, r"`preconditioner_lr` must be in \[0, 1\), but"),
+        ({"damping": -1.0}, r"`damping` must be in \[0, inf\), but is -1"),
+        ({"max_rms": 0.0}, r"`max_rms` must be in \(0, inf\), but is 0"),
+        ({"max_abs": 0.0}, r"`max_abs` must be in \(0, inf\), but is 0"),
+        ({"max_skew": 0}, "`max_skew` must be an integer of at least 1, but is 0"),
+        ({"max_size": -1}, "`max_size` must be an integer of at least 0, but is -1"),
+        ({"precondition_frequency": 0}, "`precondition_frequency` must be an integer"),
+    ],
+)
+def test_errors(arguments, message):
+    for make in (eqopt.ScaleByPSGDKron, lambda **kwargs: eqopt.PSGDKron(0.1, **kwargs)):
+        with pytest.raises(ValueError, match=message):
+            make(**arguments)

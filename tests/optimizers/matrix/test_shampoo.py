@@ -1,0 +1,183 @@
+"""What the laws and the formulas in the rows do not say of Shampoo and KL-Shampoo."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jaxtyping
+import numpy as np
+import pytest
+
+import eqopt
+
+from ...parity.matrices import NUMBERS
+from .programs import compiled_decompositions, decompositions
+
+
+def shampoo(**arguments):
+    return eqopt.ScaleByShampoo(weight_dimension_numbers=NUMBERS, **arguments)
+
+
+def kl_shampoo(**arguments):
+    return shampoo(graft=None, kl=True, **arguments)
+
+
+def last_update(opt, grads):
+    state, update = opt.init(grads[0]), jax.jit(opt.update)
+    for g in grads:
+        updates, state = update(g, state)
+    return updates
+
+
+FIRST_STEP = {
+    "b1": 0.0,
+    "b2": 1.0,
+    "eps": 0.0,
+    "graft": None,
+    "precondition_frequency": 1,
+}
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 3)])
+def test_the_first_update_is_orthogonal(shape, dtype, one_sided, x64):
+    with x64():
+        g = jr.normal(jr.key(0), shape, dtype)
+        opt = shampoo(one_sided=one_sided, **FIRST_STEP)
+        if not one_sided:  # what is zero but for rounding is no zero to the root
+            opt = shampoo(**FIRST_STEP | {"eps": 1e-12})
+        updates, _ = opt.update(g, opt.init(g))
+        u, _, vh = np.linalg.svd(g, full_matrices=False)
+        np.testing.assert_allclose(updates, u @ vh, atol=1e-5)
+
+
+def test_diagonal_gradients_make_adagrad():
+    grads = [jnp.diag(jr.normal(jr.key(t), (3,))) for t in range(5)]
+    opt = shampoo(b1=0.0, b2=1.0, graft=None, precondition_frequency=1)
+    expected = grads[-1] / jnp.sqrt(sum(g**2 for g in grads) + 1e-30)
+    np.testing.assert_allclose(last_update(opt, grads), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("graft", ["adam", "rmsprop", "adagrad", "sgd"])
+def test_the_length_is_grafted(graft):
+    """And before there are roots, the direction, too."""
+    grads = jr.normal(jr.key(0), (5, 4, 3))
+    arguments = {"b1": 0.5, "graft": graft, "graft_b2": 0.9, "graft_eps": 0.1}
+    early, late = (
+        last_update(shampoo(start_preconditioning_step=n, **arguments), grads)
+        for n in (6, 5)
+    )
+    np.testing.assert_allclose(jnp.linalg.norm(early), jnp.linalg.norm(late), rtol=1e-5)
+    assert jnp.linalg.norm(early - late) > 0.1 * jnp.linalg.norm(early)
+    if graft == "adam":
+        adam = eqopt.ScaleByAdam(b1=0.5, b2=0.9, eps=0.1)
+        np.testing.assert_allclose(early, last_update(adam, grads), rtol=1e-5)
+
+
+def test_roots_that_are_not_finite_are_not_taken():
+    opt = shampoo(precondition_frequency=1)
+    g = jr.normal(jr.key(0), (3, 3))
+    _, state = opt.update(g, opt.init(g))
+    _, new = opt.update(g.at[0, 0].set(jnp.inf), state)
+    assert jnp.array_equal(new.roots[0], state.roots[0])
+
+
+@pytest.mark.parametrize("kl", [False, True])
+def test_nothing_comes_of_nothing(kl):
+    """Zero gradients give zero updates, and the ones after them are as if first."""
+    opt = shampoo(kl=kl, precondition_frequency=1, b1=0.0, b2=0.9)
+    zero, g = jnp.zeros((3, 4)), jr.normal(jr.key(0), (3, 4))
+    updates, state = opt.update(zero, opt.init(zero))
+    assert not updates.any()
+    updates, _ = opt.update(g, state)
+    assert jnp.isfinite(updates).all() and 0.5 < jnp.abs(updates).max() < 5
+
+
+def test_kl_does_not_depend_on_scale():
+    grads = jr.normal(jr.key(0), (6, 3, 4))
+    opt = kl_shampoo(precondition_frequency=2)
+    expected = last_update(opt, grads)
+    for scale in (1e-3, 1e3):
+        np.testing.assert_allclose(last_update(opt, scale * grads), expected, rtol=1e-3)
+
+
+def test_kl_fits_the_covariance():
+    """Of samples $A Z B^T$ the factors are those of the matrix normal distribution."""
+    rng = np.random.default_rng(0)
+    a, b = np.diag([1, 2, 4.0]) @ rng.normal(size=(3, 3)), np.diag([3, 1.0])
+    samples = a @ rng.normal(size=(3000, 3, 2)) @ b.T
+    opt = kl_shampoo(b2=0.995, precondition_frequency=1)
+    samples = jnp.asarray(samples, jnp.float32)
+    step = lambda state, g: (opt.update(g, state)[1], None)
+    state, _ = jax.lax.scan(step, opt.init(samples[0]), samples)
+    left, right = state.factors
+    expected = np.kron(a @ a.T, b @ b.T)
+    found = np.kron(left, right)
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error < 0.3
+
+
+@pytest.mark.parametrize("kl", [False, True])
+def test_decompositions_are_under_conditions(kl):
+    opt = shampoo(kl=kl, b2=0.9, stagger=True)
+    params = jnp.ones((2, 3, 4))
+    arguments = params, opt.init(params)
+    always, sometimes = decompositions(opt.update, *arguments)
+    assert not always and "eigh" in sometimes
+    if jax.default_backend() == "cpu":
+        always, sometimes = compiled_decompositions(opt.update, *arguments)
+        assert always == 0 and sometimes > 0
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_turns(stagger):
+    opt = shampoo(precondition_frequency=2, stagger=stagger)
+    grads = [jr.normal(jr.key(i), (3, 3)) for i in range(2)]
+    state, update, renewed = opt.init(grads), jax.jit(opt.update), []
+    for _ in range(7):
+        _, new = update(grads, state)
+        pairs = zip(state.roots, new.roots, strict=True)
+        renewed.append(sum(not jnp.array_equal(a[0], b[0]) for a, b in pairs))
+        state = new
+    assert renewed == ([0, 2, 1, 1, 1, 1, 1] if stagger else [0, 2, 0, 2, 0, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"b1": 1.0}, r"`b1` must be in \[0, 1\), but is 1"),
+        ({"b2": 1.1}, r"`b2` must be in \[0, 1\], but is 1.1"),
+        ({"b3": 1.0}, r"`b3` must be in \[0, 1\), but is 1"),
+        ({"eps": -1.0}, r"`eps` must be in \[0, inf\), but is -1"),
+        ({"exponent": -1.0}, r"`exponent` must be in \[0, inf\), but is -1"),
+        ({"graft_b2": 1.0}, r"`graft_b2` must be in \[0, 1\), but is 1"),
+        ({"graft_eps": -1.0}, r"`graft_eps` must be in \[0, inf\), but is -1"),
+        ({"precondition_frequency": 0}, "`precondition_frequency` must be an integer"),
+        ({"start_preconditioning_step": 0}, "`start_preconditioning_step` must be an"),
+        ({"block_size": 0}, "`block_size` must be an integer of at least 1, but is 0"),
+    ],
+)
+def test_errors(arguments, message):
+    for make in (eqopt.ScaleByShampoo, lambda **kwargs: eqopt.Shampoo(0.1, **kwargs)):
+        with pytest.raises(ValueError, match=message):
+            make(**arguments)
+
+
+def test_error_of_an_unknown_graft():
+    for make in (eqopt.ScaleByShampoo, lambda **kwargs: eqopt.Shampoo(0.1, **kwargs)):
+        # The type checker is faster, where it is on.
+        with pytest.raises((jaxtyping.TypeCheckError, ValueError), match="lion"):
+            make(graft="lion")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"b2": 1.0}, r"`b2` must be in \[0, 1\), but is 1"),
+        ({"eps": 0.0}, r"`eps` must be in \(0, inf\), but is 0"),
+    ],
+)
+def test_errors_of_kl(arguments, message):
+    for make in (kl_shampoo, lambda **kwargs: eqopt.KLShampoo(0.1, **kwargs)):
+        with pytest.raises(ValueError, match=message):
+            make(**arguments)
