@@ -199,7 +199,7 @@ class SinkGD(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
 
     def __check_init__(self):
-        check_scalar(self, "scale", or_schedule=False)
+        check_scalar(self, "scale")
 
     @property
     def chain(self) -> Chain:
