@@ -172,6 +172,16 @@ from ._optimizers.layerwise.novograd import (
     ScaleByNovoGrad as ScaleByNovoGrad,
     ScaleByNovoGradState as ScaleByNovoGradState,
 )
+from ._optimizers.matrix.adamuon import (
+    AdaMuon as AdaMuon,
+    ScaleByAdaMuon as ScaleByAdaMuon,
+    ScaleByAdaMuonState as ScaleByAdaMuonState,
+)
+from ._optimizers.matrix.aurora import (
+    Aurora as Aurora,
+    ScaleByAurora as ScaleByAurora,
+    ScaleByAuroraState as ScaleByAuroraState,
+)
 from ._optimizers.matrix.galore import (
     GaLore as GaLore,
     ScaleByGaLore as ScaleByGaLore,
@@ -201,6 +211,11 @@ from ._optimizers.matrix.scale_by_shampoo import (
     ScaleByShampoo as ScaleByShampoo,
     ScaleByShampooState as ScaleByShampooState,
 )
+from ._optimizers.matrix.scion import (
+    ScaleByLMO as ScaleByLMO,
+    ScaleByLMOState as ScaleByLMOState,
+    Scion as Scion,
+)
 from ._optimizers.matrix.shampoo import (
     KLShampoo as KLShampoo,
     Shampoo as Shampoo,
@@ -209,6 +224,12 @@ from ._optimizers.matrix.soap import (
     SOAP as SOAP,
     ScaleBySOAP as ScaleBySOAP,
     ScaleBySOAPState as ScaleBySOAPState,
+)
+from ._optimizers.matrix.stateless import (
+    SCALE as SCALE,
+    ScaleByRowNorm as ScaleByRowNorm,
+    ScaleBySinkhorn as ScaleBySinkhorn,
+    SinkGD as SinkGD,
 )
 from ._optimizers.parameter_free.cocob import (
     COCOB as COCOB,

@@ -281,14 +281,14 @@ class _OnMatrices(Equation):
         self.shared = (*equation.shared, "turn")
 
     def __call__(self, g: Any, *leaves: Any, turn: Any, **shared: Any) -> Any:
-        *leaves, layout = leaves
-        if jnp.iscomplexobj(g) and not any(
-            map(jnp.iscomplexobj, jax.tree.leaves(leaves))
-        ):
+        *arguments, layout = leaves
+        # Modules hold numbers of their own, and what has no state fits anything.
+        slots = jax.tree.leaves([x for x in arguments if not isinstance(x, eqx.Module)])
+        if jnp.iscomplexobj(g) and slots and not any(map(jnp.iscomplexobj, slots)):
             raise ShapeMismatch("a complex update of what is real")
         # In turn, or XLA on a CPU starts with the products of all leaves.
         fn = functools.partial(self._equation, **shared)
-        return layout.apply(fn, after(turn, g), *leaves)
+        return layout.apply(fn, after(turn, g), *arguments)
 
 
 _on_matrices = functools.lru_cache(KERNELS)(_OnMatrices)

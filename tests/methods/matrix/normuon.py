@@ -26,6 +26,14 @@ def normuon_by_hand(grads):
         yield u * np.sqrt(max(1, g.shape[0] / g.shape[1]))
 
 
+def normalized_by_hand(grads):
+    """MuonEq before, Muon+ after."""
+    for g in grads:
+        norms = np.linalg.norm(g, axis=1, keepdims=True)
+        o = newton_schulz(np.linalg.norm(g) / np.sqrt(len(g)) * g / norms, STANDARD)
+        yield np.sqrt(min(g.shape)) * o / np.linalg.norm(o)
+
+
 def scale_by_normuon():
     return eqopt.ScaleByNorMuon(beta=B1, b2=B2, weight_dimension_numbers=NUMBERS)
 
@@ -46,6 +54,10 @@ METHODS = [
                 ),
                 name="Orthogonalize(Polar Express, Gram)",
             ),
+            row(
+                lambda: eqopt.Orthogonalize(row_normalize=True, renormalize=True),
+                name="Orthogonalize(normalised)",
+            ),
             row(eqopt.ScaleByNorMuon, beta=0.8, b2=0.9, eps=1e-3),
             row(
                 lambda: eqopt.ScaleByNorMuon(
@@ -64,6 +76,15 @@ METHODS = [
         by_hand={
             "normuon, tall": ByHand(scale_by_normuon(), normuon_by_hand, (6, 4)),
             "normuon, wide": ByHand(scale_by_normuon(), normuon_by_hand, (3, 5)),
+            "orthogonalize, normalised": ByHand(
+                eqopt.Orthogonalize(
+                    row_normalize=True,
+                    renormalize=True,
+                    weight_dimension_numbers=NUMBERS,
+                ),
+                normalized_by_hand,
+                (6, 4),
+            ),
         },
     ),
 ]

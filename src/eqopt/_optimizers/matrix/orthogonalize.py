@@ -16,7 +16,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._types import Hyperparameter, Params
-from ...numerics import abs_sq
+from ...numerics import abs_sq, safe_norm
 from .coefficients import Coefficients, rows_of
 from .eigenbasis import gram
 from .newton_schulz import polynomial
@@ -84,11 +84,31 @@ class NewtonSchulz(eqx.Module):
         return q @ x
 
 
+# What the norms below are at least, before something is divided by them.
+_LEAST = 1e-6
+
+
+def _with_equal_rows(x: Matrix) -> Matrix:
+    norm = safe_norm(x, 0)
+    x = x / jnp.where(norm == 0, 1, norm)  # so that no norm of a row underflows
+    x = x / safe_norm(x, _LEAST, axis=1, keepdims=True)
+    return norm / math.sqrt(len(x)) * x
+
+
 @equation
 def orthogonalize(
-    g: Matrix, newton_schulz: NewtonSchulz, *, eps: Float[Array, ""], scale: str
+    g: Matrix,
+    newton_schulz: NewtonSchulz,
+    *,
+    eps: Float[Array, ""],
+    scale: str,
+    row_normalize: bool,
+    renormalize: bool,
 ) -> Inexact[Array, "m n"]:
-    return SCALES[scale](*g.shape) * newton_schulz(g, eps)
+    u = newton_schulz(_with_equal_rows(g) if row_normalize else g, eps)
+    if renormalize:
+        u = math.sqrt(min(g.shape)) / safe_norm(u, _LEAST) * u
+    return SCALES[scale](*g.shape) * u
 
 
 class Orthogonalize(AbstractMatrixwise):
@@ -128,6 +148,10 @@ class Orthogonalize(AbstractMatrixwise):
         computed anew, which keeps rounding errors small.
     - `dtype`: the dtype of the iteration. Defaults to float32 or that of a gradient which
         has more; on accelerators bfloat16 is usual.
+    - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
+        below $10^{-6}\, \|G\|_F$ stay smaller.
+    - `renormalize`: whether to scale $X_n$ to the norm that an orthogonal matrix has,
+        $\|X_n\|_F = \sqrt{\min(m, n)}$ (Muon+).
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 
@@ -163,6 +187,24 @@ class Orthogonalize(AbstractMatrixwise):
             journal = {arXiv:2506.10935},
             year = {2025},
         }
+
+        @article{chang2026muoneq,
+            author = {Chang, Da and Shi, Qiankun and Zhang, Lvgang and Li, Yu and Zhang,
+                      Ruijie and Lu, Yao and Liu, Yongxiang and Yuan, Ganzhao},
+            title = {{MuonEq}: Balancing Before Orthogonalization with Lightweight
+                     Equilibration},
+            journal = {arXiv:2603.28254},
+            year = {2026},
+        }
+
+        @article{zhang2026muonplus,
+            author = {Zhang, Ruijie and Zhao, Yequan and Liu, Ziyue and Wang, Zhengyang
+                      and Zhang, Zheng},
+            title = {{Muon+}: Towards Better {Muon} via One Additional Normalization
+                     Step},
+            journal = {arXiv:2602.21545},
+            year = {2026},
+        }
         ```
     """
 
@@ -173,6 +215,8 @@ class Orthogonalize(AbstractMatrixwise):
     gram: bool = static_choice(static=True, default=False)
     restarts: tuple[int, ...] = eqx.field(static=True, default=(2,))
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    row_normalize: bool = False
+    renormalize: bool = False
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self):

@@ -24,19 +24,26 @@ def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> P
     return treedef.unflatten((a is not None) is flag for a in axes)
 
 
-def matrices_and_others(owner: Any, *parts: AbstractTransformation) -> Chain:
-    """`parts`, decay and learning rate for matrices; the fallback for all else."""
-    matrices, others = (
+def matrices_and_others(
+    owner: Any,
+    *parts: AbstractTransformation,
+    fallback: AbstractTransformation | None = None,
+) -> Chain:
+    """`parts`, decay and learning rate for matrices; the owner's fallback for all else.
+
+    Where it has none, that is `fallback`, or an AdamW.
+    """
+    are_matrices, are_others = (
         functools.partial(is_matrix, owner.weight_dimension_numbers, flag)
         for flag in (True, False)
     )
-    fallback = owner.fallback
-    if fallback is None:
+    others = fallback if owner.fallback is None else owner.fallback
+    if others is None:
         rate, decay = owner.learning_rate, owner.weight_decay
-        fallback = AdamW(rate, b2=0.95, weight_decay=decay)
+        others = AdamW(rate, b2=0.95, weight_decay=decay)
     return Chain(
         *parts,
-        Masked(owner.part(AddDecayedWeights), matrices),
-        Masked(owner.part(ScaleByLearningRate), matrices),
-        Masked(fallback, others),
+        Masked(owner.part(AddDecayedWeights), are_matrices),
+        Masked(owner.part(ScaleByLearningRate), are_matrices),
+        Masked(others, are_others),
     )

@@ -1,0 +1,189 @@
+"""AdaMuon: orthogonal steps, divided element by element by a second moment."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, safe_norm, safe_sqrt
+from .coefficients import Coefficients
+from .orthogonalize import NewtonSchulz, Orthogonalize
+from .recipe import matrices_and_others
+
+
+# Beside the norm that the iteration divides by.
+_NS_EPS = 1e-7
+
+
+class ScaleByAdaMuonState(eqx.Module):
+    r"""The momentum, and the second moment of orthogonal updates.
+
+    **Attributes:**
+
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` for
+        what is no matrix.
+    - `nu`: the mean of the squares of the orthogonal updates, a tree like `mu`.
+    """
+
+    mu: Updates
+    nu: Nonnegative
+
+
+@equation
+def adamuon(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    nu: Float[Array, "m n"],
+    newton_schulz: NewtonSchulz,
+    *,
+    beta: Float[Array, ""],
+    eps: Float[Array, ""],
+    consistent_rms: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m n"]]:
+    mu = beta * mu + (1 - beta) * g
+    o = newton_schulz(jnp.sign(beta * mu + (1 - beta) * g if nesterov else mu), _NS_EPS)
+    nu = beta * nu + (1 - beta) * abs_sq(o)
+    u = o / (safe_sqrt(nu) + eps)
+    norm = consistent_rms * math.sqrt(g.size)
+    return norm / (safe_norm(u, 0) + eps) * u, mu, nu
+
+
+class ScaleByAdaMuon(AbstractMatrixwise):
+    r"""Makes the signs of the momentum orthogonal, and divides by a second moment.
+
+    $$\begin{aligned}
+      \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
+      O_t &= \operatorname{NS}(\operatorname{sign}(\hat\mu_t)) \\
+      \nu_t &= \beta \nu_{t-1} + (1 - \beta)\, |O_t|^2 &
+      \hat O_t &= O_t / (\sqrt{\nu_t} + \varepsilon) \\
+      u_t &= \frac{\rho \sqrt{m n}}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
+    \end{aligned}$$
+
+    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
+    momentum, and $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. All
+    updates have a root mean square of $\rho$, so no moment has to be corrected for its
+    start at zero. What is no matrix passes unchanged, without state.
+
+    **Arguments:**
+
+    - `coefficients`, `steps`: as for [`eqopt.Orthogonalize`][].
+    - `beta`: $\beta \in [0, 1)$, of both moments.
+    - `eps`: $\varepsilon \ge 0$.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `consistent_rms`: $\rho \ge 0$. With 0.2, learning rates of Adam fit.
+    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{si2025adamuon,
+            author = {Si, Chongjie and Zhang, Debing and Shen, Wei},
+            title = {{AdaMuon}: Adaptive {Muon} Optimizer},
+            journal = {arXiv:2507.11005},
+            year = {2025},
+        }
+        ```
+    """
+
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
+    nesterov: bool = True
+    consistent_rms: Hyperparameter = 0.2
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "beta", 0, 1)
+        check_range(self, "eps", 0)
+        check_range(self, "consistent_rms", 0)
+        self._orthogonalize()
+
+    def _orthogonalize(self) -> Orthogonalize:
+        return Orthogonalize(
+            coefficients=self.coefficients, steps=self.steps, dtype=self.ns_dtype
+        )
+
+    def init(self, params: Params) -> ScaleByAdaMuonState:
+        return ScaleByAdaMuonState(
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            nu=self.for_matrices(params, abs_sq),
+        )
+
+    def matrixwise(
+        self,
+        state: ScaleByAdaMuonState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        newton_schulz = self._orthogonalize().newton_schulz()
+        reads = {"newton_schulz": everywhere(newton_schulz)}
+        return Leafwise(adamuon, state, reads=reads)
+
+
+class AdaMuon(AbstractOptimizer):
+    r"""AdaMuon: orthogonal steps for matrices, adapted element by element.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByAdaMuon`][], which has the equations and
+    the reference. The state is as large as Adam's.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02
+        by default; learning rates of Adam are meant to fit.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are those of [`eqopt.ScaleByAdaMuon`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 0.01
+    mask: Mask | None = static_choice(default=None)
+    nesterov: bool = True
+    consistent_rms: Hyperparameter = 0.2
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByAdaMuon))

@@ -1,0 +1,209 @@
+"""Aurora: orthogonal steps with rows of one length."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_count, check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import abs_sq, safe_norm
+from .coefficients import Coefficients
+from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
+from .recipe import matrices_and_others
+
+
+# Beside the norm that the iteration divides by.
+_NS_EPS = 1e-7
+
+
+class ScaleByAuroraState(eqx.Module):
+    """`mu`: the mean of the gradients so far, `None` for what is no matrix."""
+
+    mu: Updates
+
+
+class Balanced(eqx.Module):
+    """How a matrix is made orthogonal, with rows of about one length.
+
+    **Attributes:**
+
+    - `newton_schulz`: the iteration.
+    - `iterations`: how often to run it, each time with other lengths of the rows.
+    """
+
+    newton_schulz: NewtonSchulz
+    iterations: int = eqx.field(static=True)
+
+    def __call__(self, x: Any, power: Any, eps: Any) -> Any:
+        if x.shape[0] < x.shape[1]:
+            return jnp.conj(self(jnp.conj(x.T), power, eps).T)
+        u, (m, n) = x, x.shape
+        if m > n:
+            norms = safe_norm(x, 0, axis=1, keepdims=True)
+            # Zero rows stay zero, with derivatives that are finite.
+            x = x / jnp.where(norms == 0, 1, jnp.maximum(norms, eps))
+        for i in range(self.iterations if m > n else 1):
+            if i > 0:
+                squares = jnp.sum(abs_sq(u), 1, keepdims=True)
+                least = jnp.maximum(squares, eps * eps)
+                x = x * jnp.where(squares == 0, 1, n / m / least) ** power
+            u = self.newton_schulz(x, _NS_EPS)
+        return u
+
+
+@equation
+def aurora(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    balanced: Balanced,
+    *,
+    beta: Float[Array, ""],
+    pp_beta: Float[Array, ""],
+    eps: Float[Array, ""],
+    nesterov: bool,
+    scale: str,
+) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
+    mu = beta * mu + (1 - beta) * g
+    u = balanced(beta * mu + (1 - beta) * g if nesterov else mu, pp_beta, eps)
+    return SCALES[scale](*g.shape) * u, mu
+
+
+class ScaleByAurora(AbstractMatrixwise):
+    r"""Makes the momentum orthogonal, with rows of about one length.
+
+    For a matrix of $m$ outputs and $n$ inputs, $m > n$, let
+
+    $$\begin{aligned}
+      \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
+      d_1 &= 1 / \|(\hat\mu_t)_{i:}\| \\
+      U_k &= \operatorname{NS}(\operatorname{diag}(d_k)\, \hat\mu_t) &
+      d_{k+1} &= d_k \left( \frac{n / m}{\|(U_k)_{i:}\|^2} \right)^b &
+      u_t &= s\, U_K
+    \end{aligned}$$
+
+    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
+    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. The
+    columns of $U_K$ are orthonormal, and its rows have norms near $\sqrt{n / m}$, the
+    nearer the larger $K$. A matrix with $m < n$ is transposed; for $m = n$ rows of
+    orthogonal matrices have length 1 anyway, and $u_t = s \operatorname{NS}(\hat\mu_t)$.
+    Norms below $\varepsilon$ count as $\varepsilon$, and zero rows stay zero. What is no
+    matrix passes unchanged, without state.
+
+    **Arguments:**
+
+    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][]. The default is
+        accurate: 12 steps.
+    - `beta`: $\beta \in [0, 1)$.
+    - `pp_iterations`: $K$, a Python integer of at least 1. Each is an iteration of
+        $\operatorname{NS}$.
+    - `pp_beta`: $b \in [0, 1]$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{dewulf2026aurora,
+            author = {Dewulf, Alec and Pai, Dhruv and Yang, Li and Zhang, Ashley and
+                      Keigwin, Ben},
+            title = {{Aurora}: A Leverage-Aware Spectral Optimizer},
+            journal = {arXiv:2606.27715},
+            year = {2026},
+        }
+        ```
+    """
+
+    coefficients: Coefficients = "simple"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    pp_iterations: int = static_choice(static=True, default=2)
+    pp_beta: Hyperparameter = 0.5
+    eps: Hyperparameter = 1e-7
+    nesterov: bool = True
+    scale: Scale = eqx.field(static=True, default="shape")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "beta", 0, 1)
+        check_count(self, "pp_iterations")
+        check_range(self, "pp_beta", 0, 1, includes_high=True)
+        check_range(self, "eps", 0)
+        self._orthogonalize()
+
+    def _orthogonalize(self) -> Orthogonalize:
+        return Orthogonalize(
+            coefficients=self.coefficients,
+            steps=self.steps,
+            scale=self.scale,
+            dtype=self.ns_dtype,
+        )
+
+    def init(self, params: Params) -> ScaleByAuroraState:
+        return ScaleByAuroraState(self.for_matrices(params, lambda x: x, self.mu_dtype))
+
+    def matrixwise(
+        self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        newton_schulz = self._orthogonalize().newton_schulz()
+        balanced = Balanced(newton_schulz, self.pp_iterations)
+        return Leafwise(aurora, state, reads={"balanced": everywhere(balanced)})
+
+
+class Aurora(AbstractOptimizer):
+    r"""Aurora: orthogonal steps for matrices, with rows of one length.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByAurora`][], which has the equations and
+    the reference. The state is the momentum.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.05.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are those of [`eqopt.ScaleByAurora`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    coefficients: Coefficients = "simple"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    pp_iterations: int = static_choice(static=True, default=2)
+    pp_beta: Hyperparameter = 0.5
+    eps: Hyperparameter = 1e-7
+    weight_decay: ScalarOrSchedule = 0.025
+    mask: Mask | None = static_choice(default=None)
+    nesterov: bool = True
+    scale: Scale = eqx.field(static=True, default="shape")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByAurora))

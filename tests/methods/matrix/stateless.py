@@ -1,0 +1,109 @@
+"""SinkGD and SCALE: rows, or rows and columns, of one length."""
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, is_matrix, row
+from ...parity.by_hand import B1
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS
+from ..method import Method
+
+
+def row_norm_by_hand(grads):
+    for g in grads:
+        yield g / np.maximum(np.sqrt(np.mean(g**2, 1, keepdims=True)), 0.9)
+
+
+def sinkhorn_by_hand(grads):
+    for g in grads:
+        m, n = g.shape
+        for _ in range(3):
+            g = np.sqrt(n) * g / np.maximum(np.linalg.norm(g, axis=1)[:, None], 1.5)
+            g = np.sqrt(m) * g / np.maximum(np.linalg.norm(g, axis=0)[None], 1.5)
+        yield g
+
+
+def sinkgd_by_hand(grads):
+    """Of zero parameters, which do not decay, at a learning rate of 0.5."""
+    for u in sinkhorn_by_hand(grads):
+        yield -0.5 * 0.2 * u
+
+
+def scale_by_hand(grads):
+    m = 0
+    for g in grads:
+        m = B1 * m + (1 - B1) * g
+        yield -0.5 * m / np.sqrt(np.mean(m**2, 1, keepdims=True))
+
+
+SINKHORN = {"steps": 3, "eps": 1.5, "weight_dimension_numbers": NUMBERS}
+
+METHODS = [
+    Method(
+        eqopt.SinkGD,
+        idea="rows and columns of one length, without state",
+        theirs=lambda rate: optax.adamw(rate),
+        deviates="Optax has no SinkGD; beside it is its AdamW",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(
+                lambda eps=1e-8: eqopt.ScaleBySinkhorn(2, eps),
+                name="ScaleBySinkhorn",
+                eps=1e-3,
+            ),
+            row(eqopt.SinkGD, at=0.01, learning_rate=0.1, scale=0.5, weight_decay=0.3),
+        ],
+        by_hand={
+            "sinkhorn": ByHand(
+                eqopt.ScaleBySinkhorn(**SINKHORN), sinkhorn_by_hand, (6, 4)
+            ),
+            "sinkgd": ByHand(
+                eqopt.SinkGD(0.5, scale=0.2, fallback=eqopt.Identity(), **SINKHORN),
+                sinkgd_by_hand,
+                (3, 5),
+            ),
+        },
+    ),
+    Method(
+        eqopt.SCALE,
+        idea="rows of one length; momentum for the last layer alone",
+        theirs=lambda rate: optax.adamw(rate),
+        deviates="Optax has no SCALE; beside it is its AdamW",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(eqopt.ScaleByRowNorm, eps=1e-3),
+            row(
+                lambda learning_rate=LINEAR, **data: eqopt.SCALE(
+                    learning_rate, last_layer=is_matrix, mask=is_matrix, **data
+                ),
+                name="SCALE(last layer)",
+                learning_rate=0.1,
+                momentum=0.8,
+                weight_decay=0.3,
+            ),
+        ],
+        by_hand={
+            "row norm": ByHand(
+                eqopt.ScaleByRowNorm(0.9, NUMBERS), row_norm_by_hand, (3, 5)
+            ),
+            "scale": ByHand(
+                eqopt.SCALE(
+                    0.5,
+                    B1,
+                    True,
+                    weight_dimension_numbers=NUMBERS,
+                    fallback=eqopt.Identity(),
+                ),
+                scale_by_hand,
+                (6, 4),
+            ),
+        },
+    ),
+]

@@ -1,0 +1,50 @@
+"""What the laws and the formulas in NumPy do not say of AdaMuon."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+
+def test_updates_have_one_size():
+    """Whatever the gradients are, from the first step on."""
+    opt = eqopt.ScaleByAdaMuon()
+    state = opt.init(jnp.zeros((6, 4)))
+    for t in range(4):
+        g = np.random.default_rng(t).normal(size=(6, 4)) * 10.0 ** (3 * t - 6)
+        updates, state = opt.update(jnp.asarray(g, jnp.float32), state)
+        rms = jnp.sqrt(jnp.mean(updates**2))
+        np.testing.assert_allclose(rms, 0.2, rtol=1e-5)
+
+
+def test_first_step_looks_at_signs_alone():
+    opt = eqopt.ScaleByAdaMuon()
+    g = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)
+    state = opt.init(g)
+    updates, _ = opt.update(g, state)
+    same, _ = opt.update(jnp.sign(g), state)
+    np.testing.assert_allclose(same, updates, rtol=1e-6)
+
+
+def test_zeros_stay_zero():
+    zeros = jnp.zeros((3, 4))
+    opt = eqopt.ScaleByAdaMuon()
+    total = lambda g: jnp.sum(opt.update(g, opt.init(g))[0])
+    assert not opt.update(zeros, opt.init(zeros))[0].any()
+    assert jnp.isfinite(jax.grad(total)(zeros)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 1.0}, r"`beta` must be in \[0, 1\)"),
+        ({"eps": -1.0}, r"`eps` must be in \[0, inf\)"),
+        ({"consistent_rms": -1.0}, r"`consistent_rms` must be in \[0, inf\)"),
+        ({"steps": 0}, "`steps` must be an integer of at least 1"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        eqopt.ScaleByAdaMuon(**options)

@@ -1,0 +1,76 @@
+"""What the laws and the formulas in NumPy do not say of NorMuon."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from .untyped import unchecked
+
+
+NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
+
+
+def updates_of(opt, shape, steps=3):
+    """Those of the last step."""
+    rng = np.random.default_rng(0)
+    params = jnp.zeros(shape)
+    state = opt.init(params)
+    for _ in range(steps):
+        updates, state = opt.update(jnp.asarray(rng.normal(size=shape)), state)
+    return np.asarray(updates)
+
+
+@pytest.mark.parametrize("side", ["rows", "long"])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 5)])
+def test_lengths_without_memory(shape, side, x64):
+    """With `b2=0`, all rows have one norm, or all columns if there are more of them."""
+    opt = eqopt.ScaleByNorMuon(b2=0.0, side=side, weight_dimension_numbers=NUMBERS)
+    with x64():
+        updates = updates_of(opt, shape)
+    axis = 0 if side == "long" and shape == (3, 5) else 1
+    norms = np.linalg.norm(updates, axis=axis)
+    np.testing.assert_allclose(norms, norms.mean(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("b2", [0.0, 0.5, 0.99])
+def test_the_norm_is_that_of_the_orthogonal_matrix(b2, x64):
+    muon = eqopt.Chain(
+        eqopt.EMA(0.8, debias=False),
+        eqopt.Orthogonalize(scale="shape", weight_dimension_numbers=NUMBERS),
+    )
+    opt = eqopt.ScaleByNorMuon(
+        beta=0.8, b2=b2, nesterov=False, weight_dimension_numbers=NUMBERS
+    )
+    with x64():
+        norms = [np.linalg.norm(updates_of(x, (6, 4))) for x in (opt, muon)]
+    np.testing.assert_allclose(*norms, rtol=1e-7)
+
+
+def test_orthonormal_rows_stay(x64):
+    """Where all rows have one length anyway, it is Muon, and so nothing changes."""
+    rows = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0].T
+    names = {"coefficients": "simple", "weight_dimension_numbers": NUMBERS}
+    with x64():
+        g = jnp.asarray(rows)
+        opt = eqopt.ScaleByNorMuon(**names)
+        state = opt.init(g)
+        for _ in range(3):
+            updates, state = opt.update(g, state)
+    np.testing.assert_allclose(updates, rows, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"side": "short"}, "ScaleByNorMuon: `side` must be 'rows' or 'long'"),
+        ({"beta": 1.0}, r"ScaleByNorMuon: `beta` must be in \[0, 1\)"),
+        ({"b2": -0.1}, r"ScaleByNorMuon: `b2` must be in \[0, 1\)"),
+        ({"eps": -1.0}, r"ScaleByNorMuon: `eps` must be in \[0, inf\)"),
+        ({"scale": "rms"}, "`scale` must be one of"),
+    ],
+)
+def test_errors(options, message):
+    with unchecked(), pytest.raises(ValueError, match=message):
+        eqopt.ScaleByNorMuon(**options)

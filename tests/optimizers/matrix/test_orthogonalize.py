@@ -1,0 +1,153 @@
+"""What the laws do not say of Orthogonalize, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt._optimizers.matrix.coefficients import TABLES
+
+from .untyped import unchecked
+
+
+# Rows are outputs, as in the formulas.
+NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
+
+
+def orthogonalized(g, *arguments, **options):
+    opt = eqopt.Orthogonalize(*arguments, weight_dimension_numbers=NUMBERS, **options)
+    updates, _ = opt.update(g, opt.init(g))
+    return np.asarray(updates)
+
+
+def with_values(values, shape=(4, 6), seed=0):
+    """A matrix of these singular values, and its singular vectors."""
+    rng = np.random.default_rng(seed)
+    u, _, vh = np.linalg.svd(rng.normal(size=shape), full_matrices=False)
+    return (u * values) @ vh, u, vh
+
+
+def composed(values, rows):
+    for a, b, c in rows:
+        values = a * values + b * values**3 + c * values**5
+    return values
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_map_singular_values(name, shape, x64):
+    """Singular vectors stay as they are."""
+    values = np.array([1.0, 0.3, 0.05, 0.002])
+    g, u, vh = with_values(values, shape)
+    table = TABLES[name]
+    start = values / (np.linalg.norm(values) * table.norm_factor)
+    expected = (u * composed(start, table.rows)) @ vh
+    with x64():
+        updates = orthogonalized(jnp.asarray(g), name, eps=0.0)
+    np.testing.assert_allclose(updates, expected, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"), [("polar_express", 0.2), ("polar_express_8", 1e-9)]
+)
+def test_polar_express_maps_near_one(name, tolerance, x64):
+    """All values from 1e-3 to 1, each beside a value that makes the norm one."""
+    with x64():
+        for value in np.geomspace(1e-3, np.sqrt(0.5), 10):
+            g, _, _ = with_values(np.array([np.sqrt(1 - value**2), value]), (2, 3))
+            updates = orthogonalized(jnp.asarray(g), name, eps=0.0)
+            values = np.linalg.svd(updates, compute_uv=False)
+            np.testing.assert_allclose(values, 1, rtol=tolerance)
+
+
+@pytest.mark.parametrize("restarts", [(), (2,), (1, 3)])
+@pytest.mark.parametrize("name", TABLES)
+def test_gram_is_the_same(name, restarts, x64):
+    g, _, _ = with_values(np.array([1.0, 0.5, 0.2, 0.1]), (9, 4))
+    with x64():
+        g = jnp.asarray(g)
+        plain = orthogonalized(g, name)
+        by_gram = orthogonalized(g, name, gram=True, restarts=restarts)
+    np.testing.assert_allclose(by_gram, plain, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (8, 2), (3, 3)])
+def test_scales(shape, x64):
+    (m, n), g = shape, np.random.default_rng(0).normal(size=shape)
+    factors = {
+        "shape": max(1, m / n) ** 0.5,
+        "spectral": max(m, n) ** 0.5,
+        "unit_rms": (m / n) ** 0.5,
+        "match_rms": 0.2 * max(m, n) ** 0.5,
+    }
+    with x64():
+        g = jnp.asarray(g)
+        plain = orthogonalized(g)
+        for scale, factor in factors.items():
+            updates = orthogonalized(g, scale=scale)
+            np.testing.assert_allclose(updates, factor * plain, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["polar_express", "cans", "deepseek", "dion", "cubic"])
+def test_more_steps_than_rows(name, x64):
+    """Some tables go on with their last row, others begin again."""
+    table = TABLES[name]
+    again = (table.rows[-1],) * 3 if table.repeats_last else table.rows[:3]
+    g = with_values(np.array([1.0, 0.5, 0.2, 0.1]))[0] / table.norm_factor
+    with x64():
+        g = jnp.asarray(g)
+        updates = orthogonalized(g, name, len(table.rows) + 3, eps=0.0)
+        # The norm comes to the factor by which the named one is divided.
+        rows = np.asarray(table.rows + again)
+        rows[0] *= table.norm_factor ** -np.array([1, 3, 5])
+        expected = orthogonalized(g, rows, eps=0.0)
+        np.testing.assert_allclose(updates, expected, atol=1e-11)
+        fewer = orthogonalized(g, table.rows, 2), orthogonalized(g, table.rows[:2])
+    np.testing.assert_allclose(*fewer, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
+def test_stacks_are_made_orthogonal_one_by_one(options):
+    g = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
+    expected = [orthogonalized(x, scale="spectral", **options) for x in g]
+    updates = orthogonalized(g, scale="spectral", **options)
+    np.testing.assert_allclose(updates, np.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+def test_norms_before_and_after(shape, x64):
+    """Rows may have any length before, and the norm is that of an orthogonal matrix."""
+    rng = np.random.default_rng(0)
+    lengths = 10.0 ** rng.uniform(-3, 3, size=(shape[0], 1))
+    with x64():
+        g = jnp.asarray(rng.normal(size=shape))
+        options = {"row_normalize": True, "renormalize": True, "eps": 0.0}
+        updates = orthogonalized(g, **options)
+        same = orthogonalized(lengths * g, **options)
+    np.testing.assert_allclose(same, updates, atol=1e-9)
+    np.testing.assert_allclose(np.linalg.norm(updates), 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
+def test_zeros_stay_zero(options):
+    zeros = jnp.zeros((3, 4))
+    opt = eqopt.Orthogonalize(**options)
+    total = lambda g: jnp.sum(opt.update(g, opt.init(g))[0])
+    assert not opt.update(zeros, opt.init(zeros))[0].any()
+    assert jnp.isfinite(jax.grad(total)(zeros)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": "rms"}, "Orthogonalize: `scale` must be one of"),
+        ({"coefficients": "muon"}, "Orthogonalize: `coefficients` must be one of"),
+        ({"coefficients": (1.0, 2.0)}, r"must have shape \(3,\), or \(steps, 3\)"),
+        ({"steps": 0}, "Orthogonalize: `steps` must be an integer of at least 1"),
+        ({"eps": -1.0}, r"Orthogonalize: `eps` must be in \[0, inf\)"),
+    ],
+)
+def test_errors(options, message):
+    with unchecked(), pytest.raises(ValueError, match=message):
+        eqopt.Orthogonalize(**options)

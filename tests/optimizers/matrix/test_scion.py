@@ -1,0 +1,117 @@
+"""What the laws and the formulas in NumPy do not say of Scion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from .untyped import unchecked
+
+
+# Rows are outputs, as in the formulas.
+NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
+
+# The norms whose balls the steps are in, without the factors of the inputs.
+NORMS = {
+    "sign": lambda p: np.abs(p).max(),
+    "row": lambda p: np.linalg.norm(p, axis=1).max(),
+    "col": lambda p: np.sqrt(np.mean(p**2, 0)).max(),
+    "spectral": lambda p: np.linalg.norm(p, 2) / np.sqrt(p.shape[0]),
+}
+FACTORS = {
+    "sign": lambda m, n: n,
+    "row": lambda m, n: np.sqrt(n),
+    "col": lambda m, n: n,
+    "spectral": lambda m, n: np.sqrt(n),
+}
+
+
+def normals(shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_parameters_stay_in_the_ball(norm, normalized):
+    """In the constrained form, once they are there; a first step of rate 1 does it."""
+    opt = eqopt.Scion(
+        0.3,
+        norm,
+        radius=5.0,
+        normalized=normalized,
+        coefficients="polar_express_8",
+        weight_dimension_numbers=NUMBERS,
+    )
+    ball = eqopt.ScaleByLMO(
+        norm, 5.0, 0.0, normalized=normalized, weight_dimension_numbers=NUMBERS
+    )
+    g = normals((4, 6))
+    params = {"w": 0.7 * ball.update(g, ball.init(g))[0]}
+    state = opt.init(params)
+    factor = FACTORS[norm](4, 6) if normalized else 1
+    step = jax.jit(opt.step)
+    for t in range(20):
+        params, state = step({"w": normals((4, 6), t)}, state, params)
+        assert NORMS[norm](np.asarray(params["w"])) * factor <= 5.0 * (1 + 1e-4)
+
+
+def test_signs_without_momentum_are_signsgd():
+    options = {"normalized": False, "weight_decay": 0.0, "beta": 0.0}
+    opt, other = eqopt.Scion(0.1, "sign", **options), eqopt.SignSGD(0.1)
+    g = normals((4, 6))
+    updates, _ = opt.update(g, opt.init(g))
+    np.testing.assert_allclose(updates, other.update(g, other.init(g))[0])
+
+
+def test_spectral_is_muon_at_another_scale():
+    """Without Nesterov momentum; the size of the momentum does not matter."""
+    options = {"beta": 0.8, "weight_dimension_numbers": NUMBERS}
+    opt = eqopt.ScaleByLMO(**options)
+    muon = eqopt.ScaleByMuon(nesterov=False, **options)
+    params = normals((6, 4))
+    state, other = opt.init(params), muon.init(params)
+    for t in range(3):
+        updates, state = opt.update(normals((6, 4), t), state)
+        expected, other = muon.update(normals((6, 4), t), other)
+    np.testing.assert_allclose(updates, np.sqrt(6 / 4) * expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_matrix_is_divided_by_its_size():
+    params = {"bias": jnp.ones(5), "scale": jnp.ones(()), "kernel": jnp.ones((2, 3, 4))}
+    opt = eqopt.Scion(0.1, radius=3.0, beta=0.8, weight_decay=0.5)
+    g = jax.tree.map(lambda p: normals(p.shape), params)
+    updates, _ = opt.update(g, opt.init(params), params)
+    for name, x in g.items():
+        expected = -0.1 * (3 * x / np.sqrt(np.mean(x**2)) + 0.5)
+        np.testing.assert_allclose(updates[name], expected, rtol=1e-5)
+
+
+def test_fallback():
+    opt = eqopt.Scion(0.1, fallback=eqopt.SGD(0.5))
+    updates, _ = opt.update(jnp.ones(2), opt.init(jnp.ones(2)), jnp.ones(2))
+    np.testing.assert_allclose(updates, -0.5)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_zeros_stay_zero(norm):
+    zeros = jnp.zeros((3, 4))
+    opt = eqopt.ScaleByLMO(norm)
+    total = lambda g: jnp.sum(opt.update(g, opt.init(g))[0])
+    assert not opt.update(zeros, opt.init(zeros))[0].any()
+    assert jnp.isfinite(jax.grad(total)(zeros)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "max"}, "ScaleByLMO: `norm` must be one of"),
+        ({"radius": -1.0}, r"ScaleByLMO: `radius` must be in \[0, inf\)"),
+        ({"beta": 1.0}, r"ScaleByLMO: `beta` must be in \[0, 1\)"),
+        ({"eps": -1.0}, r"ScaleByLMO: `eps` must be in \[0, inf\)"),
+    ],
+)
+def test_errors(options, message):
+    with unchecked(), pytest.raises(ValueError, match=message):
+        eqopt.ScaleByLMO(**options)

@@ -1,0 +1,102 @@
+"""What the laws and the formulas in NumPy do not say of SinkGD and SCALE."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+
+# Rows are outputs, as in the formulas.
+NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
+
+
+def normals(shape):
+    return jnp.asarray(np.random.default_rng(0).normal(size=shape))
+
+
+def balanced(g, **options):
+    opt = eqopt.ScaleBySinkhorn(weight_dimension_numbers=NUMBERS, **options)
+    return np.asarray(opt.update(g, None)[0])
+
+
+def test_lengths(x64):
+    with x64():
+        u = balanced(normals((4, 7)), steps=1)
+        np.testing.assert_allclose(np.linalg.norm(u, axis=0), 2, rtol=1e-12)
+        np.testing.assert_allclose(np.linalg.norm(u), np.sqrt(28), rtol=1e-12)
+        u = balanced(normals((4, 7)), steps=40)
+    np.testing.assert_allclose(np.linalg.norm(u, axis=1), np.sqrt(7), rtol=1e-9)
+
+
+def test_lengths_of_rows_and_columns_do_not_matter(x64):
+    """The limit is the same for all positive multiples of them."""
+    left, right = 10.0 ** np.random.default_rng(1).uniform(-1, 1, size=(2, 5))
+    with x64():
+        g = normals((5, 5))
+        expected = balanced(g, steps=40)
+        u = balanced(left[:, None] * g * right[None], steps=40)
+    np.testing.assert_allclose(u, expected, atol=1e-9)
+
+
+def test_one_row_ends_at_its_sign():
+    g = normals((1, 6))
+    np.testing.assert_allclose(balanced(g), np.sign(g), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "opt", [eqopt.ScaleBySinkhorn(), eqopt.ScaleByRowNorm()], ids=lambda x: type(x)
+)
+def test_zeros_stay_zero(opt):
+    """Whole matrices and single rows, with finite derivatives."""
+    for g in (jnp.zeros((3, 4)), normals((3, 4)).at[1].set(0).at[:, 1].set(0)):
+        u, _ = opt.update(g, None)
+        assert jnp.all(jnp.where(g == 0, u == 0, u != 0))
+        derivative = jax.grad(lambda g: jnp.sum(opt.update(g, None)[0]))(g)
+        assert jnp.isfinite(derivative).all()
+
+
+def test_only_the_last_layer_has_momentum():
+    params = {"head": jnp.ones((2, 3)), "hidden": jnp.ones((3, 3)), "bias": jnp.ones(2)}
+    last = {"head": True, "hidden": False, "bias": True}
+    opt = eqopt.SCALE(1.0, 0.5, last, fallback=eqopt.SGD(1.0))
+    state = opt.init(params)
+    ema = eqopt.tree.get(state, "ema")
+    assert ema["hidden"] is None and ema["bias"] is None
+    g = jax.tree.map(lambda p: normals(p.shape), params)
+    _, state = opt.update(g, state, params)
+    h = jax.tree.map(jnp.flip, g)
+    u, _ = opt.update(h, state, params)
+    divided, _ = eqopt.ScaleByRowNorm().update(
+        {"head": g["head"] / 4 + h["head"] / 2, "hidden": h["hidden"]}, None
+    )
+    np.testing.assert_allclose(u["head"], -divided["head"], rtol=1e-5)
+    np.testing.assert_allclose(u["hidden"], -divided["hidden"], rtol=1e-5)
+    np.testing.assert_allclose(u["bias"], -h["bias"])
+
+
+def test_an_embedding_is_a_matrix_if_told():
+    """With words as inputs, each feature has the length one over all of them."""
+    numbers = eqopt.MatrixDimensionNumbers(reduction_axis=0, output_axis=1)
+    opt = eqopt.ScaleByRowNorm(weight_dimension_numbers=numbers)
+    u, _ = opt.update(normals((9, 3)), None)
+    np.testing.assert_allclose(jnp.mean(u**2, 0), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.ScaleBySinkhorn(0), "`steps` must be an integer of at least 1"),
+        (lambda: eqopt.SinkGD(1.0, eps=-1.0), r"`eps` must be in \[0, inf\)"),
+        (lambda: eqopt.ScaleByRowNorm(-1.0), r"`eps` must be in \[0, inf\)"),
+        (lambda: eqopt.SCALE(1.0, 1.0), r"SCALE: `momentum` must be in \[0, 1\)"),
+        (
+            lambda: eqopt.SinkGD(1.0, scale=jnp.ones(2)),
+            "SinkGD: `scale` must be a real number or a 0-d array",
+        ),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
