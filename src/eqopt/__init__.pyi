@@ -172,6 +172,16 @@ from ._optimizers.layerwise.novograd import (
     ScaleByNovoGrad as ScaleByNovoGrad,
     ScaleByNovoGradState as ScaleByNovoGradState,
 )
+from ._optimizers.matrix.apollo import (
+    APOLLO as APOLLO,
+    ScaleByAPOLLO as ScaleByAPOLLO,
+    ScaleByAPOLLOState as ScaleByAPOLLOState,
+)
+from ._optimizers.matrix.dion2 import (
+    Dion2 as Dion2,
+    ScaleByDion2 as ScaleByDion2,
+    ScaleByDion2State as ScaleByDion2State,
+)
 from ._optimizers.matrix.galore import (
     GaLore as GaLore,
     ScaleByGaLore as ScaleByGaLore,
@@ -196,6 +206,9 @@ from ._optimizers.matrix.soap import (
     SOAP as SOAP,
     ScaleBySOAP as ScaleBySOAP,
     ScaleBySOAPState as ScaleBySOAPState,
+)
+from ._optimizers.matrix.soap_muon import (
+    SOAPMuon as SOAPMuon,
 )
 from ._optimizers.parameter_free.cocob import (
     COCOB as COCOB,

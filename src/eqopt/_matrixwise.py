@@ -280,9 +280,8 @@ class _OnMatrices(Equation):
 
     def __call__(self, g: Any, *leaves: Any, turn: Any, **shared: Any) -> Any:
         *leaves, layout = leaves
-        if jnp.iscomplexobj(g) and not any(
-            map(jnp.iscomplexobj, jax.tree.leaves(leaves))
-        ):
+        slots = jax.tree.leaves([x for x in leaves if not isinstance(x, eqx.Module)])
+        if jnp.iscomplexobj(g) and slots and not any(map(jnp.iscomplexobj, slots)):
             raise ShapeMismatch("a complex update of what is real")
         # In turn, or XLA on a CPU starts with the products of all leaves.
         fn = functools.partial(self._equation, **shared)
