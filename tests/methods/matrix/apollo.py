@@ -74,7 +74,7 @@ METHODS = [
                 b2=0.9,
                 eps=1e-3,
                 scale=2.0,
-                max_growth=1.5,
+                max_growth=5.0,
             ),
             row(
                 lambda: eqopt.ScaleByAPOLLO(
