@@ -18,6 +18,7 @@ RANK, GAP, SCALE, GROWTH = 2, 4, 3.0, 1.1
 def apollo_by_hand(scale_type):
     def updates(grads):
         m = v = last = 0
+        projection = np.zeros(())
         for t, g in enumerate(grads, 1):
             # The short side is projected: of a tall matrix the inputs.
             is_wide = g.shape[0] < g.shape[1]

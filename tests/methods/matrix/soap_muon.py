@@ -18,6 +18,7 @@ BETA, FREQUENCY = 0.9, 3
 
 def soap_muon_by_hand(grads):
     m = v = gl = gr = 0
+    ql = qr = np.zeros(())
     for t, g in enumerate(grads):
         if t > 0:
             m = B1 * m + (1 - B1) * g

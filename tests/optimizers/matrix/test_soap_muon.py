@@ -13,7 +13,7 @@ import eqopt
 def test_singular_values_are_one(shape, dtype):
     opt = eqopt.SOAPMuon(1.0, coefficients="simple", scale="none")
     params = {"w": jnp.zeros(shape, dtype)}
-    state = opt.init(params)
+    state, updates = opt.init(params), params
     # At first all is signs in the eigenbasis, and such a matrix may be singular.
     for i in range(6):
         updates, state = opt.update({"w": jr.normal(jr.key(i), shape, dtype)}, state)

@@ -1,6 +1,7 @@
 """APOLLO: gradients, scaled by what Adam would do in a subspace."""
 
 import functools
+import math
 from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
@@ -87,7 +88,9 @@ def apollo(
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Float[Array, "1 1"]]:
     (old,) = projector
     if old is None:
-        p = _random(key[0], (len(g), len(mu[0])), norm.dtype)
+        # The same numbers in any precision.
+        p = normal(key[0], (len(g), len(mu[0])), jnp.float32).astype(norm.dtype)
+        p = p / len(mu[0]) ** 0.5
     else:
         p = lax.cond(is_due, _leading, lambda g, old: old, g, old)
         projector = (p,)
@@ -106,11 +109,6 @@ def apollo(
         u, new_norm = u * limited, new_norm * limited
     u = step_size * safe_sqrt(scale) * u
     return u, (new_mu,), (new_nu,), projector, new_norm
-
-
-def _random(key: Any, shape: tuple[int, int], dtype: Any) -> Float[Array, "m r"]:
-    # The same numbers in any precision.
-    return (normal(key, shape, jnp.float32) / shape[1] ** 0.5).astype(dtype)
 
 
 def _leading(g: Inexact[Array, "m n"], old: Any) -> Inexact[Array, "m r"]:
@@ -200,10 +198,13 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     def __check_init__(self):
         check_count(self, "rank")
         check_count(self, "update_proj_gap")
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "scale"):
-            check_range(self, name, 0)
+        for name, high in {
+            "b1": 1,
+            "b2": 1,
+            "eps": math.inf,
+            "scale": math.inf,
+        }.items():
+            check_range(self, name, 0, high)
         if self.max_growth is not None:
             check_range(self, "max_growth", 1)
         for name, names in _CHOICES.items():
@@ -271,12 +272,7 @@ class APOLLO(AbstractOptimizer):
 
     where $u_t$ is that of [`eqopt.ScaleByAPOLLO`][], which has the equations and the
     reference. (In the authors' code the decay is of the parameters after the step.)
-
-    !!! example
-
-        ```python
-        mini = eqopt.APOLLO(1e-2, rank=1, scale_type="tensor", scale=128.0)
-        ```
+    `APOLLO(1e-2, 1, 128.0, "tensor")` is APOLLO-Mini.
 
     **Arguments:**
 

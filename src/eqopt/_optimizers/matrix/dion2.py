@@ -74,8 +74,15 @@ class Largest(eqx.Module):
         return lax.top_k(sizes, count)[1], axis
 
 
-def _replaced(x: Any, places: Any, axis: int, new: Any) -> Any:
-    return x.at[places].set(new) if axis == 0 else x.at[:, places].set(new)
+def _back(x: Any, places: Any, axis: int, size: int) -> tuple[Any, Any]:
+    """What was selected, with zeros between, and where it is not zero.
+
+    Not scattered: XLA on a CPU fuses what is read from many places, not what is written.
+    """
+    count = len(places)
+    order = jnp.full(size, count).at[places].set(jnp.arange(count))
+    is_there = jnp.expand_dims(order < count, 1 - axis)
+    return jnp.where(is_there, jnp.take(x, order, axis, mode="clip"), 0), is_there
 
 
 @equation
@@ -91,10 +98,10 @@ def dion2(
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
     mu = mu + g
     places, axis = largest(mu)
-    x = jnp.take(mu, places, axis)
-    o = SCALES[scale](*g.shape) * newton_schulz(x, eps)
-    u = _replaced(jnp.zeros_like(mu), places, axis, o)
-    return u, _replaced(mu, places, axis, ef_decay * x)
+    o = newton_schulz(jnp.take(mu, places, axis), eps)
+    o = SCALES[scale](*g.shape) * o
+    u, is_there = _back(o, places, axis, mu.shape[axis])
+    return u, jnp.where(is_there, ef_decay * mu, mu)
 
 
 @equation
@@ -112,13 +119,12 @@ def nordion2(
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m 1"]]:
     mu = mu + g
     rows, _ = largest(mu)
-    x = mu[rows]
-    o = newton_schulz(x, eps)
+    o = newton_schulz(mu[rows], eps)
     v = b2 * nu[rows] + (1 - b2) * jnp.mean(abs_sq(o), 1, keepdims=True)
     w = o / (safe_sqrt(v) + eps)
     norms = safe_norm(o, 0) / (safe_norm(w, 0) + eps)
-    u = jnp.zeros_like(mu).at[rows].set(SCALES[scale](*g.shape) * norms * w)
-    return u, mu.at[rows].set(ef_decay * x), nu.at[rows].set(v)
+    u, is_there = _back(SCALES[scale](*g.shape) * norms * w, rows, 0, len(mu))
+    return u, jnp.where(is_there, ef_decay * mu, mu), nu.at[rows].set(v)
 
 
 class ScaleByDion2(AbstractMatrixwise):
