@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ..._checks import check_count, check_range
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import Axes, DimensionNumbers, size
+from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._leaves import is_leaf
@@ -38,7 +38,7 @@ from .recipe import matrices_and_others
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]
 Projection: TypeAlias = Literal["random", "svd"]
-Low: TypeAlias = Inexact[Array, "r n"]
+Low: TypeAlias = Inexact[Array, "r long"]
 
 # Beside norms that are divided by.
 _EPS = 1e-8
@@ -47,16 +47,14 @@ _EPS = 1e-8
 class ScaleByAPOLLOState(eqx.Module):
     r"""The moments in a subspace of each matrix, and what the limiter remembers.
 
-    In trees like the parameters, with `None` where there is no matrix:
-
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `mu`: a tuple of one array for each matrix, the mean of the projected gradients. It
-        has the axes of the stack, then the rank, then the long side.
+    - `mu`: for each matrix a tuple of one array, the mean of the projected gradients,
+        of shape (stack, rank, long side); `None` for all else.
     - `nu`: the same for the mean of their squares.
-    - `projector`: with `proj="svd"`, a tuple of $P$, which has the axes of the stack,
-        then the short side, then the rank. Otherwise a tuple of `None`.
+    - `projector`: with `proj="svd"`, tuples of $P$, of shape (stack, short side, rank);
+        otherwise of `None`.
     - `norm`: $\|u\|_F$ of the last update, before it was scaled, with the axes of the
         parameter, all of size 1 but those of the stack.
     """
@@ -72,8 +70,8 @@ class ScaleByAPOLLOState(eqx.Module):
 def apollo(
     g: Inexact[Array, "m n"],
     mu: tuple[Low],
-    nu: tuple[Float[Array, "r n"]],
-    projector: tuple[Inexact[Array, "m r"] | None],
+    nu: tuple[Float[Array, "r long"]],
+    projector: tuple[Inexact[Array, "short r"] | None],
     norm: Float[Array, "1 1"],
     key: tuple[Any],
     *,
@@ -86,21 +84,21 @@ def apollo(
     max_growth: Float[Array, ""] | None,
     scale_type: str,
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Float[Array, "1 1"]]:
-    (old,) = projector
+    x, (old,) = _wide(g), projector
     if old is None:
         # The same numbers in any precision.
-        p = normal(key[0], (len(g), len(mu[0])), jnp.float32).astype(norm.dtype)
+        p = normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
         p = p / len(mu[0]) ** 0.5
     else:
-        p = lax.cond(is_due, _leading, lambda g, old: old, g, old)
+        p = lax.cond(is_due, _leading, lambda x, old: old, x, old)
         projector = (p,)
-    r = jnp.conj(p.T).astype(g.dtype) @ g
+    r = jnp.conj(p.T).astype(g.dtype) @ x
     new_mu = b1 * mu[0] + (1 - b1) * r
     new_nu = b2 * nu[0] + (1 - b2) * abs_sq(r)
     adapted = new_mu / (safe_sqrt(new_nu) + eps)
     axis = 0 if scale_type == "channel" else (0, 1)
     lengths = (safe_norm(x, 0, axis=axis, keepdims=True) for x in (adapted, r))
-    u = g * (next(lengths) / (next(lengths) + _EPS))
+    u = x * (next(lengths) / (next(lengths) + _EPS))
     new_norm = safe_norm(u, 0, axis=(0, 1), keepdims=True)
     if max_growth is not None:
         growth = jnp.maximum(new_norm / (norm + _EPS), max_growth) / max_growth
@@ -108,12 +106,18 @@ def apollo(
         limited = jnp.where(norm > 0, 1 / growth, 1)
         u, new_norm = u * limited, new_norm * limited
     u = step_size * safe_sqrt(scale) * u
+    u = u if x is g else u.T
     return u, (new_mu,), (new_nu,), projector, new_norm
 
 
-def _leading(g: Inexact[Array, "m n"], old: Any) -> Inexact[Array, "m r"]:
+def _wide(x: Any) -> Any:
+    """With the short side as rows, the inputs if they are equal."""
+    return x if x.shape[0] < x.shape[1] else x.T
+
+
+def _leading(x: Inexact[Array, "short long"], old: Any) -> Inexact[Array, "short r"]:
     """The leading left singular vectors."""
-    u, _, _ = jnp.linalg.svd(lax.stop_gradient(g), full_matrices=False)
+    u, _, _ = jnp.linalg.svd(lax.stop_gradient(x), full_matrices=False)
     return u[:, : old.shape[1]]
 
 
@@ -207,17 +211,12 @@ class ScaleByAPOLLO(AbstractMatrixwise):
             check_range(self, name, 0, high)
         if self.max_growth is not None:
             check_range(self, "max_growth", 1)
-        for name, names in _CHOICES.items():
-            if getattr(self, name) not in names:
+        for name, kind in {"scale_type": ScaleType, "proj": Projection}.items():
+            if getattr(self, name) not in get_args(kind):
                 raise ValueError(
-                    f"ScaleByAPOLLO: `{name}` must be one of {[*names]}, but is "
+                    f"ScaleByAPOLLO: `{name}` must be one of {[*get_args(kind)]}, but is "
                     f"{getattr(self, name)!r}."
                 )
-
-    def _oriented(self, axes: Axes, shape: tuple[int, ...]) -> Axes:
-        if size(shape, axes.reduction) <= size(shape, axes.output):
-            return Axes(axes.stack, axes.reduction, axes.output)
-        return Axes(axes.stack, axes.output, axes.reduction)
 
     def init(self, params: Params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(
@@ -229,10 +228,10 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         )
 
     def _low(self, x: Any) -> Any:
-        return x[: self.rank]
+        return _wide(x)[: self.rank]
 
     def _projector(self, x: Any) -> tuple[Any]:
-        return (x @ jnp.conj(self._low(x).T) if self.proj == "svd" else None,)
+        return (_wide(x) @ jnp.conj(self._low(x).T) if self.proj == "svd" else None,)
 
     def matrixwise(
         self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any
@@ -260,9 +259,6 @@ class ScaleByAPOLLO(AbstractMatrixwise):
                     stack = tuple(leaves[i].shape[axis] for axis in layout.axes.stack)
                     keys[i] = (jr.split(own, stack) if stack else own,)
         return treedef.unflatten(keys)
-
-
-_CHOICES = {"scale_type": ("channel", "tensor"), "proj": ("random", "svd")}
 
 
 class APOLLO(AbstractOptimizer):
