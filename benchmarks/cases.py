@@ -3,6 +3,7 @@
 import functools
 from typing import Literal, NamedTuple
 
+from tests.methods import BY_FAMILY
 from tests.methods.method import Method
 
 from . import gradients, lbfgs, losses
@@ -215,7 +216,7 @@ TABLE = (
 def _step(name: str, method: Method) -> Case:
     rate = 1e-3
     pair = Pair(method.ours(rate), Optax(method.theirs(rate)))
-    of_matrices = name in ("Muon", "GaLore")
+    of_matrices = method in BY_FAMILY["matrix"]
     measure = stepping(
         pair,
         examples=2 if method.per_example else None,

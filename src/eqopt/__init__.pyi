@@ -177,10 +177,20 @@ from ._optimizers.matrix.adamuon import (
     ScaleByAdaMuon as ScaleByAdaMuon,
     ScaleByAdaMuonState as ScaleByAdaMuonState,
 )
+from ._optimizers.matrix.apollo import (
+    APOLLO as APOLLO,
+    ScaleByAPOLLO as ScaleByAPOLLO,
+    ScaleByAPOLLOState as ScaleByAPOLLOState,
+)
 from ._optimizers.matrix.aurora import (
     Aurora as Aurora,
     ScaleByAurora as ScaleByAurora,
     ScaleByAuroraState as ScaleByAuroraState,
+)
+from ._optimizers.matrix.dion2 import (
+    Dion2 as Dion2,
+    ScaleByDion2 as ScaleByDion2,
+    ScaleByDion2State as ScaleByDion2State,
 )
 from ._optimizers.matrix.galore import (
     GaLore as GaLore,
@@ -224,6 +234,9 @@ from ._optimizers.matrix.soap import (
     SOAP as SOAP,
     ScaleBySOAP as ScaleBySOAP,
     ScaleBySOAPState as ScaleBySOAPState,
+)
+from ._optimizers.matrix.soap_muon import (
+    SOAPMuon as SOAPMuon,
 )
 from ._optimizers.matrix.stateless import (
     SCALE as SCALE,

@@ -20,6 +20,9 @@ NOT_INFERRED = {
     "ScaleByFactoredRMS(dimension numbers)": "it has sums over rows and columns alone",
     "Adafactor": "it has sums over rows and columns alone",
     "GaLore": "its moments are those of projections",
+    "ScaleByAPOLLO": "its moments are those of projections",
+    "ScaleByAPOLLO(singular vectors)": "its moments are those of projections",
+    "APOLLO": "its moments are those of projections",
     "Snapshot(tree)": "what it measures is defined for its parameters alone",
 }
 

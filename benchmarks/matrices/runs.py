@@ -1,0 +1,94 @@
+"""The optimizers, and the state, the time and the memory of a step."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from tests.methods import BY_FAMILY
+
+import eqopt
+
+from ..contestants import Pair
+from ..harness import Timing
+from ..measures import Settings, stepping
+
+
+# Steps from one refresh of what is expensive to the next: a time is the mean over them.
+PERIOD = 10
+_GAPS = "precondition_frequency", "update_proj_gap"
+RATE = 1e-3
+
+
+def _with_period(opt: Any) -> Any:
+    """`opt`, which refreshes bases and subspaces every `PERIOD` steps if it has any."""
+    names = {field.name for field in dataclasses.fields(opt)}.intersection(_GAPS)
+    return dataclasses.replace(opt, **dict.fromkeys(names, PERIOD))
+
+
+# By the names in the table; AdamW beside itself shows how much of a ratio is noise.
+OPTIMIZERS: dict[str, Any] = {
+    "AdamW": eqopt.AdamW(RATE),
+    **{m.name: _with_period(m.ours(RATE)) for m in BY_FAMILY["matrix"]},
+    "SOAP, staggered": eqopt.SOAP(RATE, precondition_frequency=PERIOD, stagger=True),
+    "SOAP, one-sided": eqopt.SOAP(RATE, precondition_frequency=PERIOD, one_sided=True),
+}
+
+
+class Matrices(NamedTuple):
+    """Square ones, all of one size."""
+
+    number: int
+    side: int
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.side} x {self.side}"
+
+    def draw(self, settings: Settings, seed: int) -> list[jax.Array]:
+        keys = jax.random.split(jax.random.key(seed), self.number)
+        return [jax.random.normal(key, (self.side, self.side)) for key in keys]
+
+
+# The hidden layers of a small transformer, and of a larger one.
+SIZES = Matrices(48, 256), Matrices(12, 1024)
+
+
+class Cost(NamedTuple):
+    """A step.
+
+    **Attributes:**
+
+    - `state`: numbers in the state, as a multiple of the parameters.
+    - `seconds`: of a step of the optimizer, and of one of AdamW in the same run.
+    - `temporary`: bytes that the compiled program takes besides its arguments and
+        results, as a multiple of the bytes of the parameters.
+    """
+
+    state: float
+    seconds: Pair[Timing]
+    temporary: float
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds.eqopt.best / self.seconds.other.best
+
+
+def cost(name: str, matrices: Matrices, rounds: int) -> Cost:
+    """Of the optimizer of that name: each round is two periods, after a first step."""
+    settings = Settings(size=0, leaves=0, rounds=rounds)
+    pair = Pair(OPTIMIZERS[name], OPTIMIZERS["AdamW"])
+    measure = stepping(pair, PERIOD, matrices.draw, compares=False)
+    found = measure(settings)
+    assert found.temporary is not None and found.params is not None
+    params = jax.eval_shape(lambda: matrices.draw(settings, 0))
+    state = eqx.filter_eval_shape(OPTIMIZERS[name].init, params)
+    numbers = sum(x.size for x in jax.tree.leaves(eqx.filter(state, _has_size)))
+    return Cost(
+        numbers / sum(x.size for x in params),
+        found.seconds,
+        found.temporary.eqopt / found.params,
+    )
+
+
+def _has_size(x: Any) -> bool:
+    return hasattr(x, "size")

@@ -1,0 +1,302 @@
+"""APOLLO: gradients, scaled by what Adam would do in a subspace."""
+
+import functools
+import math
+from typing import Any, Literal, TypeAlias, get_args
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax import lax
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from ..._checks import check_count, check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import is_leaf
+from ..._matrixwise import AbstractMatrixwise
+from ..._pipeline import Leafwise
+from ..._random import as_key
+from ..._threefry import normal
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Key,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
+from .recipe import matrices_and_others
+
+
+ScaleType: TypeAlias = Literal["channel", "tensor"]
+Projection: TypeAlias = Literal["random", "svd"]
+Low: TypeAlias = Inexact[Array, "r long"]
+
+# Beside norms that are divided by.
+_EPS = 1e-8
+
+
+class ScaleByAPOLLOState(eqx.Module):
+    r"""The moments in a subspace of each matrix, and what the limiter remembers.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: for each matrix a tuple of one array, the mean of the projected gradients,
+        of shape (stack, rank, long side); `None` for all else.
+    - `nu`: the same for the mean of their squares.
+    - `projector`: with `proj="svd"`, tuples of $P$, of shape (stack, short side, rank);
+        otherwise of `None`.
+    - `norm`: $\|u\|_F$ of the last update, before it was scaled, with the axes of the
+        parameter, all of size 1 but those of the stack.
+    """
+
+    count: Int[Array, ""]
+    mu: Updates
+    nu: Nonnegative
+    projector: Updates
+    norm: Nonnegative
+
+
+@equation
+def apollo(
+    g: Inexact[Array, "m n"],
+    mu: tuple[Low],
+    nu: tuple[Float[Array, "r long"]],
+    projector: tuple[Inexact[Array, "short r"] | None],
+    norm: Float[Array, "1 1"],
+    key: tuple[Any],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    step_size: Float[Array, ""],
+    is_due: Bool[Array, ""],
+    scale: Float[Array, ""],
+    max_growth: Float[Array, ""] | None,
+    scale_type: str,
+) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Float[Array, "1 1"]]:
+    x, (old,) = _wide(g), projector
+    if old is None:
+        # The same numbers in any precision.
+        p = normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
+        p = p / len(mu[0]) ** 0.5
+    else:
+        p = lax.cond(is_due, _leading, lambda x, old: old, x, old)
+        projector = (p,)
+    r = jnp.conj(p.T).astype(g.dtype) @ x
+    new_mu = b1 * mu[0] + (1 - b1) * r
+    new_nu = b2 * nu[0] + (1 - b2) * abs_sq(r)
+    adapted = new_mu / (safe_sqrt(new_nu) + eps)
+    axis = 0 if scale_type == "channel" else (0, 1)
+    lengths = (safe_norm(x, 0, axis=axis, keepdims=True) for x in (adapted, r))
+    u = x * (next(lengths) / (next(lengths) + _EPS))
+    new_norm = safe_norm(u, 0, axis=(0, 1), keepdims=True)
+    if max_growth is not None:
+        growth = jnp.maximum(new_norm / (norm + _EPS), max_growth) / max_growth
+        # Nothing has a limit by an update of zero, which there is before the first, too.
+        limited = jnp.where(norm > 0, 1 / growth, 1)
+        u, new_norm = u * limited, new_norm * limited
+    u = step_size * safe_sqrt(scale) * u
+    u = u if x is g else u.T
+    return u, (new_mu,), (new_nu,), projector, new_norm
+
+
+def _wide(x: Any) -> Any:
+    """With the short side as rows, the inputs if they are equal."""
+    return x if x.shape[0] < x.shape[1] else x.T
+
+
+def _leading(x: Inexact[Array, "short long"], old: Any) -> Inexact[Array, "short r"]:
+    """The leading left singular vectors."""
+    u, _, _ = jnp.linalg.svd(lax.stop_gradient(x), full_matrices=False)
+    return u[:, : old.shape[1]]
+
+
+class ScaleByAPOLLO(AbstractMatrixwise):
+    r"""Scales gradients by what Adam would make of them in a subspace of low rank.
+
+    Let $G_t$ be a matrix, or transposed, of $m$ rows and $n$ columns with $m \le n$
+    (where both sides are equal, the inputs are its rows). Then
+
+    $$\begin{aligned}
+      R_t &= P^* G_t &
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, R_t \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |R_t|^2 &
+      \tilde R_t &= \mu_t / (\sqrt{\nu_t} + \varepsilon) \\
+      s_{t, j} &= \|\tilde R_{t, :j}\| \,/\, (\|R_{t, :j}\| + 10^{-8}) &
+      \tilde u_t &= G_t \operatorname{diag}(s_t)
+    \end{aligned}$$
+
+    $$\hat u_t = \tilde u_t\, \frac{\gamma}{\max\big(\gamma,
+      \|\tilde u_t\|_F / (\|\hat u_{t-1}\|_F + 10^{-8})\big)}, \qquad
+      u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
+
+    where $P$ has $r$ columns, and is made anew after every $T$ steps, while the moments
+    stay as they are. The limit of growth, $\gamma$, does not hold for the first update,
+    nor for one that follows an update of zero. What is no matrix passes unchanged,
+    without state.
+
+    The state has $2 r n$ numbers for each matrix, and with `proj="svd"` $m r$ more.
+    APOLLO-Mini is `rank=1`, `scale_type="tensor"` and `scale=128`: it has about as
+    little state as SGD.
+
+    **Arguments:**
+
+    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `scale`: $\alpha \ge 0$, under a root. For a rank of a quarter of the width the
+        authors take 1.
+    - `scale_type`: `"channel"`, or `"tensor"` for a single $s_t$, by the norms of whole
+        matrices.
+    - `update_proj_gap`: $T$, an integer or a 0-d array of one.
+    - `proj`: `"random"`, normal numbers of variance $1 / r$, which are not stored; or
+        `"svd"`, the leading left singular vectors of the gradient.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `max_growth`: $\gamma \ge 1$, or `None` for no limit.
+    - `key`: a seed or a random key, for `proj="random"`. $P$ is drawn with
+        `jax.random.fold_in(jax.random.fold_in(key, t // T), i)`, where $t$ counts steps
+        from 0 and $i$ the leaves of the parameters (that key split, for a stack).
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhu2025apollo,
+            author = {Zhu, Hanqing and Zhang, Zhenyu and Cong, Wenyan and Liu, Xi and
+                      Park, Sem and Chandra, Vikas and Long, Bo and Pan, David Z. and
+                      Wang, Zhangyang and Lee, Jinwon},
+            title = {{APOLLO}: {SGD}-like Memory, {AdamW}-level Performance},
+            booktitle = {Conference on Machine Learning and Systems},
+            year = {2025},
+        }
+        ```
+    """
+
+    rank: int = static_choice(static=True, default=256)
+    scale: Hyperparameter = 1.0
+    scale_type: ScaleType = eqx.field(static=True, default="channel")
+    update_proj_gap: IntegerLike = 200
+    proj: Projection = eqx.field(static=True, default="random")
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-6
+    max_growth: Hyperparameter | None = 1.01
+    key: Key = 0
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_count(self, "rank")
+        check_count(self, "update_proj_gap")
+        for name, high in {
+            "b1": 1,
+            "b2": 1,
+            "eps": math.inf,
+            "scale": math.inf,
+        }.items():
+            check_range(self, name, 0, high)
+        if self.max_growth is not None:
+            check_range(self, "max_growth", 1)
+        for name, kind in {"scale_type": ScaleType, "proj": Projection}.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(
+                    f"ScaleByAPOLLO: `{name}` must be one of {[*get_args(kind)]}, but is "
+                    f"{getattr(self, name)!r}."
+                )
+
+    def init(self, params: Params) -> ScaleByAPOLLOState:
+        return ScaleByAPOLLOState(
+            jnp.zeros((), jnp.int32),
+            mu=self.for_matrices(params, lambda x: (self._low(x),)),
+            nu=self.for_matrices(params, lambda x: (abs_sq(self._low(x)),)),
+            projector=self.for_matrices(params, self._projector),
+            norm=self.for_matrices(params, lambda x: jnp.sum(abs_sq(x), keepdims=True)),
+        )
+
+    def _low(self, x: Any) -> Any:
+        return _wide(x)[: self.rank]
+
+    def _projector(self, x: Any) -> tuple[Any]:
+        return (_wide(x) @ jnp.conj(self._low(x).T) if self.proj == "svd" else None,)
+
+    def matrixwise(
+        self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        every = jnp.asarray(self.update_proj_gap, jnp.int32)
+        root = jnp.sqrt(bias_correction(self.b2, count))
+        shared = {
+            "step_size": root / bias_correction(self.b1, count),
+            "is_due": state.count % every == 0,
+        }
+        reads = {"key": functools.partial(self._keys, state.count // every, params)}
+        new_state = eqx.tree_at(lambda s: s.count, state, count)
+        return Leafwise(apollo, new_state, shared, reads)
+
+    def _keys(self, epoch: Any, params: Params | None, updates: Updates) -> Updates:
+        """One for each matrix: a tuple of keys with the axes of the stack."""
+        leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
+        keys: list = [(None,)] * len(leaves)
+        if self.proj == "random":
+            key = jr.fold_in(as_key(self.key), epoch)
+            for i, layout in enumerate(self._layouts(updates, params)):
+                if layout is not None:
+                    own = jr.fold_in(key, i)
+                    stack = tuple(leaves[i].shape[axis] for axis in layout.axes.stack)
+                    keys[i] = (jr.split(own, stack) if stack else own,)
+        return treedef.unflatten(keys)
+
+
+class APOLLO(AbstractOptimizer):
+    r"""APOLLO: gradients of matrices, scaled as Adam would scale them in a subspace.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAPOLLO`][], which has the equations and the
+    reference. (In the authors' code the decay is of the parameters after the step.)
+    `APOLLO(1e-2, 1, 128.0, "tensor")` is APOLLO-Mini.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are those of [`eqopt.ScaleByAPOLLO`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    rank: int = static_choice(static=True, default=256)
+    scale: Hyperparameter = 1.0
+    scale_type: ScaleType = eqx.field(static=True, default="channel")
+    update_proj_gap: IntegerLike = 200
+    proj: Projection = eqx.field(static=True, default="random")
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-6
+    max_growth: Hyperparameter | None = 1.01
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    key: Key = 0
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByAPOLLO))

@@ -1,0 +1,273 @@
+"""Dion2: orthogonal steps of the rows or columns that have the most to say."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, safe_norm, safe_sqrt
+from .coefficients import Coefficients
+from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
+from .recipe import matrices_and_others
+
+
+def _number(x: Any) -> Any:
+    """A Python float, if it is a number whose value is known."""
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        return x
+
+
+class ScaleByDion2State(eqx.Module):
+    r"""What the steps so far have left undone.
+
+    **Attributes:**
+
+    - `mu`: the sum of the gradients, less what was taken from it: a tree like the
+        parameters, with `None` where there is no matrix.
+    - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates, with
+        the axes of the parameter and size 1 along its inputs. Otherwise `None`.
+    """
+
+    mu: Updates
+    nu: Nonnegative | None
+
+
+class Largest(eqx.Module):
+    """Selects the rows or columns of a matrix with the largest sums of moduli, static.
+
+    **Attributes:**
+
+    - `fraction`: how many of them.
+    - `always_rows`: whether to select rows. Otherwise the shorter side is selected from.
+    """
+
+    fraction: float = eqx.field(static=True)
+    always_rows: bool = eqx.field(static=True)
+
+    def __call__(self, x: Inexact[Array, "m n"]) -> tuple[Int[Array, " k"], int]:
+        """Their places, and the axis that these count along."""
+        axis = 0 if self.always_rows or x.shape[0] <= x.shape[1] else 1
+        # Which ones is no smooth function of the gradients.
+        sizes = jnp.sum(jnp.abs(lax.stop_gradient(x)), 1 - axis)
+        count = max(1, math.ceil(self.fraction * x.shape[axis]))
+        return lax.top_k(sizes, count)[1], axis
+
+
+def _back(x: Any, places: Any, axis: int, size: int) -> tuple[Any, Any]:
+    """What was selected, with zeros between, and where it is not zero.
+
+    Not scattered: XLA on a CPU fuses what is read from many places, not what is written.
+    """
+    count = len(places)
+    order = jnp.full(size, count).at[places].set(jnp.arange(count))
+    is_there = jnp.expand_dims(order < count, 1 - axis)
+    return jnp.where(is_there, jnp.take(x, order, axis, mode="clip"), 0), is_there
+
+
+@equation
+def dion2(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    newton_schulz: NewtonSchulz,
+    largest: Largest,
+    *,
+    ef_decay: Float[Array, ""],
+    eps: Float[Array, ""],
+    scale: str,
+) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
+    mu = mu + g
+    places, axis = largest(mu)
+    o = newton_schulz(jnp.take(mu, places, axis), eps)
+    o = SCALES[scale](*g.shape) * o
+    u, is_there = _back(o, places, axis, mu.shape[axis])
+    return u, jnp.where(is_there, ef_decay * mu, mu)
+
+
+@equation
+def nordion2(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    nu: Float[Array, "m 1"],
+    newton_schulz: NewtonSchulz,
+    largest: Largest,
+    *,
+    ef_decay: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    scale: str,
+) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m 1"]]:
+    mu = mu + g
+    rows, _ = largest(mu)
+    o = newton_schulz(mu[rows], eps)
+    v = b2 * nu[rows] + (1 - b2) * jnp.mean(abs_sq(o), 1, keepdims=True)
+    w = o / (safe_sqrt(v) + eps)
+    norms = safe_norm(o, 0) / (safe_norm(w, 0) + eps)
+    u, is_there = _back(SCALES[scale](*g.shape) * norms * w, rows, 0, len(mu))
+    return u, jnp.where(is_there, ef_decay * mu, mu), nu.at[rows].set(v)
+
+
+class ScaleByDion2(AbstractMatrixwise):
+    r"""Orthogonal updates of a fraction of the rows, or columns, of each matrix.
+
+    Let $G_t$ be a matrix of $m$ outputs and $n$ inputs, with $m \le n$; otherwise read
+    columns for rows, and $n$ for $m$. Then
+
+    $$\begin{aligned}
+      M_t &= \mu_{t-1} + G_t &
+      S_t &= \operatorname{top}_k \Big(\textstyle\sum_j |M_{t, ij}|\Big), \quad
+        k = \lceil f m \rceil \\
+      u_t[S_t] &= s \operatorname{NS}(M_t[S_t]) &
+      \mu_t[S_t] &= \alpha\, M_t[S_t]
+    \end{aligned}$$
+
+    and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they wait, and add up, until they
+    are among the largest. $\operatorname{NS}$ and $s$ are as in
+    [`eqopt.Orthogonalize`][]; $s$ is by the whole matrix. With $f = 1$ this is Muon with
+    heavy-ball momentum. What is no matrix passes unchanged, without state.
+
+    With `b2` this is NorDion2. It selects rows for all shapes, and divides each by the
+    root of a second moment, as [`eqopt.ScaleByNorMuon`][] does:
+
+    $$\nu_t[S_t] = \beta_2 \nu_{t-1}[S_t] + (1 - \beta_2)
+      \operatorname{mean}_{\text{columns}} |O_t|^2, \qquad
+      u_t[S_t] = s\, \frac{\|O_t\|_F}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t, \qquad
+      \hat O_t = \frac{O_t}{\sqrt{\nu_t[S_t]} + \varepsilon},$$
+
+    where $O_t = \operatorname{NS}(M_t[S_t])$.
+
+    **Arguments:**
+
+    - `fraction`: $f \in (0, 1]$, a Python number, of the size of the side.
+    - `ef_decay`: $\alpha \in [0, 1)$: how much of what was applied stays.
+    - `b2`: $\beta_2 \in [0, 1)$, for NorDion2; its authors take 0.95. Defaults to none.
+    - `eps`: $\varepsilon \ge 0$, also beside the norm in $\operatorname{NS}$.
+    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
+    - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
+    that names the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{ahn2025dion2,
+            author = {Ahn, Kwangjun and Amsel, Noah and Langford, John},
+            title = {{Dion2}: A Simple Method to Shrink Matrix in {Muon}},
+            journal = {arXiv:2512.16928},
+            year = {2025},
+        }
+        ```
+    """
+
+    fraction: float = eqx.field(static=True, converter=_number, default=0.25)
+    ef_decay: Hyperparameter = 0.95
+    b2: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-8
+    coefficients: Coefficients = "polar_express"
+    steps: int | None = static_choice(static=True, default=None)
+    scale: Scale = eqx.field(static=True, default="unit_rms")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        if not (isinstance(self.fraction, float) and 0 < self.fraction <= 1):
+            raise ValueError(
+                "ScaleByDion2: `fraction` must be a Python number in (0, 1], but is "
+                f"{self.fraction!r}. It decides what is compiled."
+            )
+        check_range(self, "ef_decay", 0, 1)
+        if self.b2 is not None:
+            check_range(self, "b2", 0, 1)
+        check_range(self, "eps", 0)
+        self._orthogonalize()
+
+    def _orthogonalize(self) -> Orthogonalize:
+        return Orthogonalize(
+            coefficients=self.coefficients,
+            steps=self.steps,
+            scale=self.scale,
+            dtype=self.ns_dtype,
+        )
+
+    def init(self, params: Params) -> ScaleByDion2State:
+        squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
+        return ScaleByDion2State(
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            nu=None if self.b2 is None else self.for_matrices(params, squares),
+        )
+
+    def matrixwise(
+        self, state: ScaleByDion2State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        by_row = self.b2 is not None
+        reads = {
+            "newton_schulz": everywhere(self._orthogonalize().newton_schulz()),
+            "largest": everywhere(Largest(self.fraction, by_row)),
+        }
+        return Leafwise(nordion2 if by_row else dion2, state, reads=reads)
+
+
+class Dion2(AbstractOptimizer):
+    r"""Dion2: orthogonal steps of a fraction of the rows, or columns, of each matrix.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByDion2`][], which has the equations and the
+    reference. All rows decay, in each step.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+    - The others are those of [`eqopt.ScaleByDion2`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    fraction: float = eqx.field(static=True, converter=_number, default=0.25)
+    ef_decay: Hyperparameter = 0.95
+    b2: Hyperparameter | None = None
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 0.01
+    mask: Mask | None = static_choice(default=None)
+    coefficients: Coefficients = "polar_express"
+    steps: int | None = static_choice(static=True, default=None)
+    scale: Scale = eqx.field(static=True, default="unit_rms")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(ScaleByDion2))

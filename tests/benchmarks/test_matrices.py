@@ -1,0 +1,74 @@
+"""What `python -m benchmarks.matrices` counts and prints. No test looks at a clock."""
+
+import json
+
+import pytest
+from benchmarks.contestants import Pair
+from benchmarks.harness import Timing
+from benchmarks.matrices.__main__ import main
+from benchmarks.matrices.report import Row, table
+from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, SIZES, Cost, Matrices
+
+from ..methods import BY_FAMILY
+
+
+def made_up(state, time, temporary):
+    return Cost(state, Pair(Timing(time, time), Timing(1e-3, 1e-3)), temporary)
+
+
+def test_table():
+    small, large = SIZES
+    rows = [
+        Row("AdamW", small, made_up(2.0, 1e-3, 0.0)),
+        Row("AdamW", large, made_up(2.0, 1e-3, 0.0)),
+        Row("SOAP", small, made_up(6.02, 0.0123, 0.25)),
+        Row("SOAP", large, made_up(6.01, 1.0, 0.5)),
+    ]
+    lines = table(rows).splitlines()
+    head = "48 of 256 x 256 | of AdamW | temporary"
+    assert lines[0].startswith(f"| Optimizer | State | {head} | 12 of 1024 x 1024 |")
+    assert lines[1] == f"| :-- | {' | '.join(7 * ['--:'])} |"
+    assert lines[2] == "| AdamW | 2.0 | 1 ms | 1.0 | 0 % | 1 ms | 1.0 | 0 % |"
+    assert lines[3] == (
+        "| SOAP | 6.0 | 12.3 ms | 12.3 | 25 % | 1e+03 ms | 1000.0 | 50 % |"
+    )
+
+
+def test_all_optimizers_of_matrices_are_there():
+    assert {method.name for method in BY_FAMILY["matrix"]} < {*OPTIMIZERS}
+    assert OPTIMIZERS["SOAP"].precondition_frequency == PERIOD
+    assert OPTIMIZERS["APOLLO"].update_proj_gap == PERIOD
+
+
+@pytest.mark.slow
+def test_small_run(tmp_path, capsys):
+    output = tmp_path / "new" / "matrices.json"
+    names = "AdamW", "NorMuon", "SOAP, staggered"
+    chosen = [f"--only={name}" for name in names]
+    sizes = ["--matrices=2x8", "--matrices=3x4"]
+    assert main([*chosen, *sizes, "--rounds=1", f"--output={output}"]) == 0
+    rows = json.loads(output.read_text())["rows"]
+    found = [(row["name"], Matrices(**row["matrices"])) for row in rows]
+    assert found == [(n, m) for n in names for m in (Matrices(2, 8), Matrices(3, 4))]
+    # Besides the moments there are counts.
+    for row, state in zip(rows, (2, 2, 1 + 1 / 8, 1 + 1 / 4, 6, 6), strict=True):
+        assert state <= row["state"] < state + 0.2
+        assert 0 < row["seconds"]["best"] <= row["seconds"]["median"]
+        ratio = row["seconds"]["best"] / row["adamw_seconds"]["best"]
+        assert row["ratio"] == pytest.approx(ratio) and row["temporary"] >= 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:5]] == [f"| {n}" for n in names]
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("--matrices=48", "must be such as 48x256, but is '48'"),
+        ("--matrices=0x8", "must be such as 48x256, but is '0x8'"),
+        ("--only=Adam", "invalid choice: 'Adam'"),
+    ],
+)
+def test_wrong_option(argument, complaint, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([argument])
+    assert complaint in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""APOLLO: gradients, scaled by what Adam would do in a subspace."""
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.by_hand import B1, B2, EPS
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS
+from ..method import Method
+
+
+RANK, GAP, SCALE, GROWTH = 2, 4, 3.0, 1.1
+
+
+def apollo_by_hand(scale_type):
+    def updates(grads):
+        m = v = last = 0
+        projection = np.zeros(())
+        for t, g in enumerate(grads, 1):
+            # The short side is projected: of a tall matrix the inputs.
+            is_wide = g.shape[0] < g.shape[1]
+            x = g if is_wide else g.T
+            if t % GAP == 1:
+                projection = np.linalg.svd(x)[0][:, :RANK]
+            r = projection.T @ x
+            m = B1 * m + (1 - B1) * r
+            v = B2 * v + (1 - B2) * r**2
+            n = m / (np.sqrt(v) + EPS)
+            axis = 0 if scale_type == "channel" else None
+            lengths = np.linalg.norm(r, axis=axis) + 1e-8
+            u = x * np.linalg.norm(n, axis=axis) / lengths
+            if t > 1:
+                u = u / max(np.linalg.norm(u) / (last + 1e-8), GROWTH) * GROWTH
+            last = np.linalg.norm(u)
+            u = np.sqrt(SCALE) * np.sqrt(1 - B2**t) / (1 - B1**t) * u
+            yield u if is_wide else u.T
+
+    return updates
+
+
+def scale_by_apollo(scale_type):
+    return eqopt.ScaleByAPOLLO(
+        RANK,
+        SCALE,
+        scale_type,
+        GAP,
+        "svd",
+        b1=B1,
+        b2=B2,
+        eps=EPS,
+        max_growth=GROWTH,
+        weight_dimension_numbers=NUMBERS,
+    )
+
+
+METHODS = [
+    Method(
+        eqopt.APOLLO,
+        idea="gradients, scaled as by Adam in a subspace",
+        theirs=lambda rate: optax.contrib.galore(rate),
+        deviates="Optax has no APOLLO; beside it is its GaLore",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(
+                lambda b1=0.9, **data: eqopt.ScaleByAPOLLO(
+                    2, update_proj_gap=2, b1=b1, **data
+                ),
+                name="ScaleByAPOLLO",
+                b1=0.8,
+                b2=0.9,
+                eps=1e-3,
+                scale=2.0,
+                max_growth=5.0,
+            ),
+            row(
+                lambda: eqopt.ScaleByAPOLLO(
+                    2,
+                    scale_type="tensor",
+                    update_proj_gap=2,
+                    proj="svd",
+                    max_growth=None,
+                ),
+                name="ScaleByAPOLLO(singular vectors)",
+            ),
+            row(
+                lambda learning_rate=0.01, **data: eqopt.APOLLO(
+                    learning_rate, rank=1, scale_type="tensor", **data
+                ),
+                name="APOLLO",
+                learning_rate=0.1,
+                scale=128.0,
+                weight_decay=0.3,
+            ),
+        ],
+        by_hand={
+            "apollo, wide": ByHand(
+                scale_by_apollo("channel"), apollo_by_hand("channel"), (3, 6)
+            ),
+            "apollo, square": ByHand(
+                scale_by_apollo("channel"), apollo_by_hand("channel"), (4, 4)
+            ),
+            "apollo, tensor": ByHand(
+                scale_by_apollo("tensor"), apollo_by_hand("tensor"), (6, 4)
+            ),
+        },
+    ),
+]

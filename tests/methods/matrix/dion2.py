@@ -1,0 +1,93 @@
+"""Dion2: orthogonal steps of the rows or columns that have the most to say."""
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.by_hand import B2, EPS
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS, newton_schulz
+from ..method import Method
+
+
+ROWS = ((3.4445, -4.7750, 2.0315),) * 5
+DECAY, FRACTION = 0.8, 0.4
+# For single rows, as the laws have them. (Their only singular value comes in at 1, where
+# Polar Express makes rounding errors 150 times as large.)
+STEADY = "standard"
+
+
+def dion2_by_hand(grads):
+    m = np.zeros_like(grads[0])
+    for g in grads:
+        m = m + g
+        # Rows of a wide matrix, columns of a tall one.
+        x = m if g.shape[0] <= g.shape[1] else m.T
+        selected = np.argsort(-np.abs(x).sum(1))[: int(np.ceil(FRACTION * len(x)))]
+        u = np.zeros_like(x)
+        u[selected] = newton_schulz(x[selected], ROWS, EPS)
+        x[selected] *= DECAY
+        yield np.sqrt(g.shape[0] / g.shape[1]) * (u if u.shape == g.shape else u.T)
+
+
+def nordion2_by_hand(grads):
+    m, v = np.zeros_like(grads[0]), np.zeros(len(grads[0]))
+    for g in grads:
+        m = m + g
+        selected = np.argsort(-np.abs(m).sum(1))[: int(np.ceil(FRACTION * len(m)))]
+        o = newton_schulz(m[selected], ROWS, EPS)
+        m[selected] *= DECAY
+        v[selected] = B2 * v[selected] + (1 - B2) * np.mean(o**2, 1)
+        scaled = o / (np.sqrt(v[selected]) + EPS)[:, None]
+        u = np.zeros_like(g)
+        u[selected] = scaled * np.linalg.norm(o) / (np.linalg.norm(scaled) + EPS)
+        yield 0.2 * np.sqrt(max(g.shape)) * u
+
+
+def scale_by_dion2(b2=None, scale="unit_rms"):
+    arguments = {"scale": scale, "weight_dimension_numbers": NUMBERS}
+    return eqopt.ScaleByDion2(FRACTION, DECAY, b2, EPS, "standard", **arguments)
+
+
+METHODS = [
+    Method(
+        eqopt.Dion2,
+        idea="orthogonal steps of the largest rows or columns",
+        theirs=lambda rate: optax.contrib.muon(rate),
+        deviates="Optax has no Dion2; beside it is its Muon",
+        rates=(0.0032, 0.01, 0.0032, 0.005),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(
+                lambda ef_decay=0.95, eps=1e-8: eqopt.ScaleByDion2(
+                    0.5, ef_decay, eps=eps, coefficients=STEADY, mu_dtype="float32"
+                ),
+                name="ScaleByDion2",
+                ef_decay=0.7,
+                eps=1e-3,
+            ),
+            row(
+                lambda b2=0.95: eqopt.ScaleByDion2(0.5, b2=b2, coefficients=STEADY),
+                name="ScaleByDion2(by row)",
+                b2=0.8,
+            ),
+            row(
+                eqopt.Dion2,
+                at=0.01,
+                learning_rate=0.1,
+                ef_decay=0.7,
+                weight_decay=0.3,
+            ),
+        ],
+        by_hand={
+            "dion2, wide": ByHand(scale_by_dion2(), dion2_by_hand, (4, 6)),
+            "dion2, tall": ByHand(scale_by_dion2(), dion2_by_hand, (6, 3)),
+            "nordion2, tall": ByHand(
+                scale_by_dion2(B2, "match_rms"), nordion2_by_hand, (6, 4)
+            ),
+        },
+    ),
+]

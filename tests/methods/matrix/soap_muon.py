@@ -1,0 +1,76 @@
+"""SOAP-Muon: the direction of SOAP, made orthogonal."""
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import row
+from ...parity.by_hand import B1, B2, EPS
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS, eigenvectors, newton_schulz, power_iteration
+from ..method import Method
+
+
+ROWS = ((3.4445, -4.7750, 2.0315),) * 5 + ((1.5, -0.5, 0.0),) * 2
+BETA, FREQUENCY = 0.9, 3
+
+
+def soap_muon_by_hand(grads):
+    m = v = gl = gr = 0
+    ql = qr = np.zeros(())
+    for t, g in enumerate(grads):
+        if t > 0:
+            m = B1 * m + (1 - B1) * g
+            v = B2 * v + (1 - B2) * (ql.T @ g @ qr) ** 2
+            u = ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + EPS)) @ qr.T
+            u = newton_schulz(u, ROWS)
+            yield -np.sqrt(max(1, g.shape[0] / g.shape[1])) * u
+        else:
+            yield 0 * g
+        gl = BETA * gl + (1 - BETA) * g @ g.T
+        gr = BETA * gr + (1 - BETA) * g.T @ g
+        if t == 0:
+            ql, qr = eigenvectors(gl), eigenvectors(gr)
+        elif t % FREQUENCY == 0:
+            ql, v = power_iteration(gl, ql, v, 0)
+            qr, v = power_iteration(gr, qr, v, 1)
+
+
+METHODS = [
+    Method(
+        eqopt.SOAPMuon,
+        idea="the direction of SOAP, made orthogonal",
+        theirs=lambda rate: optax.contrib.muon(rate),
+        deviates="Optax has no SOAP-Muon; beside it is its Muon",
+        rates=(0.0032, 0.01, 0.0032, 0.005),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(
+                eqopt.SOAPMuon,
+                at=0.01,
+                learning_rate=0.1,
+                b1=0.5,
+                shampoo_beta=0.7,
+                eps=1e-3,
+                weight_decay=0.3,
+            ),
+        ],
+        by_hand={
+            "soap_muon": ByHand(
+                eqopt.SOAPMuon(
+                    1.0,
+                    B1,
+                    B2,
+                    BETA,
+                    EPS,
+                    precondition_frequency=FREQUENCY,
+                    weight_dimension_numbers=NUMBERS,
+                ),
+                soap_muon_by_hand,
+                (4, 4),
+            ),
+        },
+    ),
+]
