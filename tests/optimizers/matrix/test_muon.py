@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import eqopt
-from eqopt._optimizers.matrix import newton_schulz
+from eqopt._optimizers.matrix.parts import newton_schulz
 
 
 STANDARD = (3.4445, -4.775, 2.0315)

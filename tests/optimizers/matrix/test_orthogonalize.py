@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._optimizers.matrix.coefficients import TABLES
+from eqopt._optimizers.matrix.parts.coefficients import TABLES
 
 from .untyped import unchecked
 

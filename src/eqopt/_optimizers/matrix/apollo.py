@@ -33,7 +33,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
-from .recipe import matrices_and_others
+from .parts.recipe import matrices_and_others
 
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]

@@ -16,9 +16,9 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq, safe_norm
-from .coefficients import Coefficients
 from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
-from .recipe import matrices_and_others
+from .parts.coefficients import Coefficients
+from .parts.recipe import matrices_and_others
 
 
 # Beside the norm that the iteration divides by.

@@ -38,7 +38,7 @@ from ..._types import (
 from ...numerics import safe_increment
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
-from .subspace import (
+from .parts.subspace import (
     Back,
     There,
     keep,

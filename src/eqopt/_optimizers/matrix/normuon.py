@@ -23,9 +23,9 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_norm, safe_sqrt
-from .coefficients import Coefficients
 from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
-from .recipe import matrices_and_others
+from .parts.coefficients import Coefficients
+from .parts.recipe import matrices_and_others
 
 
 # Beside the norm that the iteration divides by.

@@ -17,9 +17,9 @@ from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._types import Hyperparameter, Params
 from ...numerics import abs_sq, safe_norm
-from .coefficients import Coefficients, rows_of
-from .eigenbasis import gram
-from .newton_schulz import polynomial
+from .parts.coefficients import Coefficients, rows_of
+from .parts.eigenbasis import gram
+from .parts.newton_schulz import polynomial
 
 
 Matrix: TypeAlias = Inexact[Array, "m n"]

@@ -32,9 +32,9 @@ from ...numerics import (
     safe_root_mean_squares,
     safe_sqrt,
 )
-from .kron_fit import at_scale, fitted, squared, whitened_by
-from .recipe import matrices_and_others
-from .turns import Turn, turns
+from .parts.kron_fit import at_scale, fitted, squared, whitened_by
+from .parts.recipe import matrices_and_others
+from .parts.turns import Turn, turns
 
 
 class ScaleByPSGDKronState(eqx.Module):

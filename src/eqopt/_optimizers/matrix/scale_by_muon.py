@@ -20,7 +20,7 @@ from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, Params, Updates
 from ...numerics import at_least_float32, bias_correction, safe_increment
 from ...tree import zeros_like
-from .newton_schulz import PRECONDITIONINGS, Weights, orthogonalize
+from .parts.newton_schulz import PRECONDITIONINGS, Weights, orthogonalize
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray

@@ -16,7 +16,7 @@ from ..._matrixwise import AbstractMatrixwise
 from ..._pipeline import Leafwise
 from ..._types import Hyperparameter, IntegerLike, Params, Updates
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
-from .eigenbasis import (
+from .parts.eigenbasis import (
     Sides,
     accumulated,
     eigenvalues,
@@ -29,7 +29,7 @@ from .eigenbasis import (
     started,
     to_basis,
 )
-from .turns import Turn, turns
+from .parts.turns import Turn, turns
 
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]

@@ -21,9 +21,9 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_norm
-from .coefficients import Coefficients
 from .orthogonalize import NewtonSchulz, Orthogonalize
-from .recipe import matrices_and_others
+from .parts.coefficients import Coefficients
+from .parts.recipe import matrices_and_others
 
 
 # Beside the norm that the iteration divides by.

@@ -10,7 +10,7 @@ from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
-from .recipe import matrices_and_others
+from .parts.recipe import matrices_and_others
 from .scale_by_shampoo import Graft, ScaleByShampoo
 
 

@@ -26,7 +26,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from .eigenbasis import (
+from .parts.eigenbasis import (
     Sides,
     accumulated,
     eigenvectors,
@@ -37,8 +37,8 @@ from .eigenbasis import (
     identities,
     to_basis,
 )
-from .recipe import matrices_and_others
-from .turns import Turn, turns
+from .parts.recipe import matrices_and_others
+from .parts.turns import Turn, turns
 
 
 class ScaleBySOAPState(eqx.Module):

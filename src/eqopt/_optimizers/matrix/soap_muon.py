@@ -10,9 +10,9 @@ from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
-from .coefficients import STANDARD, Coefficients
 from .orthogonalize import Orthogonalize, Scale
-from .recipe import matrices_and_others
+from .parts.coefficients import STANDARD, Coefficients
+from .parts.recipe import matrices_and_others
 from .soap import ScaleBySOAP
 
 

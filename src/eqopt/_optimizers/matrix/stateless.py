@@ -21,7 +21,7 @@ from ..._transforms.average import EMA
 from ..._transforms.scale import Scale
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import safe_norm
-from .recipe import is_matrix, matrices_and_others
+from .parts.recipe import is_matrix, matrices_and_others
 
 
 Matrix = Inexact[Array, "m n"]

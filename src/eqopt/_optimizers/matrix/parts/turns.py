@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from ..._leaves import is_leaf
-from ..._matrixwise import AbstractMatrixwise
-from ..._types import Params, Updates
+from ...._leaves import is_leaf
+from ...._matrixwise import AbstractMatrixwise
+from ...._types import Params, Updates
 
 
 class Turn(eqx.Module):

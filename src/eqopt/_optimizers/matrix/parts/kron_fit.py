@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ...numerics import abs_sq
+from ....numerics import abs_sq
 
 
 # How fast an estimate of a Lipschitz constant sinks, and the longest step of a rotation.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from ...numerics import abs_sq, safe_sqrt
+from ....numerics import abs_sq, safe_sqrt
 
 
 # One for each side of a matrix, rows first; `None` where a side has none.

@@ -6,15 +6,15 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from ..._combinators.chain import Chain
-from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
-from ..._leaves import is_leaf
-from ..._transformation import AbstractTransformation
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Params
-from ..adam.adam import AdamW
+from ...._combinators.chain import Chain
+from ...._combinators.masked import Masked
+from ...._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
+from ...._leaves import is_leaf
+from ...._transformation import AbstractTransformation
+from ...._transforms.scale import ScaleByLearningRate
+from ...._transforms.weight_decay import AddDecayedWeights
+from ...._types import Params
+from ...adam.adam import AdamW
 
 
 def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:

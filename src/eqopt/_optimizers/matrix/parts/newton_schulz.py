@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int
 
-from ..._dimension_numbers import Axes, from_matrices, to_matrices
-from ..._equations import compute_dtype
-from ...numerics import abs_sq, safe_sqrt
+from ...._dimension_numbers import Axes, from_matrices, to_matrices
+from ...._equations import compute_dtype
+from ....numerics import abs_sq, safe_sqrt
 
 
 Stack: TypeAlias = Inexact[Array, "*_ _ _"]  # of no axes, too: one matrix

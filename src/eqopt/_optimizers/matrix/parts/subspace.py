@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from ..._cpu.order import after
-from ..._dimension_numbers import Axes, from_matrices, size, to_matrices
-from ..._equations import equation
-from ..._storage import store_like
-from ...numerics import at_least_float32
+from ...._cpu.order import after
+from ...._dimension_numbers import Axes, from_matrices, size, to_matrices
+from ...._equations import equation
+from ...._storage import store_like
+from ....numerics import at_least_float32
 
 
 def subspace(x: Inexact[Array, "..."], axes: Axes, old: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What the optimizers of this room are made of."""
