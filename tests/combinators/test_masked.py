@@ -115,3 +115,30 @@ def test_a_mask_is_a_function_of_the_parameters(call, inner):
     by = 1.0 if call == "step" else 0.0
     np.testing.assert_allclose(result["half"].astype(jnp.float32), 3.0 + by)
     np.testing.assert_allclose(result["full"], 1.0 + by)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Masked(eqopt.AdamW(0.1), lambda p: jax.tree.map(lambda _: False, p)),
+        eqopt.Chain(
+            eqopt.Masked(
+                eqopt.AddDecayedWeights(0.1), lambda p: jax.tree.map(lambda _: False, p)
+            ),
+            eqopt.SetToZero(),
+        ),
+        eqopt.Partition(
+            {"in": eqopt.SetToZero(), "out": eqopt.AdamW(0.1)},
+            lambda p: jax.tree.map(lambda _: "in", p),
+        ),
+    ],
+    ids=["Masked", "Masked equation", "Partition"],
+)
+def test_one_array_that_is_left_out(opt):
+    """Then there are no parameters for the inner transformation; none are missing."""
+    x = jnp.ones(3)
+    state = opt.init(x)
+    new, _ = opt.step(x, state, x)
+    updates, _ = opt.update(x, state, x)
+    left_out = isinstance(opt, eqopt.Masked)
+    assert new.shape == x.shape and (updates == float(left_out)).all()

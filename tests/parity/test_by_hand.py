@@ -30,6 +30,7 @@ def test_updates(name):
 def test_updates_of_matrices(name, x64):
     """In float64, where an iteration that is not quite the same one would show."""
     opt, by_hand, shape = OF_MATRICES[name]
+    assert shape is not None
     grads = np.random.default_rng(0).normal(size=(30, *shape))
     with x64():
         state, update = opt.init(jnp.zeros(shape)), jax.jit(opt.update)

@@ -17,7 +17,7 @@ ACCURATE = ((2.0, -1.5, 0.5),) * 12
 
 def balanced(x, iterations, power):
     """Of a tall matrix."""
-    m, n = x.shape
+    (m, n), u = x.shape, x
     d = 1 / np.linalg.norm(x, axis=1)
     for _ in range(iterations):
         u = newton_schulz(d[:, None] * x, ACCURATE)

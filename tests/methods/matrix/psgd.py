@@ -31,7 +31,7 @@ def rotated(q):
 
 
 def psgd_by_hand(grads, is_diagonal=(False, False), of_momentum=False):
-    m, lipschitz = 0, [0, 0]
+    m, lipschitz, qs = 0, [0, 0], []
     for t, g in enumerate(grads, 1):
         m = B1 * m + (1 - B1) * g
         seen = m / (1 - B1**t) if of_momentum else g

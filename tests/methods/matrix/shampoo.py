@@ -24,7 +24,7 @@ def inverse_root(x, power):
 
 def shampoo_by_hand(beta, graft, start=FREQUENCY):
     def updates(grads):
-        m = v = gl = gr = 0
+        m = v = gl = gr = left = right = 0
         for t, g in enumerate(grads, 1):
             new = 1 if beta == 1 else 1 - beta
             gl, gr = beta * gl + new * g @ g.T, beta * gr + new * g.T @ g
@@ -48,7 +48,7 @@ def shampoo_by_hand(beta, graft, start=FREQUENCY):
 
 
 def kl_by_hand(grads):
-    m = 0
+    m = gl = gr = ql = qr = np.zeros(grads[0].shape)
     for t, g in enumerate(grads, 1):
         rows, columns = g.shape
         m = B1 * m + (1 - B1) * g

@@ -14,7 +14,7 @@ from ..method import Method
 
 def soap_by_hand(beta, frequency, kl=False):
     def updates(grads):
-        m = v = gl = gr = 0
+        m = v = gl = gr = ql = qr = np.zeros(grads[0].shape)
         for t, g in enumerate(grads):
             rows, columns = g.shape
             left, right = g, g

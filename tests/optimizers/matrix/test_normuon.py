@@ -15,7 +15,7 @@ NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
 def updates_of(opt, shape, steps=3):
     """Those of the last step."""
     rng = np.random.default_rng(0)
-    params = jnp.zeros(shape)
+    params = updates = jnp.zeros(shape)
     state = opt.init(params)
     for _ in range(steps):
         updates, state = opt.update(jnp.asarray(rng.normal(size=shape)), state)
@@ -53,7 +53,7 @@ def test_orthonormal_rows_stay(x64):
     rows = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0].T
     names = {"coefficients": "simple", "weight_dimension_numbers": NUMBERS}
     with x64():
-        g = jnp.asarray(rows)
+        g = updates = jnp.asarray(rows)
         opt = eqopt.ScaleByNorMuon(**names)
         state = opt.init(g)
         for _ in range(3):

@@ -70,7 +70,7 @@ def test_spectral_is_muon_at_another_scale():
     options = {"beta": 0.8, "weight_dimension_numbers": NUMBERS}
     opt = eqopt.ScaleByLMO(**options)
     muon = eqopt.ScaleByMuon(nesterov=False, **options)
-    params = normals((6, 4))
+    params = updates = expected = normals((6, 4))
     state, other = opt.init(params), muon.init(params)
     for t in range(3):
         updates, state = opt.update(normals((6, 4), t), state)

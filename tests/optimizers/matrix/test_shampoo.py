@@ -22,7 +22,7 @@ def kl_shampoo(**arguments):
 
 
 def last_update(opt, grads):
-    state, update = opt.init(grads[0]), jax.jit(opt.update)
+    state, update, updates = opt.init(grads[0]), jax.jit(opt.update), grads[0]
     for g in grads:
         updates, state = update(g, state)
     return updates

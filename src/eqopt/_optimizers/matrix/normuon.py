@@ -144,8 +144,12 @@ class ScaleByNorMuon(AbstractMatrixwise):
         self._orthogonalize()
 
     def _orthogonalize(self) -> Orthogonalize:
-        names = self.coefficients, self.steps, self.scale
-        return Orthogonalize(*names, dtype=self.ns_dtype)
+        return Orthogonalize(
+            coefficients=self.coefficients,
+            steps=self.steps,
+            scale=self.scale,
+            dtype=self.ns_dtype,
+        )
 
     def init(self, params: Params) -> ScaleByNorMuonState:
         return ScaleByNorMuonState(
