@@ -85,7 +85,7 @@ METHODS = [
         idea="a preconditioner of two factors that is fitted to whiten",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
         deviates="Optax has no PSGD; beside it is its AdamW",
-        rates=(0.0032, 0.01, 0.0032, 0.001),
+        rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
         ratio=100.0,
         laws=[

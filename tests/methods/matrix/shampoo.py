@@ -92,7 +92,7 @@ METHODS = [
         idea="roots of the second moments of rows and columns",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
         deviates="Optax has no Shampoo; beside it is its AdamW",
-        rates=(0.0032, 0.01, 0.0032, 0.001),
+        rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
         ratio=100.0,
         laws=[
@@ -135,7 +135,7 @@ METHODS = [
         idea="factors that are fitted to the covariance of the gradients",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.01),
         deviates="Optax has no KL-Shampoo; beside it is its AdamW",
-        rates=(0.0032, 0.01, 0.0032, 0.001),
+        rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
         ratio=100.0,
         laws=[

@@ -54,7 +54,7 @@ METHODS = [
         idea="Adam in the eigenbasis of each matrix",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.01),
         deviates="Optax has no SOAP; beside it is its AdamW",
-        rates=(0.0032, 0.01, 0.0032, 0.001),
+        rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
         ratio=100.0,
         laws=[
