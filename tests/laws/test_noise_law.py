@@ -120,11 +120,16 @@ def keys_in(state):
     return [np.ravel(x) for x in leaves if eqx.is_array(x) and x.dtype == jnp.uint32]
 
 
+# Their numbers are those of the key and of the step. A restart may draw the same ones
+# again, as it may begin with the same gradients: they are no noise, but directions.
+OF_THE_STEP = eqopt.APOLLO, eqopt.ScaleByAPOLLO
+
+
 def test_restarts_find_the_keys_of_every_state():
     params, found = params_of(), 0
     for row in REGISTRY:
         opt = row()
-        if has_key(opt):
+        if has_key(opt) and not isinstance(opt, OF_THE_STEP):
             found += 1
             state = opt.init(params)
             later = jax.tree.map(lambda x: x + 1 if eqx.is_array(x) else x, state)
