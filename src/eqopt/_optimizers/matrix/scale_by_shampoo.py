@@ -14,7 +14,13 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise
 from ..._pipeline import Leafwise
-from ..._types import Hyperparameter, IntegerLike, Params, Updates
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Nonnegative,
+    Params,
+    Updates,
+)
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
 from .parts.eigenbasis import (
     Sides,
@@ -54,7 +60,7 @@ class ScaleByShampooState(eqx.Module):
 
     count: Int[Array, ""]
     mu: Updates
-    nu: Updates
+    nu: Nonnegative
     factors: Updates
     roots: Updates
 
