@@ -61,10 +61,12 @@ def large_leaves(settings: Settings, seed: int) -> list[jax.Array]:
     return [jax.random.normal(key, shape) for key in keys]
 
 
-def square_leaves(settings: Settings, seed: int) -> list[jax.Array]:
-    """The 48 matrices of a small transformer."""
-    keys = jax.random.split(jax.random.key(seed), 48)
-    return [jax.random.normal(key, (256, 256)) for key in keys]
+def square_leaves(
+    settings: Settings, seed: int, number: int = 48, side: int = 256
+) -> list[jax.Array]:
+    """Matrices, those of a small transformer by default."""
+    keys = jax.random.split(jax.random.key(seed), number)
+    return [jax.random.normal(key, (side, side)) for key in keys]
 
 
 def few_small_leaves(settings: Settings, seed: int) -> list[jax.Array]:

@@ -11,7 +11,7 @@ import eqopt
 
 from ..contestants import Pair
 from ..harness import Timing
-from ..measures import Settings, stepping
+from ..measures import Settings, square_leaves, stepping
 
 
 # Steps from one refresh of what is expensive to the next: a time is the mean over them.
@@ -45,8 +45,7 @@ class Matrices(NamedTuple):
         return f"{self.number} of {self.side} x {self.side}"
 
     def draw(self, settings: Settings, seed: int) -> list[jax.Array]:
-        keys = jax.random.split(jax.random.key(seed), self.number)
-        return [jax.random.normal(key, (self.side, self.side)) for key in keys]
+        return square_leaves(settings, seed, self.number, self.side)
 
 
 # The hidden layers of a small transformer, and of a larger one.

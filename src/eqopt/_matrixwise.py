@@ -4,7 +4,7 @@ import abc
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -114,9 +114,6 @@ class AbstractMatrixwise(AbstractContracting):
 
     weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
 
-    # Whether the equation wants no more rows than columns, transposed if need be.
-    _is_wide: ClassVar[bool] = False
-
     @abc.abstractmethod
     def matrixwise(
         self, state: State, params: Params | None = None, **extra: Any
@@ -154,19 +151,10 @@ class AbstractMatrixwise(AbstractContracting):
 
     def _layouts(self, tree: PyTree, params: Params | None) -> "list[Layout | None]":
         """That of each leaf of `tree` (counting `None`s), `None` if it is no matrix."""
-        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-        numbers = self.weight_dimension_numbers
-        axes = resolve_dimension_numbers(numbers, tree, params)
+        axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         block_size = getattr(self, "block_size", None)
-        return [
-            None if a is None else Layout(self._oriented(a, x.shape), block_size)
-            for a, x in zip(axes, leaves, strict=True)
-        ]
-
-    def _oriented(self, axes: Axes, shape: tuple[int, ...]) -> Axes:
-        if self._is_wide:
-            return axes.short_side_first(shape)
-        return Axes(axes.stack, axes.output, axes.reduction)
+        rows_first = lambda a: Axes(a.stack, a.output, a.reduction)
+        return [a and Layout(rows_first(a), block_size) for a in axes]
 
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         params, extra = pipeline.params, pipeline.extra

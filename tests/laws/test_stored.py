@@ -36,13 +36,11 @@ QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
 OPTIMIZERS = {row.name for method in METHODS.values() for row in method.laws}
 
 
-def everything(params):
-    return jax.tree.map(lambda p: True, params)
-
-
 def stored_state(row: Row) -> Row:
     storage = eqopt.storage.BlockwiseQuantized(block_size=4)
-    make = lambda **data: eqopt.StoreState(row(**data), storage, everything)
+    make = lambda **data: eqopt.StoreState(
+        row(**data), storage, eqopt.groups.everything
+    )
     return dataclasses.replace(row, make=make)
 
 

@@ -67,8 +67,6 @@ class Masked(AbstractFused):
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
-        if self._is_left_out(pipeline.params):
-            return lambda: state
         leafwise = self._leafwise(pipeline, state)
         if leafwise is not None:
             promise = pipeline.push(type(self.inner).__name__, leafwise)
@@ -105,16 +103,11 @@ class Masked(AbstractFused):
         if not isinstance(self.inner, AbstractLeafwise):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
+        if chosen is None and pipeline.params is not None:
+            return None  # one array, left out: no parameters, but none are missing
         extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
-
-    def _is_left_out(self, params: Params | None) -> bool:
-        """Whether the parameters are one array, and it is masked out.
-
-        What is left then is `None`, which would stand for parameters that are missing.
-        """
-        return params is not None and self._chosen(params, params) is None
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)

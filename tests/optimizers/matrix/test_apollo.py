@@ -8,8 +8,7 @@ import pytest
 
 import eqopt
 
-
-NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
+from ...parity.matrices import NUMBERS
 
 
 def scale_by_apollo(rank, **arguments):

@@ -6,10 +6,8 @@ import pytest
 
 import eqopt
 
+from ...parity.matrices import NUMBERS
 from .untyped import unchecked
-
-
-NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
 
 
 def updates_of(opt, shape, steps=3):

@@ -8,11 +8,11 @@ import pytest
 import eqopt
 from eqopt._optimizers.matrix.parts.coefficients import TABLES
 
+from ...parity.matrices import NUMBERS
 from .untyped import unchecked
 
 
 # Rows are outputs, as in the formulas.
-NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
 
 
 def orthogonalized(g, *arguments, **options):

@@ -7,11 +7,11 @@ import pytest
 
 import eqopt
 
+from ...parity.matrices import NUMBERS
 from .untyped import unchecked
 
 
 # Rows are outputs, as in the formulas.
-NUMBERS = eqopt.MatrixDimensionNumbers(-1, -2)
 
 # The norms whose balls the steps are in, without the factors of the inputs.
 NORMS = {

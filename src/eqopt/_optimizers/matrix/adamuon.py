@@ -24,13 +24,9 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_norm, safe_sqrt
-from .orthogonalize import NewtonSchulz, Orthogonalize
+from .orthogonalize import NewtonSchulz, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
-
-
-# Beside the norm that the iteration divides by.
-_NS_EPS = 1e-7
 
 
 class ScaleByAdaMuonState(eqx.Module):
@@ -60,7 +56,7 @@ def adamuon(
     nesterov: bool,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m n"]]:
     mu = beta * mu + (1 - beta) * g
-    o = newton_schulz(jnp.sign(beta * mu + (1 - beta) * g if nesterov else mu), _NS_EPS)
+    o = newton_schulz(jnp.sign(beta * mu + (1 - beta) * g if nesterov else mu))
     nu = beta * nu + (1 - beta) * abs_sq(o)
     u = o / (safe_sqrt(nu) + eps)
     norm = consistent_rms * math.sqrt(g.size)
@@ -126,12 +122,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
         check_range(self, "beta", 0, 1)
         check_range(self, "eps", 0)
         check_range(self, "consistent_rms", 0)
-        self._orthogonalize()
-
-    def _orthogonalize(self) -> Orthogonalize:
-        return Orthogonalize(
-            coefficients=self.coefficients, steps=self.steps, dtype=self.ns_dtype
-        )
+        orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByAdaMuonState:
         return ScaleByAdaMuonState(
@@ -145,7 +136,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        newton_schulz = self._orthogonalize().newton_schulz()
+        newton_schulz = orthogonalize_of(self).newton_schulz()
         reads = {"newton_schulz": everywhere(newton_schulz)}
         return Leafwise(adamuon, state, reads=reads)
 

@@ -16,13 +16,9 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq, safe_norm
-from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
+from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
-
-
-# Beside the norm that the iteration divides by.
-_NS_EPS = 1e-7
 
 
 class ScaleByAuroraState(eqx.Module):
@@ -56,7 +52,7 @@ class Balanced(eqx.Module):
                 squares = jnp.sum(abs_sq(u), 1, keepdims=True)
                 least = jnp.maximum(squares, eps * eps)
                 x = x * jnp.where(squares == 0, 1, n / m / least) ** power
-            u = self.newton_schulz(x, _NS_EPS)
+            u = self.newton_schulz(x)
         return u
 
 
@@ -148,15 +144,7 @@ class ScaleByAurora(AbstractMatrixwise):
         check_count(self, "pp_iterations")
         check_range(self, "pp_beta", 0, 1, includes_high=True)
         check_range(self, "eps", 0)
-        self._orthogonalize()
-
-    def _orthogonalize(self) -> Orthogonalize:
-        return Orthogonalize(
-            coefficients=self.coefficients,
-            steps=self.steps,
-            scale=self.scale,
-            dtype=self.ns_dtype,
-        )
+        orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByAuroraState:
         return ScaleByAuroraState(self.for_matrices(params, lambda x: x, self.mu_dtype))
@@ -164,7 +152,7 @@ class ScaleByAurora(AbstractMatrixwise):
     def matrixwise(
         self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        newton_schulz = self._orthogonalize().newton_schulz()
+        newton_schulz = orthogonalize_of(self).newton_schulz()
         balanced = Balanced(newton_schulz, self.pp_iterations)
         return Leafwise(aurora, state, reads={"balanced": everywhere(balanced)})
 

@@ -25,7 +25,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_norm, safe_sqrt
-from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
+from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
 
@@ -206,15 +206,7 @@ class ScaleByDion2(AbstractMatrixwise):
         if self.b2 is not None:
             check_range(self, "b2", 0, 1)
         check_range(self, "eps", 0)
-        self._orthogonalize()
-
-    def _orthogonalize(self) -> Orthogonalize:
-        return Orthogonalize(
-            coefficients=self.coefficients,
-            steps=self.steps,
-            scale=self.scale,
-            dtype=self.ns_dtype,
-        )
+        orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
@@ -228,7 +220,7 @@ class ScaleByDion2(AbstractMatrixwise):
     ) -> Leafwise:
         by_row = self.b2 is not None
         reads = {
-            "newton_schulz": everywhere(self._orthogonalize().newton_schulz()),
+            "newton_schulz": everywhere(orthogonalize_of(self).newton_schulz()),
             "largest": everywhere(Largest(self.fraction, by_row)),
         }
         return Leafwise(nordion2 if by_row else dion2, state, reads=reads)

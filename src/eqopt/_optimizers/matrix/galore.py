@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
-from ..._checks import check_count, check_scalar, check_state
+from ..._checks import check_count, check_scalar
 from ..._combinators.chain import Chain
 from ..._control import filter_cond
 from ..._dimension_numbers import (
@@ -17,13 +17,13 @@ from ..._dimension_numbers import (
     resolve_dimension_numbers,
     to_matrices,
 )
-from ..._explicit import has_explicit_axes, on_automatic_axes, shardings_of
 from ..._fields import static_choice
 from ..._leaves import align, flatten_updates, is_leaf, keystr, parameters
+from ..._matrixwise import AbstractContracting
 from ..._misfits import check_real
 from ..._owners import name_of
 from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
+from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
@@ -66,7 +66,7 @@ class ScaleByGaLoreState(eqx.Module):
     projector: Updates
 
 
-class ScaleByGaLore(AbstractFused):
+class ScaleByGaLore(AbstractContracting):
     r"""Runs an optimizer on gradients that are projected to a low rank.
 
     Let each matrix $G_t$ be of shape $m \times n$, or transposed, with $m \le n$. Then
@@ -140,28 +140,11 @@ class ScaleByGaLore(AbstractFused):
             treedef.unflatten(projectors),
         )
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        check_state(self, state)
-        updates = pipeline.wide()
-        if not has_explicit_axes((updates, state)):
-            return self._push(pipeline, updates, state)
-        shardings = shardings_of((updates, state))
-        arguments = self, updates, state, pipeline.params, pipeline.extra
-        updates, new = on_automatic_axes(
-            ScaleByGaLore._at_once, *arguments, shardings=shardings
-        )
-        pipeline.replace(updates)
-        return lambda: new
-
-    def _at_once(self, updates, state, params, extra):
-        pipeline = Pipeline(updates, params, extra)
-        promise = self._push(pipeline, updates, state)
-        return pipeline.finish(), promise()
-
     def _push(
-        self, pipeline: Pipeline, updates: Updates, state: ScaleByGaLoreState
+        self, pipeline: Pipeline, state: ScaleByGaLoreState
     ) -> Callable[[], ScaleByGaLoreState]:
         """There and back leaf by leaf, in kernels of the inner and the outer parts."""
+        updates = pipeline.wide()
         pipeline.replace(updates)
         leaves, treedef = flatten_updates(updates)
         axes = dict(self._matrices(updates, pipeline.params))

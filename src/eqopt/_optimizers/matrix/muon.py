@@ -5,9 +5,8 @@ import math
 from collections.abc import Callable
 
 import equinox as eqx
-import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._checks import check_scalar
 from ..._combinators.chain import Chain
@@ -20,21 +19,16 @@ from ..._dimension_numbers import (
 )
 from ..._equations import compute_dtype, equation
 from ..._fields import static_choice
-from ..._leaves import flatten_updates, is_leaf
+from ..._leaves import flatten_updates
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
 from ..adam.adam import ScaleByAdam
-from .scale_by_muon import STANDARD, Coefficients, Preconditioning, ScaleByMuon
-
-
-def _is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
-    """A mask: `flag` for matrices, and the opposite for all else."""
-    axes = resolve_dimension_numbers(numbers, params, None)
-    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-    return treedef.unflatten((a is not None) is flag for a in axes)
+from .parts.coefficients import STANDARD
+from .parts.recipe import is_matrix
+from .scale_by_muon import Coefficients, Preconditioning, ScaleByMuon
 
 
 @equation
@@ -68,7 +62,7 @@ class _ScaleByShape(AbstractFused):
             for g, a in zip(leaves, axes, strict=True)
         )
         rms = 1.0 if self.consistent_rms is None else self.consistent_rms
-        mask = functools.partial(_is_matrix, numbers, True)
+        mask = functools.partial(is_matrix, numbers, True)
         leafwise = Leafwise(stretch, None, {"rms": rms}, {"factor": factors}, mask)
         return pipeline.push("Muon", leafwise)
 
@@ -139,7 +133,7 @@ class Muon(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         matrices, others = (
-            functools.partial(_is_matrix, self.weight_dimension_numbers, flag)
+            functools.partial(is_matrix, self.weight_dimension_numbers, flag)
             for flag in (True, False)
         )
         descend = self.part(ScaleByLearningRate)

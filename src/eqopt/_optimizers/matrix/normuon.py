@@ -23,13 +23,10 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_norm, safe_sqrt
-from .orthogonalize import SCALES, NewtonSchulz, Orthogonalize, Scale
+from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
 
-
-# Beside the norm that the iteration divides by.
-_NS_EPS = 1e-7
 
 Side: TypeAlias = Literal["rows", "long"]
 
@@ -63,7 +60,7 @@ def normuon(
     scale: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "#m #n"]]:
     mu = beta * mu + (1 - beta) * g
-    o = newton_schulz(beta * mu + (1 - beta) * g if nesterov else mu, _NS_EPS)
+    o = newton_schulz(beta * mu + (1 - beta) * g if nesterov else mu)
     axis = 1 if nu.shape[1] == 1 else 0
     nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(o), axis, keepdims=True)
     u = o / (safe_sqrt(nu) + eps)
@@ -141,15 +138,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
                 "ScaleByNorMuon: `side` must be 'rows' or 'long', but is "
                 f"{self.side!r}."
             )
-        self._orthogonalize()
-
-    def _orthogonalize(self) -> Orthogonalize:
-        return Orthogonalize(
-            coefficients=self.coefficients,
-            steps=self.steps,
-            scale=self.scale,
-            dtype=self.ns_dtype,
-        )
+        orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByNorMuonState:
         return ScaleByNorMuonState(
@@ -168,7 +157,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        newton_schulz = self._orthogonalize().newton_schulz()
+        newton_schulz = orthogonalize_of(self).newton_schulz()
         reads = {"newton_schulz": everywhere(newton_schulz)}
         return Leafwise(normuon, state, reads=reads)
 

@@ -35,6 +35,10 @@ SCALES = {
 }
 
 
+# Beside the norm that the iteration divides by.
+NS_EPS = 1e-7
+
+
 class NewtonSchulz(eqx.Module):
     """How a matrix is made orthogonal.
 
@@ -53,7 +57,7 @@ class NewtonSchulz(eqx.Module):
     restarts: tuple[int, ...] = eqx.field(static=True)
     ns_dtype: DTypeLike | None = eqx.field(static=True)
 
-    def __call__(self, g: Matrix, eps: Any) -> Matrix:
+    def __call__(self, g: Matrix, eps: Any = NS_EPS) -> Matrix:
         is_tall = g.shape[0] > g.shape[1]
         x = jnp.conj(g.T) if is_tall else g
         squares = jnp.sum(abs_sq(x))
@@ -82,6 +86,17 @@ class NewtonSchulz(eqx.Module):
             s = a * one + b * r + c * (r @ r)
             q, r = s @ q, s @ r @ s
         return q @ x
+
+
+def orthogonalize_of(owner: Any) -> "Orthogonalize":
+    """With the fields of a transformation that is made of it."""
+    return Orthogonalize(
+        coefficients=owner.coefficients,
+        steps=owner.steps,
+        scale=getattr(owner, "scale", "none"),
+        dtype=owner.ns_dtype,
+        weight_dimension_numbers=owner.weight_dimension_numbers,
+    )
 
 
 # What the norms below are at least, before something is divided by them.
@@ -211,7 +226,7 @@ class Orthogonalize(AbstractMatrixwise):
     coefficients: Coefficients = "standard"
     steps: int | None = static_choice(static=True, default=None)
     scale: Scale = eqx.field(static=True, default="none")
-    eps: Hyperparameter = 1e-7
+    eps: Hyperparameter = NS_EPS
     gram: bool = static_choice(static=True, default=False)
     restarts: tuple[int, ...] = eqx.field(static=True, default=(2,))
     dtype: DTypeLike | None = eqx.field(static=True, default=None)

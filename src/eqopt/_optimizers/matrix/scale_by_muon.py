@@ -20,23 +20,14 @@ from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, Params, Updates
 from ...numerics import at_least_float32, bias_correction, safe_increment
 from ...tree import zeros_like
+from .parts.coefficients import STANDARD, TABLES, given_rows
 from .parts.newton_schulz import PRECONDITIONINGS, Weights, orthogonalize
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray
 Preconditioning: TypeAlias = Literal["frobenius", "spectral", "aol", "schatten"]
 
-STANDARD = (3.4445, -4.7750, 2.0315)
-_PRESETS = {
-    "standard": STANDARD,
-    "dion": (
-        (4.0848, -6.8946, 2.9270),
-        (3.9505, -6.3029, 2.6377),
-        (3.7418, -5.5913, 2.3037),
-        (2.8769, -3.1427, 1.2046),
-        (2.8366, -3.0525, 1.2012),
-    ),
-}
+_PRESETS = {"standard": STANDARD, "dion": TABLES["dion"].rows}
 
 
 class ScaleByMuonState(eqx.Module):
@@ -178,13 +169,7 @@ class ScaleByMuon(AbstractTransformation):
                     f"but is {coefficients!r}."
                 )
             coefficients = _PRESETS[coefficients]
-        rows = jnp.asarray(coefficients, float)
-        if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
-            raise ValueError(
-                "ScaleByMuon: `ns_coeffs` must have shape (3,), or (steps, 3) for a row "
-                f"per step, but has shape {rows.shape}."
-            )
-        return rows
+        return given_rows("ScaleByMuon", "ns_coeffs", coefficients)
 
     def init(self, params: Params) -> ScaleByMuonState:
         matrices = _only_matrices(self.weight_dimension_numbers, params)

@@ -1,7 +1,7 @@
 """Scion: the step of a given size, in a norm that fits the layer, that goes down most."""
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -21,16 +21,13 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_norm
-from .orthogonalize import NewtonSchulz, Orthogonalize
+from .orthogonalize import NewtonSchulz, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
 
 
-# Beside the norm that the iteration divides by.
-_NS_EPS = 1e-7
-
 Norm: TypeAlias = Literal["spectral", "sign", "row", "col"]
-_NORMS = ("spectral", "sign", "row", "col")
+_NORMS = get_args(Norm)
 
 
 class ScaleByLMOState(eqx.Module):
@@ -55,7 +52,7 @@ def lmo(
     m, n = g.shape
     inputs = n if normalized else 1
     if norm == "spectral":
-        u = math.sqrt(m / inputs) * newton_schulz(mu, _NS_EPS)
+        u = math.sqrt(m / inputs) * newton_schulz(mu)
     elif norm == "sign":
         u = jnp.sign(mu) / inputs
     else:
@@ -147,12 +144,7 @@ class ScaleByLMO(AbstractMatrixwise):
             raise ValueError(
                 f"ScaleByLMO: `norm` must be one of {[*_NORMS]}, but is {self.norm!r}."
             )
-        self._orthogonalize()
-
-    def _orthogonalize(self) -> Orthogonalize:
-        return Orthogonalize(
-            coefficients=self.coefficients, steps=self.steps, dtype=self.ns_dtype
-        )
+        orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
@@ -160,7 +152,7 @@ class ScaleByLMO(AbstractMatrixwise):
     def matrixwise(
         self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        newton_schulz = self._orthogonalize().newton_schulz()
+        newton_schulz = orthogonalize_of(self).newton_schulz()
         reads = {"newton_schulz": everywhere(newton_schulz)}
         return Leafwise(lmo, state, reads=reads)
 

@@ -82,16 +82,15 @@ def soap(
     skips_first: bool,
     kl: bool,
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
+    new_factors = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
     if not skips_first:
         # The first gradient makes the preconditioner that it then meets.
-        seeded = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
-        basis = _if_due(is_first, _seed, (seeded, basis, nu))[0]
+        basis = _if_due(is_first, _seed, (new_factors, basis, nu))[0]
     h = to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * g
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = from_basis(to_basis(new_mu, basis) / (safe_sqrt(new_nu) + eps), basis)
     u = step_size * u
-    new_factors = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
     if skips_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)

@@ -10,7 +10,7 @@ from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
-from .orthogonalize import Orthogonalize, Scale
+from .orthogonalize import Scale, orthogonalize_of
 from .parts.coefficients import STANDARD, Coefficients
 from .parts.recipe import matrices_and_others
 from .soap import ScaleBySOAP
@@ -101,12 +101,4 @@ class SOAPMuon(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         soap = dataclasses.replace(self.part(ScaleBySOAP), correct_bias=False)
-        # Not by `part`: its `eps` is another one.
-        orthogonalize = Orthogonalize(
-            coefficients=self.coefficients,
-            steps=self.steps,
-            scale=self.scale,
-            dtype=self.ns_dtype,
-            weight_dimension_numbers=self.weight_dimension_numbers,
-        )
-        return matrices_and_others(self, soap, orthogonalize)
+        return matrices_and_others(self, soap, orthogonalize_of(self))

@@ -1,6 +1,6 @@
 """Published coefficients of Newton-Schulz iterations, by name."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -118,12 +118,7 @@ def rows_of(
             )
         table = TABLES[coefficients]
     else:
-        given = jnp.asarray(coefficients, float)
-        if given.ndim not in (1, 2) or given.shape[-1] != 3 or len(given) == 0:
-            raise ValueError(
-                f"{owner}: `coefficients` must have shape (3,), or (steps, 3) for a row "
-                f"per step, but has shape {given.shape}."
-            )
+        given = given_rows(owner, "coefficients", coefficients)
         if given.ndim == 1:
             return jnp.tile(given, (5 if steps is None else steps, 1)), 1.0
         table = Table(given)  # type: ignore  # an array of rows
@@ -133,3 +128,14 @@ def rows_of(
         n = len(rows)
         rows = rows[np.minimum(order, n - 1) if table.repeats_last else order % n]
     return rows, table.norm_factor
+
+
+def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
+    """Those given as numbers by the argument `name`: one row, or one for each step."""
+    rows = jnp.asarray(coefficients, float)
+    if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
+        raise ValueError(
+            f"{owner}: `{name}` must have shape (3,), or (steps, 3) for a row per step, "
+            f"but has shape {rows.shape}."
+        )
+    return rows

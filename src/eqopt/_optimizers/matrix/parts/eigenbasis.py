@@ -25,6 +25,7 @@ def has_side(shape: tuple[int, ...], max_dim: int, one_sided: bool) -> list[bool
 def gram(x: Matrix, side: int) -> Inexact[Array, "n n"]:
     r"""$X X^*$ of the rows, $X^* X$ transposed of the columns."""
     axis = 1 - side
+    # As `x @ x.T.conj()`, but XLA on a CPU would make a copy of the transpose.
     return lax.dot_general(x, jnp.conj(x), (((axis,), (axis,)), ((), ())))
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Inexact, Int
 from ...._dimension_numbers import Axes, from_matrices, to_matrices
 from ...._equations import compute_dtype
 from ....numerics import abs_sq, safe_sqrt
+from .eigenbasis import gram
 
 
 Stack: TypeAlias = Inexact[Array, "*_ _ _"]  # of no axes, too: one matrix
@@ -180,7 +181,7 @@ def _start(x, eps, preconditioning):
     start = x / (norm + eps.astype(norm.dtype)).astype(x.dtype)
     if preconditioning == "frobenius":
         return start
-    squares = SQUARED_SCALES[preconditioning](_gram(start))
+    squares = SQUARED_SCALES[preconditioning](gram(start, 0))
     return start * lax.rsqrt(jnp.where(squares > 0, squares, 1)).astype(x.dtype)
 
 
@@ -189,19 +190,14 @@ def polynomial(x, a, b, c):
     """$(a I + b A + c A^2) X$ with $A = X X^*$."""
     real = jnp.finfo(x.dtype).dtype
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
-    gram = _gram(x)
-    return a * x + (b * gram + c * (gram @ gram)) @ x
+    square = gram(x, 0)
+    return a * x + (b * square + c * (square @ square)) @ x
 
 
 @functools.partial(jnp.vectorize, signature="(m,n),(m,n)->(m,n)")
 def _scaled_by_product(y, x):
     r"""$\langle X, Y \rangle\, Y$."""
     return y * jnp.sum((jnp.conj(x) * y).real).astype(y.dtype)
-
-
-def _gram(x):
-    # As `x @ x.T.conj()`, but XLA on a CPU would make a copy of the transpose.
-    return lax.dot_general(x, jnp.conj(x), (((1,), (1,)), ((), ())))
 
 
 # What $X$ is divided by, squared, as functions of $X X^*$: a number, or one for each row.
