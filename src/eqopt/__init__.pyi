@@ -197,8 +197,16 @@ from ._optimizers.matrix.galore import (
     ScaleByGaLore as ScaleByGaLore,
     ScaleByGaLoreState as ScaleByGaLoreState,
 )
+from ._optimizers.matrix.hyperball import Hyperball as Hyperball
 from ._optimizers.matrix.muon import (
     Muon as Muon,
+)
+from ._optimizers.matrix.norm_control import (
+    KeepNorm as KeepNorm,
+    KeepNormState as KeepNormState,
+    RadialBrake as RadialBrake,
+    RelativeUpdate as RelativeUpdate,
+    UpdateNormFloor as UpdateNormFloor,
 )
 from ._optimizers.matrix.normuon import (
     NorMuon as NorMuon,
@@ -426,6 +434,7 @@ from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
 )
+from ._wrappers.cautious import Cautious as Cautious
 from ._wrappers.complex_valued import (
     SplitRealAndImaginary as SplitRealAndImaginary,
     SplitRealAndImaginaryState as SplitRealAndImaginaryState,
@@ -436,10 +445,15 @@ from ._wrappers.conditional import (
     ConditionallyTransform as ConditionallyTransform,
     ConditionallyTransformState as ConditionallyTransformState,
 )
+from ._wrappers.ema_nesterov import (
+    EMANesterov as EMANesterov,
+    EMANesterovState as EMANesterovState,
+)
 from ._wrappers.flatten import (
     Flatten as Flatten,
     FlattenState as FlattenState,
 )
+from ._wrappers.gpa import GPA as GPA, GPAState as GPAState
 from ._wrappers.lookahead import (
     Lookahead as Lookahead,
     LookaheadParams as LookaheadParams,
@@ -456,6 +470,10 @@ from ._wrappers.mechanic import (
 from ._wrappers.multi_steps import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
+)
+from ._wrappers.outer_nesterov import (
+    OuterNesterov as OuterNesterov,
+    OuterNesterovState as OuterNesterovState,
 )
 from ._wrappers.param_ema import (
     ParamEMA as ParamEMA,

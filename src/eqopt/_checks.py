@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -117,6 +117,16 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be an integer of at least {low}, "
             f"but is {value!r}."
+        )
+
+
+def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
+    """Raises a `ValueError` unless the field is one of the choices."""
+    value = getattr(owner, name)
+    if value not in choices:
+        raise ValueError(
+            f"{type(owner).__name__}: `{name}` must be one of {[*choices]}, but is "
+            f"{value!r}."
         )
 
 

@@ -130,6 +130,12 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
         )
     for parameter in parameters:
         value = given.get(parameter.name)
+        if parameter.name == "weight_decay" and _is_how_to_decay(value):
+            return (
+                f"{cls.__name__}: `weight_decay` must be a number, a 0-d array or a "
+                "schedule, but is an `AddDecayedWeights`: this optimizer has a decay of "
+                "its own. Give the number alone."
+            )
         expected = _modules(parameter.annotation)
         if expected and value is not None and not isinstance(value, expected):
             kinds = " or ".join(f"`{kind.__name__}`" for kind in expected)
@@ -138,6 +144,10 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
                 f"{described(value)}"
             )
     return None
+
+
+def _is_how_to_decay(value: Any) -> bool:
+    return type(value).__name__ == "AddDecayedWeights"  # which imports this
 
 
 def _hint(owner: str, name: str, names: list[str]) -> str:

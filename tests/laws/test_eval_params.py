@@ -116,6 +116,27 @@ def _swa(calls, now, leaf, inner):
     return np.mean(late, axis=0) if late else inner(calls, now)
 
 
+def _gpa(calls, now, leaf, inner, mu_x=0.5, mu_y=0.75):
+    """Solves for $z$ from each change of the parameters."""
+    z = START[leaf]
+    for call in calls:
+        x = z + (call.before - z) / mu_y
+        z = (call.after - mu_y * mu_x * x) / (1 - mu_y * mu_x)
+    return z + (now - z) / mu_y
+
+
+def _ema_nesterov(calls, now, leaf, inner, beta=0.5, decay=0.5):
+    """Solves for where the inner one came from each change of the parameters."""
+    v = 0
+    for call in calls:
+        x = call.before - beta * v
+        # after = new + beta * v', with v' = decay * v + (1 - decay) * (new - x).
+        new = call.after - beta * (decay * v - (1 - decay) * x)
+        new = new / (1 + beta * (1 - decay))
+        v = decay * v + (1 - decay) * (new - x)
+    return now - beta * v
+
+
 def _schedule_free(calls, now, leaf, inner, b1=0.75):
     """Solves for $z$ from each change of the parameters."""
     z = START[leaf]
@@ -130,13 +151,16 @@ EXACT = eqopt.storage.Cast(jnp.float32)
 WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     "ApplyIfFinite": (lambda opt: eqopt.ApplyIfFinite(opt, 9), _forward),
     "Chain": (lambda opt: eqopt.Chain(eqopt.Scale(0.5), opt), _forward),
+    "Cautious": (eqopt.Cautious, _forward),
     "ConditionallyMask": (lambda opt: eqopt.ConditionallyMask(opt, one_in_two), _odd),
     "ConditionallyTransform": (
         lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
         _odd,
     ),
     "DynamicLossScale": (lambda opt: eqopt.DynamicLossScale(opt, 2.0), _forward),
+    "EMANesterov": (lambda opt: eqopt.EMANesterov(opt, 0.5, 0.5), _ema_nesterov),
     "Flatten": (eqopt.Flatten, _forward),
+    "GPA": (lambda opt: eqopt.GPA(opt, 0.5, 0.75), _gpa),
     "Lookahead": (lambda opt: eqopt.Lookahead(opt, 2, 0.5), _lookahead),
     "Masked": (lambda opt: eqopt.Masked(opt, MASK), _on(MASKED)),
     "Mechanic": (lambda opt: eqopt.Mechanic(opt, s_init=0.5), _forward),
@@ -145,6 +169,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
         lambda opt: eqopt.NamedChain(scale=eqopt.Scale(0.5), opt=opt),
         _forward,
     ),
+    "OuterNesterov": (lambda opt: eqopt.OuterNesterov(opt, 2), _lookahead),
     "ParamEMA": (lambda opt: eqopt.ParamEMA(opt, 0.5), _ema),
     "Partition": (
         lambda opt: eqopt.Partition({"a": opt, "b": eqopt.SGD(0.1)}, LABELS),
@@ -179,11 +204,31 @@ BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 # The documentation of the first says that the second does not belong inside.
 MISPLACED = {
     (outer, inner)
-    for outer in ("Mechanic", "ScheduleFree")
-    for inner in ("Lookahead", "SAM", "ScheduleFree")
-} - {("ScheduleFree", "Lookahead"), ("ScheduleFree", "ScheduleFree")}
+    for outer in ("Cautious", "Mechanic", "ScheduleFree")
+    for inner in (
+        "EMANesterov",
+        "GPA",
+        "Lookahead",
+        "OuterNesterov",
+        "SAM",
+        "ScheduleFree",
+    )
+} - {
+    ("Cautious", "SAM"),
+    *(
+        ("ScheduleFree", inner)
+        for inner in (
+            "EMANesterov",
+            "GPA",
+            "Lookahead",
+            "OuterNesterov",
+            "ScheduleFree",
+        )
+    ),
+}
 # What these hold makes no parameters, or sees none.
 NOT_EVALUATED = {
+    "AddDecayedWeights": "all that it may hold is another one of its kind",
     "StoreParams": "its parameters are of half precision: see `test_stored`",
     "ScaleByGaLore": "it shows its inner transformation no parameters",
     "ScaleBySophia": "its inner transformation estimates a Hessian",

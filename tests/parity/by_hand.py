@@ -32,3 +32,11 @@ def rectifier(t):
         return 0.0
     over = (rho_inf - 4) * (rho_inf - 2) * rho
     return np.sqrt((rho - 4) * (rho - 2) * rho_inf / over)
+
+
+def adam_by_hand(grads, b1=0.9, b2=0.999, eps=1e-8):
+    """The direction that others take."""
+    m = v = 0
+    for t, g in enumerate(grads, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        yield m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)

@@ -14,7 +14,12 @@ from .._equations import equation
 from .._leaves import is_none, keystr, parameters, resolve
 from .._owners import name_of
 from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise, AbstractStateless
+from .._transformation import (
+    AbstractLeafwise,
+    AbstractOptimizer,
+    AbstractStateless,
+    AbstractTransformation,
+)
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
 from ..numerics import safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule
@@ -235,6 +240,13 @@ class ScaleByLearningRate(AbstractLeafwise):
             ScaleByLearningRateState(safe_increment(state.count), recorded(eta)),
             {"step_size": -eta if self.flip_sign else eta},
         )
+
+
+def has_learning_rate(transformation: AbstractTransformation) -> bool:
+    """Whether its updates go downhill, to be added to the parameters as they are."""
+    kinds = ScaleByLearningRate, AbstractOptimizer
+    is_one = lambda node: isinstance(node, kinds)
+    return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))
 
 
 def recorded(learning_rate: Any) -> Float[Array, ""]:

@@ -1,19 +1,47 @@
 """Pulling parameters towards zero."""
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_scalar
+from .._checks import check_choice, check_range, check_scalar
 from .._equations import equation
 from .._fields import static_choice
+from .._owners import name_of
 from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
-from .._types import Mask, Params, ScalarOrSchedule
+from .._transformation import AbstractLeafwise, AbstractTransformation
+from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment
 from .scale import at, same
+
+
+Mode: TypeAlias = Literal[
+    "decoupled", "corrected", "fully_decoupled", "independent", "squared"
+]
+
+# What optimizers take as `weight_decay`: a number, or how to decay in full.
+WeightDecay: TypeAlias = ScalarOrSchedule | AbstractTransformation
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    is_zero = below == 0
+    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
+
+
+# What multiplies the decay, for a learning rate that multiplies all of it later.
+_FACTORS: dict[str, Callable[[Any, Any], Array]] = {
+    "corrected": lambda eta, eta_max: eta / eta_max,
+    "fully_decoupled": lambda eta, eta_max: 1 / eta_max,
+    "independent": lambda eta, eta_max: _ratio(jnp.ones_like(eta), eta),
+    "squared": lambda eta, eta_max: eta,
+}
+_NEEDS_MAXIMUM = ("corrected", "fully_decoupled")
+_NEEDS_RATE = ("corrected", "independent", "squared")
 
 
 class AddDecayedWeightsState(eqx.Module):
@@ -32,7 +60,27 @@ def decay_weights(
     return g + weight_decay * p
 
 
-def is_off(weight_decay: ScalarOrSchedule) -> bool:
+@equation
+def decay_cautiously(
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    weight_decay: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
+
+
+def alignment(
+    x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]
+) -> Float[Array, "*leaf"]:
+    """Positive where they point the same way, negative where against each other.
+
+    It is not their product, which is zero for small ones.
+    """
+    return jnp.real(jnp.conj(jnp.sign(x)) * y)
+
+
+def is_off(weight_decay: WeightDecay) -> bool:
     """Whether it is the number zero: then nothing has to be read for it."""
     return isinstance(weight_decay, int | float) and bool(weight_decay == 0)
 
@@ -43,25 +91,111 @@ class AddDecayedWeights(AbstractLeafwise):
     After the preconditioner and before the learning rate it is decoupled weight decay,
     as in AdamW; before the preconditioner it is an $L^2$ penalty.
 
+    Any optimizer that has decoupled weight decay takes an `AddDecayedWeights` as its
+    `weight_decay`, in the place of a number. It gives it the learning rate and the mask.
+
+    !!! example
+
+        ```python
+        eta = eqopt.schedules.CosineDecay(3e-3, 1000)
+        decay = eqopt.AddDecayedWeights(
+            0.1, cautious=True, mode="corrected", max_learning_rate=3e-3
+        )
+        opt = eqopt.AdamW(eta, weight_decay=decay)
+        ```
+
+    How much a step takes off the parameters depends on `mode`, with the learning rate
+    $\eta_t$ that follows in the chain:
+
+    | `mode` | taken off | also known as |
+    | --- | --- | --- |
+    | `"decoupled"` | $\eta_t \lambda\, p$ | AdamW |
+    | `"corrected"` | $(\eta_t^2 / \eta_{\max}) \lambda\, p$ | AdamC |
+    | `"fully_decoupled"` | $(\eta_t / \eta_{\max}) \lambda\, p$ | `decouple_lr` |
+    | `"independent"` | $\lambda\, p$, but nothing where $\eta_t = 0$ | |
+    | `"squared"` | $\eta_t^2 \lambda\, p$ | |
+
+    The corrected one is for weights that a normalization layer follows: their norm then
+    settles where it does not depend on the learning rate. Let `mask` pick them. With
+    `"squared"`, $\lambda$ is 10 to 1000 times what it is otherwise.
+
     **Arguments:**
 
     - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the number
         zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `cautious`: whether an entry decays only where the update does not already make it
+        larger: where $g p \ge 0$.
+    - `mode`: see above.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as that of
+        the [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on
+        it. Optimizers give it their own.
+    - `max_learning_rate`: $\eta_{\max} > 0$, the largest value that $\eta$ takes in the
+        whole of the training. Needed where `mode` depends on it.
 
     **Raises:**
 
-    A `ValueError` in `update` if `params` is `None`.
+    A `ValueError` if an argument is none of these, or one that `mode` needs is missing,
+    and in `update` if `params` is `None`.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{loshchilov2019decoupled,
+            author = {Loshchilov, Ilya and Hutter, Frank},
+            title = {Decoupled Weight Decay Regularization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2019},
+        }
+        @article{defazio2025gradients,
+            author = {Defazio, Aaron},
+            title = {Why Gradients Rapidly Increase Near the End of Training},
+            journal = {arXiv:2506.02285},
+            year = {2025},
+        }
+        @article{chen2025cautious,
+            title = {Cautious Weight Decay},
+            author = {Chen, Lizhang and Li, Jonathan and Liang, Kaizhao and Su, Baiyu and
+                      Xie, Cong and Pierse, Nuo Wang and Liang, Chen and Lao, Ni and
+                      Liu, Qiang},
+            journal = {arXiv:2510.12402},
+            year = {2025},
+        }
+        ```
     """
 
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
+    cautious: bool = static_choice(static=True, default=False)
+    mode: Mode = eqx.field(static=True, default="decoupled")
+    learning_rate: ScalarOrSchedule | None = None
+    max_learning_rate: Hyperparameter | None = None
 
     def __check_init__(self):
+        if isinstance(self.weight_decay, AbstractTransformation):
+            self._given(self.weight_decay)
+            return
         check_scalar(self, "weight_decay")
+        check_choice(self, "mode", get_args(Mode))
+        if self.learning_rate is not None:
+            check_scalar(self, "learning_rate")
+        if self.max_learning_rate is not None:
+            check_range(self, "max_learning_rate", 0, includes_low=False)
+        elif self.mode in _NEEDS_MAXIMUM:
+            raise ValueError(
+                f"AddDecayedWeights: `mode={self.mode!r}` needs `max_learning_rate`, the "
+                "largest value that the learning rate takes in the whole of the training."
+            )
 
     def init(self, params: Params) -> AddDecayedWeightsState:
-        is_scheduled = callable(self.weight_decay)
+        own = self._own()
+        if own.mode in _NEEDS_RATE and own.learning_rate is None:
+            raise ValueError(
+                f"{name_of(self)}: `mode={own.mode!r}` needs `learning_rate`, the "
+                "number or schedule that `ScaleByLearningRate` has. An optimizer fills "
+                "it in where its `weight_decay` is an `AddDecayedWeights`."
+            )
+        is_scheduled = any(map(callable, own._numbers().values()))
         return AddDecayedWeightsState(
             jnp.zeros((), jnp.int32) if is_scheduled else None
         )
@@ -72,11 +206,53 @@ class AddDecayedWeights(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        weight_decay = self.weight_decay
-        if is_off(weight_decay):
+        own = self._own()
+        if is_off(own.weight_decay):
             return Leafwise(same, state)
-        if callable(weight_decay) and state.count is not None:
-            weight_decay = at(self, "weight_decay", state.count)
+        numbers = own._numbers()
+        if state.count is not None:
+            numbers = {name: at(own, name, state.count) for name in numbers}
             state = AddDecayedWeightsState(safe_increment(state.count))
-        shared = {"weight_decay": weight_decay}
-        return Leafwise(decay_weights, state, shared, mask=self.mask)
+        rule = decay_cautiously if own.cautious else decay_weights
+        return Leafwise(
+            rule, state, {"weight_decay": own._rate(**numbers)}, mask=own.mask
+        )
+
+    def _own(self) -> "AddDecayedWeights":
+        """Itself, or what it was given as `weight_decay`, completed."""
+        given = self.weight_decay
+        return self._given(given) if isinstance(given, AbstractTransformation) else self
+
+    def _given(self, given: AbstractTransformation) -> "AddDecayedWeights":
+        if not isinstance(given, AddDecayedWeights):
+            raise TypeError(
+                "AddDecayedWeights: `weight_decay` must be a number, a schedule or an "
+                f"`AddDecayedWeights`, but is {given!r}."
+            )
+        if self.mask is not None and given.mask is not None:
+            raise ValueError(
+                "AddDecayedWeights: there are two masks, that of the `AddDecayedWeights` "
+                "given as `weight_decay`, and `mask` beside it. Give one of them."
+            )
+        missing = {
+            name: getattr(self, name)
+            for name in ("mask", "learning_rate")
+            if getattr(given, name) is None
+        }
+        return dataclasses.replace(given, **missing)
+
+    def _numbers(self) -> dict[str, Any]:
+        """The hyperparameters that may be schedules, by name."""
+        names = ["weight_decay"] + ["learning_rate"] * (self.mode in _NEEDS_RATE)
+        return {name: getattr(self, name) for name in names}
+
+    def _rate(self, weight_decay: Any, learning_rate: Any = None) -> Any:
+        """What multiplies the parameters in this step."""
+        if self.mode == "decoupled":
+            return weight_decay
+        real = jax.dtypes.canonicalize_dtype(float)
+        eta, eta_max = (
+            None if x is None else jnp.asarray(x, real)
+            for x in (learning_rate, self.max_learning_rate)
+        )
+        return jnp.asarray(weight_decay, real) * _FACTORS[self.mode](eta, eta_max)

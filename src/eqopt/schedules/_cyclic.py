@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_range
+from .._checks import check_choice, check_range
 from .._types import RealScalarLike
 from ._dtypes import (
     IntScalarLike,
@@ -18,7 +18,7 @@ from ._dtypes import (
     of_counts,
 )
 from ._schedule import AbstractSchedule
-from ._validation import check_choice, check_finite, check_steps
+from ._validation import check_finite, check_steps
 
 
 # How high the triangle is, after so many cycles and so many steps.

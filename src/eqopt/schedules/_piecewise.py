@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_range
+from .._checks import check_choice, check_range
 from .._types import RealScalarLike
 from ._dtypes import (
     IntScalarLike,
@@ -24,7 +24,7 @@ from ._dtypes import (
     reals,
 )
 from ._schedule import AbstractSchedule
-from ._validation import check_ascending, check_choice, check_finite, is_real
+from ._validation import check_ascending, check_finite, is_real
 
 
 # How much of an interval is left when the fraction `x` of it has passed.

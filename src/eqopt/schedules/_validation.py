@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,16 +35,6 @@ def check_positive(owner: object, name: str) -> None:
     """Raises unless the field is a finite number above 0."""
     check_finite(owner, name)
     check_range(owner, name, 0, includes_low=False)
-
-
-def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
-    """Raises a `ValueError` unless the field is one of the choices."""
-    value = getattr(owner, name)
-    if value not in choices:
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be one of {[*choices]}, but is "
-            f"{value!r}."
-        )
 
 
 def check_steps(owner: object, name: str, low: int) -> None:

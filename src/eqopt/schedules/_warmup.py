@@ -7,12 +7,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._checks import check_choice
 from .._types import RealScalarLike
 from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
 from ._piecewise import LEFT
 from ._polynomial import compiled_line, line
 from ._schedule import AbstractSchedule
-from ._validation import check_choice, check_finite, check_steps, fits
+from ._validation import check_finite, check_steps, fits
 
 
 # How much is left when the fraction `x` of a cool-down has passed.

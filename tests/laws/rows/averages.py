@@ -10,6 +10,9 @@ from ..row import around, halve, row
 ROWS = [
     *around(eqopt.ParamEMA, decay=0.9),
     *around(eqopt.SWA, start=2, period=2),
+    *around(eqopt.GPA, mu_x=0.5, mu_y=0.8),
+    *around(eqopt.EMANesterov, beta=0.5, decay=0.8),
+    *around(eqopt.OuterNesterov, period=2, learning_rate=0.5, momentum=0.8),
     row(
         lambda decay=0.9: eqopt.ParamEMA(
             eqopt.Adam(0.01), decay, debias=False, accumulator_dtype=jnp.float32

@@ -59,6 +59,18 @@ ROWS = [
         name="AddDecayedWeights(mask)",
         weight_decay=0.3,
     ),
+    row(
+        lambda weight_decay=0.1, max_learning_rate=0.5: eqopt.AddDecayedWeights(
+            weight_decay,
+            cautious=True,
+            mode="corrected",
+            learning_rate=LINEAR,
+            max_learning_rate=max_learning_rate,
+        ),
+        name="AddDecayedWeights(cautious, corrected)",
+        weight_decay=0.3,
+        max_learning_rate=0.4,
+    ),
     row(lambda decay=0.9: eqopt.Trace(decay), name="Trace", decay=0.8),
     row(lambda: eqopt.Trace(0.9, nesterov=True), name="Trace(nesterov)"),
     row(lambda decay=0.9: eqopt.EMA(decay), name="EMA", decay=0.8),

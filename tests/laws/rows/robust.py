@@ -1,4 +1,4 @@
-"""Leaving out steps, and scaling losses."""
+"""Leaving out steps or parts of them, and scaling losses."""
 
 import eqopt
 
@@ -10,6 +10,15 @@ def is_large(value, norm):
 
 
 ROWS = [
+    row(
+        lambda rate=0.1: eqopt.Cautious(eqopt.AdamW(rate, weight_decay=0.3)),
+        name="Cautious(AdamW)",
+        rate=0.05,
+    ),
+    row(
+        lambda: eqopt.Cautious(eqopt.ScaleByLion(), "plus_one"),
+        name="Cautious(ScaleByLion)",
+    ),
     *around(eqopt.SkipStep, rule=is_large),
     row(
         lambda sigma=1.0: Evaluated(

@@ -11,7 +11,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (
@@ -167,7 +167,8 @@ class AdamW(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdam`][].
 
@@ -189,7 +190,7 @@ class AdamW(AbstractOptimizer):
     eps: Hyperparameter = 1e-8
     eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    weight_decay: ScalarOrSchedule = 1e-4
+    weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -244,7 +245,8 @@ class NAdamW(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdam`][].
     """
@@ -255,7 +257,7 @@ class NAdamW(AbstractOptimizer):
     eps: Hyperparameter = 1e-8
     eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    weight_decay: ScalarOrSchedule = 1e-4
+    weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

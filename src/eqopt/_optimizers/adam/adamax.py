@@ -12,7 +12,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..moments import (
     AbstractMomentsState,
@@ -139,7 +139,8 @@ class AdamaxW(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdamax`][].
     """
@@ -148,7 +149,7 @@ class AdamaxW(AbstractOptimizer):
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 1e-4
+    weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

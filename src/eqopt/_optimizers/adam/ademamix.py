@@ -13,7 +13,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -161,7 +161,8 @@ class AdEMAMix(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdEMAMix`][]; mind that the default of
         `alpha` is 5 here and 6 there, as in Optax.
@@ -175,7 +176,7 @@ class AdEMAMix(AbstractOptimizer):
     eps: Hyperparameter = 1e-8
     eps_root: Hyperparameter = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -12,7 +12,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
@@ -126,7 +126,8 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleBySimplifiedAdEMAMix`][].
     """
@@ -137,7 +138,7 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     alpha: ScalarOrSchedule = 0.0
     eps: Hyperparameter = 1e-8
     eps_root: Hyperparameter = 0.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -8,7 +8,7 @@ from ..._fields import static_choice
 from ..._transformation import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trust_ratio import ScaleByTrustRatio
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, ScalarOrSchedule
 from ..adam.adam import ScaleByAdam
 
@@ -25,7 +25,8 @@ class LAMB(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdam`][].
 
@@ -49,7 +50,7 @@ class LAMB(AbstractOptimizer):
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-6
     eps_root: Hyperparameter = 0.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

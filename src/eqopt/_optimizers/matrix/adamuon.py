@@ -15,6 +15,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -153,7 +154,8 @@ class AdaMuon(AbstractOptimizer):
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02
         by default; learning rates of Adam are meant to fit.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -166,7 +168,7 @@ class AdaMuon(AbstractOptimizer):
     steps: int | None = static_choice(static=True, default=None)
     beta: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 0.01
+    weight_decay: WeightDecay = 0.01
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     consistent_rms: Hyperparameter = 0.2

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ..._checks import check_count, check_range
+from ..._checks import check_choice, check_count, check_range
 from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
@@ -22,6 +22,7 @@ from ..._pipeline import Leafwise
 from ..._random import as_key
 from ..._threefry import normal
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -212,11 +213,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         if self.max_growth is not None:
             check_range(self, "max_growth", 1)
         for name, kind in {"scale_type": ScaleType, "proj": Projection}.items():
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(
-                    f"ScaleByAPOLLO: `{name}` must be one of {[*get_args(kind)]}, but is "
-                    f"{getattr(self, name)!r}."
-                )
+            check_choice(self, name, get_args(kind))
 
     def init(self, params: Params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(
@@ -273,7 +270,8 @@ class APOLLO(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -291,7 +289,7 @@ class APOLLO(AbstractOptimizer):
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-6
     max_growth: Hyperparameter | None = 1.01
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     key: Key = 0
     weight_dimension_numbers: DimensionNumbers | None = None

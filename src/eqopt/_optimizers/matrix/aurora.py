@@ -14,6 +14,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq, safe_norm
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
@@ -168,7 +169,8 @@ class Aurora(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.05.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -183,7 +185,7 @@ class Aurora(AbstractOptimizer):
     pp_iterations: int = static_choice(static=True, default=2)
     pp_beta: Hyperparameter = 0.5
     eps: Hyperparameter = 1e-7
-    weight_decay: ScalarOrSchedule = 0.025
+    weight_decay: WeightDecay = 0.025
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     scale: Scale = eqx.field(static=True, default="shape")

@@ -16,6 +16,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -237,7 +238,8 @@ class Dion2(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -250,7 +252,7 @@ class Dion2(AbstractOptimizer):
     ef_decay: Hyperparameter = 0.95
     b2: Hyperparameter | None = None
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 0.01
+    weight_decay: WeightDecay = 0.01
     mask: Mask | None = static_choice(default=None)
     coefficients: Coefficients = "polar_express"
     steps: int | None = static_choice(static=True, default=None)

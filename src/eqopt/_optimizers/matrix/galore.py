@@ -25,7 +25,7 @@ from ..._owners import name_of
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -226,7 +226,8 @@ class GaLore(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByGaLore`][].
     """
@@ -236,7 +237,7 @@ class GaLore(AbstractOptimizer):
     update_proj_gap: IntegerLike = 200
     scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 

@@ -23,7 +23,7 @@ from ..._leaves import flatten_updates
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD
@@ -92,7 +92,8 @@ class Muon(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of matrices alone, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of matrices alone, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and decays
         that were found for AdamW can stay.
@@ -120,7 +121,7 @@ class Muon(AbstractOptimizer):
     ns_steps: int = static_choice(static=True, default=5)
     beta: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True

@@ -14,6 +14,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -173,7 +174,8 @@ class NorMuon(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -187,7 +189,7 @@ class NorMuon(AbstractOptimizer):
     beta: Hyperparameter = 0.95
     b2: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-10
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     side: Side = eqx.field(static=True, default="rows")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_count, check_range
+from ..._checks import check_choice, check_count, check_range
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
@@ -238,11 +238,7 @@ class Orthogonalize(AbstractMatrixwise):
         check_range(self, "eps", 0)
         if self.steps is not None:
             check_count(self, "steps")
-        if self.scale not in SCALES:
-            raise ValueError(
-                f"Orthogonalize: `scale` must be one of {[*SCALES]}, but is "
-                f"{self.scale!r}."
-            )
+        check_choice(self, "scale", SCALES)
         # Without arrays: they would start JAX, which `jax.distributed` has to do first.
         jax.eval_shape(self.newton_schulz)
 

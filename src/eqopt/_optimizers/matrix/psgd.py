@@ -17,6 +17,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -238,7 +239,8 @@ class PSGDKron(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -252,7 +254,7 @@ class PSGDKron(AbstractOptimizer):
     damping: Hyperparameter = 1e-9
     max_rms: Hyperparameter = 2.0
     max_abs: Hyperparameter = 10.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     precondition_frequency: IntegerLike = 1
     whiten_momentum: bool = False
     max_size: int = static_choice(static=True, default=8192)

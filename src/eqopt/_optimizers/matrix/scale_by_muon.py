@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_count, check_range, check_state
+from ..._checks import check_choice, check_count, check_range, check_state
 from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
 from ..._equations import equation
 from ..._explicit import on_automatic_axes, shardings_of
@@ -154,11 +154,7 @@ class ScaleByMuon(AbstractTransformation):
         check_range(self, "eps", 0)
         # Without arrays: they would start JAX, which `jax.distributed` has to do first.
         jax.eval_shape(self._coefficients)
-        if self.preconditioning not in PRECONDITIONINGS:
-            raise ValueError(
-                f"ScaleByMuon: `preconditioning` must be one of {[*PRECONDITIONINGS]}, "
-                f"but is {self.preconditioning!r}."
-            )
+        check_choice(self, "preconditioning", PRECONDITIONINGS)
 
     def _coefficients(self) -> Float[Array, "*steps 3"]:
         coefficients = self.ns_coeffs

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range
+from ..._checks import check_choice, check_range
 from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers, MatrixDimensionNumbers
 from ..._equations import equation
@@ -18,7 +18,7 @@ from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_norm
 from .orthogonalize import NewtonSchulz, orthogonalize_of
@@ -140,10 +140,7 @@ class ScaleByLMO(AbstractMatrixwise):
         check_range(self, "radius", 0)
         check_range(self, "beta", 0, 1)
         check_range(self, "eps", 0)
-        if self.norm not in _NORMS:
-            raise ValueError(
-                f"ScaleByLMO: `norm` must be one of {[*_NORMS]}, but is {self.norm!r}."
-            )
+        check_choice(self, "norm", _NORMS)
         orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByLMOState:
@@ -190,7 +187,8 @@ class Scion(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to the
         same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
@@ -202,7 +200,7 @@ class Scion(AbstractOptimizer):
     radius: Hyperparameter = 1.0
     beta: Hyperparameter = 0.9
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 1.0
+    weight_decay: WeightDecay = 1.0
     mask: Mask | None = static_choice(default=None)
     normalized: bool = True
     coefficients: Coefficients = "standard"
@@ -223,5 +221,6 @@ class Scion(AbstractOptimizer):
             weight_dimension_numbers=_columns,
         )
         rate = self.part(ScaleByLearningRate)
-        fallback = Chain(others, AddDecayedWeights(self.weight_decay), rate)
+        decay = AddDecayedWeights(self.weight_decay, learning_rate=self.learning_rate)
+        fallback = Chain(others, decay, rate)
         return matrices_and_others(self, self.part(ScaleByLMO), fallback=fallback)

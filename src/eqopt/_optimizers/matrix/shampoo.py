@@ -9,6 +9,7 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 from .parts.recipe import matrices_and_others
 from .scale_by_shampoo import Graft, ScaleByShampoo
@@ -31,7 +32,8 @@ class Shampoo(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -45,7 +47,7 @@ class Shampoo(AbstractOptimizer):
     b3: Hyperparameter | None = None
     eps: Hyperparameter = 1e-12
     exponent: Hyperparameter | None = None
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     precondition_frequency: IntegerLike = 10
     start_preconditioning_step: IntegerLike | None = None
     graft: Graft | None = eqx.field(static=True, default="adam")
@@ -77,7 +79,8 @@ class KLShampoo(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -102,7 +105,7 @@ class KLShampoo(AbstractOptimizer):
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-12
-    weight_decay: ScalarOrSchedule = 0.01
+    weight_decay: WeightDecay = 0.01
     precondition_frequency: IntegerLike = 10
     one_sided: bool = static_choice(static=True, default=False)
     block_size: int | None = static_choice(static=True, default=None)

@@ -16,6 +16,7 @@ from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -269,7 +270,8 @@ class SOAP(AbstractOptimizer):
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
         0.003, and warm it up.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
@@ -282,7 +284,7 @@ class SOAP(AbstractOptimizer):
     b2: Hyperparameter = 0.95
     shampoo_beta: Hyperparameter | None = None
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 0.01
+    weight_decay: WeightDecay = 0.01
     precondition_frequency: IntegerLike = 10
     max_precond_dim: int = static_choice(static=True, default=10_000)
     one_sided: bool = static_choice(static=True, default=False)

@@ -9,6 +9,7 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
 from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 from .orthogonalize import Scale, orthogonalize_of
 from .parts.coefficients import STANDARD, Coefficients
@@ -57,7 +58,8 @@ class SOAPMuon(AbstractOptimizer):
         0.001.
     - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][]. Defaults to
         Muon's five quintic steps and two of $(\frac32, -\frac12, 0)$.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `ns_dtype`: the dtype of the iteration, as `dtype` in [`eqopt.Orthogonalize`][].
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
@@ -85,7 +87,7 @@ class SOAPMuon(AbstractOptimizer):
     coefficients: Coefficients = _ROWS
     steps: int | None = static_choice(static=True, default=None)
     scale: Scale = eqx.field(static=True, default="shape")
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     precondition_frequency: IntegerLike = 10
     max_precond_dim: int = static_choice(static=True, default=10_000)
     one_sided: bool = static_choice(static=True, default=False)

@@ -19,6 +19,7 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import safe_norm
 from .parts.recipe import is_matrix, matrices_and_others
@@ -180,7 +181,8 @@ class SinkGD(AbstractOptimizer):
     - `steps`, `eps`: as for [`eqopt.ScaleBySinkhorn`][].
     - `scale`: $\alpha$, a number or a 0-d array: how much smaller the learning rate of
         matrices is.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
@@ -193,7 +195,7 @@ class SinkGD(AbstractOptimizer):
     steps: int = static_choice(static=True, default=5)
     eps: Hyperparameter = 1e-8
     scale: Hyperparameter = 0.05
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
@@ -238,7 +240,8 @@ class SCALE(AbstractOptimizer):
     - `last_layer`: which matrices have momentum, as in [`eqopt.Masked`][]. Defaults to
         none, as which layer is the last one cannot be seen from the parameters.
     - `eps`: as for [`eqopt.ScaleByRowNorm`][].
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
@@ -255,7 +258,7 @@ class SCALE(AbstractOptimizer):
     momentum: Hyperparameter = 0.9
     last_layer: Mask | None = static_choice(default=None)
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None

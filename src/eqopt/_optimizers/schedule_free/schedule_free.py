@@ -11,7 +11,7 @@ from ..._combinators.chain import Chain
 from ..._fields import static_choice
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 from ..._wrappers.schedule_free import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
@@ -47,7 +47,8 @@ class ScheduleFreeSGD(AbstractOptimizer):
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
     - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
         $t = 0, 1, …$ Defaults to no warm-up.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScheduleFree`][].
 
@@ -60,7 +61,7 @@ class ScheduleFreeSGD(AbstractOptimizer):
     learning_rate: ScalarOrSchedule = 1.0
     warmup_steps: IntegerLike | None = None
     b1: Hyperparameter = 0.9
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = static_choice(default=None)
@@ -86,7 +87,8 @@ class ScheduleFreeAdamW(AbstractOptimizer):
         $t = 0, 1, …$ Defaults to no warm-up.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `nu_dtype`: the dtype in which the second moment is stored.
     - The others are those of [`eqopt.ScheduleFree`][].
@@ -102,7 +104,7 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     weight_lr_power: Hyperparameter = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = static_choice(default=None)

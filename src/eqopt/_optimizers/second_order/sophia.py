@@ -21,7 +21,7 @@ from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransfo
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -211,7 +211,8 @@ class Sophia(AbstractOptimizer):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the curvature, from estimate to estimate.
     - `eps`: $\varepsilon \ge 0$, the least to divide by.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `gamma`: $\gamma \ge 0$, how much of the curvature counts. The authors tune it such
         that the win rate is between 0.1 and 0.5.
@@ -246,7 +247,7 @@ class Sophia(AbstractOptimizer):
     b1: Hyperparameter = 0.965
     b2: Hyperparameter = 0.99
     eps: Hyperparameter = 1e-8
-    weight_decay: ScalarOrSchedule = 1e-4
+    weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
     gamma: Hyperparameter = 0.01
     clip_threshold: Hyperparameter | None = 1.0

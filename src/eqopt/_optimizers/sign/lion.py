@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_scalar
+from ..._checks import check_choice, check_scalar
 from ..._combinators.chain import Chain
 from ..._cpu import equations as on_cpu
 from ..._equations import equation
@@ -15,7 +15,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import check_moments, counted
@@ -99,10 +99,7 @@ class ScaleByLion(AbstractLeafwise):
     def __check_init__(self):
         check_moments(self)
         check_scalar(self, "smooth_beta")
-        if self.mode not in _SIGNS:
-            raise ValueError(
-                f"ScaleByLion: `mode` must be one of {[*_SIGNS]}, but is {self.mode!r}."
-            )
+        check_choice(self, "mode", _SIGNS)
 
     def init(self, params: Params) -> ScaleByLionState:
         mu = zeros_like(params, self.mu_dtype)
@@ -133,7 +130,8 @@ class Lion(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByLion`][].
     """
@@ -142,7 +140,7 @@ class Lion(AbstractOptimizer):
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.99
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    weight_decay: ScalarOrSchedule = 1e-3
+    weight_decay: WeightDecay = 1e-3
     mask: Mask | None = static_choice(default=None)
 
     @property

@@ -1,0 +1,266 @@
+"""Steps and weights of a chosen length: how far a matrix turns, and how large it gets."""
+
+from typing import Any, Literal, TypeAlias, get_args
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from ..._checks import check_choice, check_range
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._matrixwise import AbstractMatrixwise
+from ..._pipeline import Leafwise
+from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike
+from ...numerics import abs_sq, safe_sqrt
+
+
+Per: TypeAlias = Literal["matrix", "row"]
+Radius: TypeAlias = Literal["current", "initial"] | RealScalarLike
+Matrix: TypeAlias = Inexact[Array, "m n"]
+
+
+def norms(x: Matrix, per: Per) -> Float[Array, "_ 1"]:
+    """The norm of a matrix, or those of its rows, in a column."""
+    axes = (0, 1) if per == "matrix" else 1
+    return safe_sqrt(jnp.sum(abs_sq(x), axes, keepdims=True))
+
+
+def _over(above: Array, below: Array) -> Array:
+    """`above / below`, or 1 where one of them is zero."""
+    is_one = (above == 0) | (below == 0)
+    return jnp.where(is_one, 1, above / jnp.where(is_one, 1, below))
+
+
+@equation
+def relative_update(g: Matrix, p: Matrix, *, per: Per) -> Inexact[Array, "m n"]:
+    return g * _over(norms(p, per), norms(g, per))
+
+
+@equation
+def floor_norm(
+    g: Matrix, p: Matrix, *, floor: Float[Array, ""], per: Per
+) -> Inexact[Array, "m n"]:
+    return g * jnp.maximum(1, _over(floor * norms(p, per), norms(g, per)))
+
+
+@equation
+def brake_norm(
+    g: Matrix, p: Matrix, *, outward: Float[Array, ""], inward: Float[Array, ""]
+) -> Inexact[Array, "m n"]:
+    old, new = norms(p, "matrix"), norms(p + g, "matrix")
+    part = jnp.where(new > old, outward, inward)
+    braked = (p + g) * _over(old + part * (new - old), new) - p
+    return jnp.where(old == 0, g, braked)
+
+
+@equation
+def brake_component(
+    g: Matrix, p: Matrix, *, outward: Float[Array, ""], inward: Float[Array, ""]
+) -> Inexact[Array, "m n"]:
+    old = norms(p, "matrix")
+    is_zero = old == 0
+    direction = p / jnp.where(is_zero, 1, old)
+    radial = jnp.sum(jnp.real(jnp.conj(direction) * g), keepdims=True)
+    braked = jnp.where(radial > 0, outward, inward) * radial
+    q = p + g + (braked - radial) * direction
+    radius = jnp.maximum(old + braked, 0)
+    return jnp.where(is_zero, g, q * _over(radius, norms(q, "matrix")) - p)
+
+
+@equation
+def keep_norm(
+    g: Matrix, p: Matrix, *, radius: Float[Array, ""] | None, per: Per
+) -> Inexact[Array, "m n"]:
+    kept = norms(p, per)
+    if radius is not None:
+        kept = jnp.where(kept == 0, 0, radius)
+    return jnp.where(kept == 0, g, (p + g) * _over(kept, norms(p + g, per)) - p)
+
+
+@equation
+def keep_first_norm(
+    g: Matrix, radius: Float[Array, "_ 1"], p: Matrix, *, per: Per
+) -> tuple[Inexact[Array, "m n"], Float[Array, "_ 1"]]:
+    radius = jnp.where(radius == 0, norms(p, per), radius)
+    u = (p + g) * _over(radius, norms(p + g, per)) - p
+    return jnp.where(radius == 0, g, u), radius
+
+
+class _NormControl(AbstractMatrixwise):
+    """What looks at the norms of matrices, and keeps nothing."""
+
+    def init(self, params: Params) -> None:
+        self._layouts(params, params)  # whether they fit
+
+
+class RelativeUpdate(_NormControl):
+    r"""Gives the update of each matrix the norm of the matrix.
+
+    $$u = \frac{\|p\|}{\|g\|}\; g$$
+
+    Behind it, the learning rate says by which part of itself a matrix changes in a step.
+    Where one of the norms is zero, $u = g$. What is no matrix passes unchanged.
+
+    **Arguments:**
+
+    - `per`: what has a norm: a `"matrix"`, or each `"row"` of it, the weights of one
+        output of a layer.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][]. Each matrix of a stack has a norm of its own.
+
+    **Raises:**
+
+    A `ValueError` if `per` is neither; in `init` and `update`, one that names the key
+    path if the dimension numbers do not fit the parameters; and in `update` if `params`
+    is `None`.
+    """
+
+    per: Per = eqx.field(static=True, default="matrix")
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_choice(self, "per", get_args(Per))
+
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(relative_update)
+
+
+class UpdateNormFloor(_NormControl):
+    r"""Lengthens the update of a matrix that is short beside the matrix.
+
+    $$u = g\, \max\!\left(1, \frac{f\, \|p\|}{\|g\|}\right)$$
+
+    Longer ones stay as they are. Where one of the norms is zero, so does $g$. What is no
+    matrix passes unchanged.
+
+    **Arguments:**
+
+    - `floor`: $f \ge 0$, the least norm of an update relative to that of its matrix.
+        Stands in front of the learning rate.
+    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+
+    **Raises:**
+
+    A `ValueError` if an argument is none of these, and as
+    [`eqopt.RelativeUpdate`][] does.
+    """
+
+    floor: Hyperparameter = 0.35
+    per: Per = eqx.field(static=True, default="matrix")
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "floor", 0)
+        check_choice(self, "per", get_args(Per))
+
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(floor_norm)
+
+
+Brake: TypeAlias = Literal["norm", "component"]
+_BRAKES = {"norm": brake_norm, "component": brake_component}
+
+
+class RadialBrake(_NormControl):
+    r"""Lets the norm of a matrix change by a part only of what a step would change it.
+
+    It stands behind the learning rate, where the update $g$ is what is added to $p$, and
+    returns
+
+    $$u = r\, \frac{p + g}{\|p + g\|} - p, \qquad
+      r = \|p\| + s\, \big(\|p + g\| - \|p\|\big),$$
+
+    with $s = s_\text{out}$ where the step makes the norm larger, else $s = s_\text{in}$.
+    So the direction is that of the whole step. With `of="component"` it is instead the
+    part of $g$ along $p$ that is multiplied by $s$, and $r = \|p\| + s\,
+    \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole step. What is no
+    matrix passes unchanged.
+
+    **Arguments:**
+
+    - `outward`: $s_\text{out} \ge 0$.
+    - `inward`: $s_\text{in} \ge 0$.
+    - `of`: `"norm"` or `"component"`, see above.
+    - `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+
+    **Raises:**
+
+    A `ValueError` if an argument is none of these, and as
+    [`eqopt.RelativeUpdate`][] does.
+    """
+
+    outward: Hyperparameter = 0.5
+    inward: Hyperparameter = 1.0
+    of: Brake = eqx.field(static=True, default="norm")
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "outward", 0)
+        check_range(self, "inward", 0)
+        check_choice(self, "of", _BRAKES)
+
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(_BRAKES[self.of])
+
+
+class KeepNormState(eqx.Module):
+    """`radius`: with `radius="initial"` the norms to keep, zero before the first step, a
+    tree like the parameters with a number for each matrix or row; `None` otherwise.
+    """
+
+    radius: Nonnegative | None
+
+
+class KeepNorm(AbstractMatrixwise):
+    r"""Puts each matrix back onto the sphere that it was on before the step.
+
+    It stands behind the learning rate, where the update $g$ is what is added to $p$:
+
+    $$u = R\, \frac{p + g}{\|p + g\|} - p$$
+
+    A matrix of zeros is on no sphere: there $u = g$. What is no matrix passes unchanged.
+
+    **Arguments:**
+
+    - `radius`: $R$: the `"current"` norm $\|p\|$, which the roundings of many steps move
+        a little; the `"initial"` one of the first step, which is kept in the state; or a
+        positive number for all matrices.
+    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+
+    **Raises:**
+
+    A `ValueError` if an argument is none of these, and as
+    [`eqopt.RelativeUpdate`][] does.
+    """
+
+    radius: Radius = "current"
+    per: Per = eqx.field(static=True, default="matrix")
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_choice(self, "per", get_args(Per))
+        if isinstance(self.radius, str):
+            check_choice(self, "radius", ("current", "initial"))
+        else:
+            check_range(self, "radius", 0, includes_low=False)
+
+    def init(self, params: Params) -> KeepNormState:
+        if self.radius != "initial":
+            self._layouts(params, params)  # whether they fit
+            return KeepNormState(None)
+        return KeepNormState(self.for_matrices(params, lambda x: norms(x, self.per)))
+
+    def matrixwise(
+        self, state: KeepNormState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        if state.radius is not None:
+            return Leafwise(keep_first_norm, state)
+        radius = None if isinstance(self.radius, str) else self.radius
+        return Leafwise(keep_norm, state, {"radius": radius})

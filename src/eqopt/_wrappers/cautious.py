@@ -1,0 +1,163 @@
+"""Updates that wait where they and the gradient disagree."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Inexact
+
+from .._checks import check_choice
+from .._combinators.chain import Chain
+from .._equations import equation
+from .._owners import parts_of
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import (
+    AbstractFused,
+    AbstractOptimizer,
+    AbstractStateless,
+    AbstractTransformation,
+)
+from .._transforms.scale import ScaleByLearningRate, has_learning_rate
+from .._transforms.weight_decay import AddDecayedWeights, alignment
+from .._types import Params, State, Updates
+
+
+Rescale: TypeAlias = Literal["share", "plus_one", "none"]
+
+# What follows the direction in an optimizer.
+_BEHIND = (AddDecayedWeights, ScaleByLearningRate)
+
+# What the updates that are left are multiplied by, of `count` out of `n`.
+_RESCALE: dict[str, Callable[[Array, int], Array | float]] = {
+    "share": lambda count, n: 1 / jnp.maximum(count / n, 1e-3),
+    "plus_one": lambda count, n: n / (count + 1),
+    "none": lambda count, n: 1.0,
+}
+
+
+@equation
+def caution(
+    g: Inexact[Array, "*leaf"],
+    grad: Inexact[Array, "*leaf"],
+    *,
+    rescale: str,
+    is_downhill: bool,
+) -> Inexact[Array, "*leaf"]:
+    product = alignment(g, grad)
+    agrees = product < 0 if is_downhill else product > 0
+    count = jnp.sum(agrees).astype(product.dtype)
+    return jnp.where(agrees, _RESCALE[rescale](count, max(g.size, 1)) * g, 0)
+
+
+class _Caution(AbstractStateless):
+    """What is cautious of a chain, at its place, once it knows the gradients."""
+
+    grads: Updates
+    rescale: str
+    is_downhill: bool
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(caution, reads={"grad": self.grads})
+
+
+class Cautious(AbstractFused):
+    r"""Leaves out the updates that point against the gradient of this very step.
+
+    For each leaf, with the direction $d$ of `inner` and the gradient $g$,
+
+    $$m_i = [d_i g_i > 0], \qquad
+      u_i = \frac{m_i\, d_i}{\max(\bar m,\, 10^{-3})},$$
+
+    where $\bar m$ is the mean of $m$. Momentum goes on beside it, so an entry waits until
+    gradient and momentum agree again.
+
+    `inner` is any optimizer; of one that ends in weight decay and a learning rate, such
+    as [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is left alone, as in C-AdamW. Or
+    it gives a direction that a learning rate is yet to turn downhill, such as
+    [`eqopt.ScaleByAdam`][] in a chain: $u$ is then uphill as well. The gradient is what
+    reaches this wrapper.
+
+    What averages the parameters or goes ahead of them belongs outside:
+    `Lookahead(Cautious(AdamW(1e-3)), ...)`.
+
+    !!! example
+
+        ```python
+        opt = eqopt.Chain(
+            eqopt.ClipByGlobalNorm(1.0),
+            eqopt.Cautious(eqopt.AdamW(1e-3, weight_decay=0.1)),
+        )
+        ```
+
+    **Arguments:**
+
+    - `inner`: the transformation. If there is a learning rate in it, that is an
+        [`eqopt.ScaleByLearningRate`][] or an optimizer of eqopt, its updates go downhill.
+    - `rescale`: how to make up for what is left out. `"share"` divides by the share that
+        is left, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$, with the $n$
+        entries of the leaf, as the authors do for Lion; `"none"` does nothing.
+
+    **Raises:**
+
+    A `ValueError` if `rescale` is none of these.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{liang2024cautious,
+            author = {Liang, Kaizhao and Chen, Lizhang and Liu, Bo and Liu, Qiang},
+            title = {Cautious Optimizers: Improving Training with One Line of Code},
+            journal = {arXiv:2411.16085},
+            year = {2024},
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    rescale: Rescale = eqx.field(static=True, default="share")
+
+    def __check_init__(self):
+        check_choice(self, "rescale", _RESCALE)
+
+    def init(self, params: Params) -> State:
+        with parts_of(self.inner):
+            return self._chain().init(params)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        with parts_of(self.inner):
+            return self._chain().eval_params(state, params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        with parts_of(self.inner):
+            return self._chain(pipeline.flush())._feed(pipeline, state)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        with parts_of(self.inner):
+            return self._chain(pipeline.flush())._finish(pipeline, state)
+
+    def _chain(self, grads: Updates = None) -> Chain:
+        """The parts of `inner`, and caution where they give their direction."""
+        parts = _parts(self.inner)
+        end = len(parts)
+        while end and isinstance(
+            parts[end - 1], AddDecayedWeights | ScaleByLearningRate
+        ):
+            end -= 1
+        is_downhill = any(map(has_learning_rate, parts[:end]))
+        caution = _Caution(grads, self.rescale, is_downhill)
+        return Chain(*parts[:end], caution, *parts[end:])
+
+
+def _parts(transformation: AbstractTransformation) -> Sequence[AbstractTransformation]:
+    """The parts of a chain, also of that of an optimizer, and of the last of them."""
+    if isinstance(transformation, AbstractOptimizer):
+        return _parts(transformation.chain)
+    if isinstance(transformation, Chain) and len(transformation):
+        *first, last = transformation.transformations
+        return [*first, *_parts(last)]
+    return [transformation]

@@ -1,0 +1,168 @@
+"""An outer optimizer that steps where many steps of the inner one have led."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Int
+
+from .._checks import check_count, check_range, check_state, required_params
+from .._control import filter_cond
+from .._equations import equation
+from .._leaves import parameters
+from .._pipeline import Leafwise, Pipeline
+from .._transformation import AbstractTransformation
+from .._types import Hyperparameter, IntegerLike, Params, State, Updates
+from .._wrapper import AbstractWrapper, Call
+from ..tree import zeros_like
+from ..tree._like import copy
+from .averages import choose, put_beside
+
+
+class OuterNesterovState(eqx.Module):
+    """Where the outer optimizer is.
+
+    **Attributes:**
+
+    - `inner_state`: the inner state.
+    - `steps_since_sync`: the inner steps since the last outer one, a 0-d int32 array.
+    - `slow`: the parameters after the last outer step, a tree like the parameters.
+    - `trace`: the momentum of the outer steps, likewise.
+    """
+
+    inner_state: State
+    steps_since_sync: Int[Array, ""]
+    slow: Params
+    trace: Params
+
+
+class _Outer(eqx.Module):
+    slow: Params
+    trace: Params
+
+
+@equation
+def outer_nesterov(
+    g: Inexact[Array, "*leaf"],
+    slow: Inexact[Array, "*leaf"],
+    trace: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    learning_rate: Float[Array, ""],
+    momentum: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    delta = slow - (p + g)
+    trace = momentum * trace + delta
+    slow = slow - learning_rate * (delta + momentum * trace)
+    return slow - p, slow, trace
+
+
+class OuterNesterov(AbstractWrapper):
+    r"""Takes every $H$ steps of the inner optimizer for one gradient of Nesterov's.
+
+    Every $H$-th step that leads from $\theta$, where the last outer step ended, to
+    $\theta'$ is followed by
+
+    $$\begin{aligned}
+      \Delta &= \theta - \theta' \\
+      b &\leftarrow \mu b + \Delta & b_0 &= 0 \\
+      \theta &\leftarrow \theta - \eta\, (\Delta + \mu b)
+    \end{aligned}$$
+
+    and the inner optimizer goes on from there, with its state as it is. It is DiLoCo of
+    one worker, also known as SNOO, and MuLoCo where the inner optimizer is Muon. The
+    learning rate of `inner` keeps its own schedule. Evaluate with `opt.eval_params(state,
+    params)`, where the last outer step ended.
+
+    !!! example
+
+        ```python
+        opt = eqopt.OuterNesterov(eqopt.Muon(0.02), period=30, momentum=0.5)
+        ```
+
+    The updates must be added to the parameters as they are: nothing may follow this in a
+    chain.
+
+    **Arguments:**
+
+    - `inner`: the inner optimizer.
+    - `period`: $H \ge 1$, an integer.
+    - `learning_rate`: $\eta \ge 0$, of the outer steps. With 1, and no momentum, there is
+        only `inner`.
+    - `momentum`: $\mu \in [0, 1)$.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{douillard2023diloco,
+            author = {Douillard, Arthur and Feng, Qixuan and Rusu, Andrei A. and
+                      Chhaparia, Rachita and Donchev, Yani and Kuncoro, Adhiguna and
+                      Ranzato, Marc'Aurelio and Szlam, Arthur and Shen, Jiajun},
+            title = {{DiLoCo}: Distributed Low-Communication Training of Language Models},
+            journal = {arXiv:2311.08105},
+            year = {2023},
+        }
+        ```
+    """
+
+    inner: AbstractTransformation
+    period: IntegerLike = 30
+    learning_rate: Hyperparameter = 0.7
+    momentum: Hyperparameter = 0.9
+
+    def __check_init__(self):
+        check_count(self, "period")
+        check_range(self, "learning_rate", 0)
+        check_range(self, "momentum", 0, 1)
+
+    def init(self, params: Params) -> OuterNesterovState:
+        return OuterNesterovState(
+            inner_state=self.inner.init(params),
+            steps_since_sync=jnp.zeros((), jnp.int32),
+            slow=copy(params),
+            trace=zeros_like(params),
+        )
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the parameters after the last outer step.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
+            with is not taken: the outermost average counts.
+        """
+        check_state(self, state)
+        reads, shared = {"average": state.slow}, {"weight_sum": 1.0}
+        return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
+
+    def handle(
+        self, call: Call, state: OuterNesterovState
+    ) -> tuple[Any, OuterNesterovState]:
+        required_params("OuterNesterov", call.params)
+        result, inner_state = call.run(self.inner, state.inner_state)
+        count = state.steps_since_sync + 1
+        due = count >= jnp.asarray(self.period, jnp.int32)
+        outer = _Outer(state.slow, state.trace)
+        result, outer = filter_cond(
+            due,
+            lambda: self._synced(call, result, outer),
+            lambda: (result, outer),
+        )
+        count = jnp.where(due, 0, count).astype(jnp.int32)
+        return result, OuterNesterovState(inner_state, count, outer.slow, outer.trace)
+
+    def _synced(self, call: Call, result: Any, outer: _Outer) -> tuple[Any, _Outer]:
+        """What an outer step makes of the result of the inner one."""
+        shared = {"learning_rate": self.learning_rate, "momentum": self.momentum}
+        leafwise = Leafwise(outer_nesterov, outer, shared)
+        params: Params = result if call.is_step else call.params
+        updates: Updates = zeros_like(parameters(result)) if call.is_step else result
+        pipeline = Pipeline(updates, params, {})
+        promise = pipeline.push("OuterNesterov", leafwise)
+        made = pipeline.apply() if call.is_step else pipeline.finish()
+        return made, promise()

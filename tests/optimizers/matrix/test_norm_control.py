@@ -1,0 +1,191 @@
+"""What the laws do not say of lengths: which they are, and of what."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ...interpreter import interpreted
+from ...parity.by_hand import adam_by_hand
+from ...parity.matrices import NUMBERS
+
+
+RNG = np.random.default_rng(0)
+P, *GRADS = RNG.normal(size=(11, 4, 3))
+# By rows, or whole.
+AXES = {"matrix": (0, 1), "row": 1}
+OF_MATRICES = {"weight_dimension_numbers": NUMBERS}
+
+
+def norms(x, per="matrix"):
+    return np.sqrt(np.sum(x**2, AXES[per], keepdims=True))
+
+
+def trained(opt, x64, p=P):
+    """The parameters after each step."""
+    with x64():
+        params = jnp.asarray(p)
+        state = opt.init(params)
+        step = interpreted(lambda *args: opt.step(*args))
+        for g in GRADS:
+            params, state = step(jnp.asarray(g), state, params)
+            yield np.asarray(params)
+
+
+def assert_follows(opt, x64, by_hand):
+    p = P
+    for u, found in zip(adam_by_hand(GRADS), trained(opt, x64), strict=True):
+        p = by_hand(p, u)
+        np.testing.assert_allclose(found, p, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("per", ["matrix", "row"])
+@pytest.mark.parametrize("radius", ["current", "initial", 2.5])
+def test_hyperball(radius, per, x64):
+    """As in its equations; the norms stay, whatever the gradients."""
+    opt = eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1, radius, per, **OF_MATRICES)
+    kept = radius if radius == 2.5 else norms(P, per)
+
+    def by_hand(p, u):
+        q = p - 0.1 * norms(p, per) * u / norms(u, per)
+        return kept * q / norms(q, per)
+
+    assert_follows(opt, x64, by_hand)
+    *_, last = trained(opt, x64)
+    np.testing.assert_allclose(
+        norms(last, per), np.broadcast_to(kept, norms(P, per).shape)
+    )
+
+
+def test_the_angle_is_the_learning_rate(x64):
+    """If the direction is orthogonal to the matrix; its length does not matter."""
+    opt = eqopt.Hyperball(eqopt.Identity(), 0.3, **OF_MATRICES)
+    g = GRADS[0] - P * np.sum(P * GRADS[0]) / np.sum(P**2)
+    with x64():
+        p, found = jnp.asarray(P), []
+        for factor in (1.0, 1e-6):
+            new, _ = opt.step(jnp.asarray(factor * g), opt.init(p), p)
+            found.append(np.asarray(new))
+    cosine = np.sum(found[0] * P) / np.sum(P**2)
+    np.testing.assert_allclose(np.arccos(cosine), np.arctan(0.3))
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+@pytest.mark.parametrize("per", ["matrix", "row"])
+def test_floor(per, x64):
+    floor = eqopt.UpdateNormFloor(0.9, per, **OF_MATRICES)
+    step = eqopt.ScaleByLearningRate(0.1)
+    opt = eqopt.Chain(eqopt.ScaleByAdam(), floor, step)
+
+    def by_hand(p, u):
+        return p - 0.1 * u * np.maximum(1, 0.9 * norms(p, per) / norms(u, per))
+
+    assert_follows(opt, x64, by_hand)
+
+
+@pytest.mark.parametrize("of", ["norm", "component"])
+def test_brake(of, x64):
+    brake = eqopt.RadialBrake(0.25, 0.75, of, **OF_MATRICES)
+    opt = eqopt.Chain(eqopt.ScaleByAdam(), eqopt.ScaleByLearningRate(0.1), brake)
+
+    def of_norm(p, u):
+        change = norms(p - 0.1 * u) - norms(p)
+        q = p - 0.1 * u
+        return q * (norms(p) + (0.25 if change > 0 else 0.75) * change) / norms(q)
+
+    def of_component(p, u):
+        radial = -0.1 * np.sum(u * p) / norms(p)
+        braked = (0.25 if radial > 0 else 0.75) * radial
+        q = p - 0.1 * u + (braked - radial) * p / norms(p)
+        return q * (norms(p) + braked) / norms(q)
+
+    assert_follows(opt, x64, {"norm": of_norm, "component": of_component}[of])
+
+
+def test_no_brake_is_none(x64):
+    """With both parts at one, a step is what it was."""
+    brake = eqopt.RadialBrake(1.0, 1.0, **OF_MATRICES)
+    with x64():
+        g, p = jnp.asarray(GRADS[0]), jnp.asarray(P)
+        found, _ = brake.update(g, brake.init(p), p)
+    np.testing.assert_allclose(found, GRADS[0])
+
+
+BLOCKS = {
+    "relative": eqopt.RelativeUpdate(),
+    "floor": eqopt.UpdateNormFloor(),
+    "brake": eqopt.RadialBrake(),
+    "brake, component": eqopt.RadialBrake(of="component"),
+    "keep": eqopt.KeepNorm(),
+    "keep, initial": eqopt.KeepNorm("initial"),
+    "keep, 1": eqopt.KeepNorm(1.0),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_zeros_and_what_is_no_matrix(block):
+    """A matrix of zeros gets off it, a gradient of zero is no NaN, vectors pass."""
+    params = {"zero": jnp.zeros((2, 3)), "one": jnp.ones((2, 3)), "b": jnp.ones(3)}
+    g = jnp.arange(6.0).reshape(2, 3)
+    grads = {"zero": g, "one": jnp.zeros((2, 3)), "b": 3 * jnp.ones(3)}
+    state = block.init(params)
+    updates, _ = block.update(grads, state, params)
+    np.testing.assert_allclose(updates["zero"], g, rtol=1e-6)
+    np.testing.assert_array_equal(updates["b"], grads["b"])
+    assert np.isfinite(updates["one"]).all()
+
+    def total(grads, params):
+        return sum(map(jnp.sum, jax.tree.leaves(block.update(grads, state, params)[0])))
+
+    for slopes in jax.grad(total, (0, 1))(grads, params):
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
+
+
+def test_each_matrix_of_a_stack_has_a_norm(x64):
+    """As of scanned layers: one by one they do the same."""
+    layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 4, key=key))(
+        jax.random.split(jax.random.key(0), 3)
+    )
+    opt = eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1)
+    grads = jax.tree.map(jnp.cos, eqx.filter(layers, eqx.is_array))
+    new, _ = opt.step(grads, opt.init(layers), layers)
+    lengths = lambda model: jnp.linalg.norm(model.weight, axis=(1, 2))
+    np.testing.assert_allclose(lengths(new), lengths(layers), rtol=1e-6)
+    assert not np.allclose(new.weight, layers.weight)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.KeepNorm(0.0), r"`radius` must be in \(0, inf\)"),
+        (lambda: eqopt.UpdateNormFloor(-1.0), "UpdateNormFloor: `floor` must be in"),
+        (lambda: eqopt.RadialBrake(-1.0), "RadialBrake: `outward` must be in"),
+        (lambda: eqopt.RadialBrake(inward=-1.0), "RadialBrake: `inward` must be in"),
+        (
+            lambda: eqopt.Hyperball(eqopt.Adam(0.1), 0.1),
+            r"Adam has a learning rate. Take .* `eqopt.ScaleByAdam\(\)`",
+        ),
+        (
+            lambda: eqopt.Hyperball(
+                eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.1)), 0.1
+            ),
+            "Chain has a learning rate",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_choices():
+    for make in (
+        lambda: eqopt.RelativeUpdate("column"),
+        lambda: eqopt.RadialBrake(of="all"),
+        lambda: eqopt.KeepNorm("none"),
+    ):
+        with pytest.raises(TypeError, match=r"matrix|component|initial"):
+            make()

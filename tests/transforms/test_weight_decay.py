@@ -1,0 +1,196 @@
+"""How weight decay depends on the learning rate, and where it waits."""
+
+import dataclasses
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..interpreter import interpreted
+
+
+ETAS = (0.5, 0.25, 0.0, 0.125)
+# What is taken off, for a decay of 0.2 and a learning rate of at most 0.5.
+TAKEN_OFF = {
+    "decoupled": [0.2 * eta for eta in ETAS],
+    "corrected": [0.2 * eta**2 / 0.5 for eta in ETAS],
+    "fully_decoupled": [0.2 * eta / 0.5 for eta in ETAS],
+    "independent": [0.2, 0.2, 0.0, 0.2],
+    "squared": [0.2 * eta**2 for eta in ETAS],
+}
+
+
+def eta(count):
+    return jnp.asarray(ETAS)[count]
+
+
+def how(mode, **more):
+    return eqopt.AddDecayedWeights(0.2, mode=mode, max_learning_rate=0.5, **more)
+
+
+@pytest.mark.parametrize("mode", TAKEN_OFF)
+@pytest.mark.parametrize("is_recipe", [False, True])
+def test_modes(mode, is_recipe):
+    """With gradients of zero there is only the decay."""
+    if is_recipe:
+        opt = eqopt.AdamW(eta, weight_decay=how(mode))
+    else:
+        decay = how(mode, learning_rate=eta)
+        opt = eqopt.Chain(decay, eqopt.ScaleByLearningRate(eta))
+    params = {"w": jnp.array([1.0, -2.0])}
+    state = opt.init(params)
+    step = eqx.filter_jit(opt.step)
+    for taken_off in TAKEN_OFF[mode]:
+        before = params["w"]
+        params, state = step({"w": jnp.zeros(2)}, state, params)
+        np.testing.assert_allclose(params["w"], (1 - taken_off) * before, rtol=1e-6)
+
+
+def test_at_the_largest_rate_three_modes_are_one():
+    params = {"w": jnp.array([1.0, -2.0])}
+    modes = {"decoupled": 0.2, "corrected": 0.2, "fully_decoupled": 0.1}
+    found = []
+    for mode, rate in modes.items():
+        decay = eqopt.AddDecayedWeights(rate, mode=mode, max_learning_rate=0.5)
+        opt = eqopt.AdamW(0.5, weight_decay=decay)
+        found.append(opt.step(params, opt.init(params), params)[0]["w"])
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-6)
+
+
+def test_cautious():
+    """An entry that the update already makes larger is left alone."""
+    opt = eqopt.AddDecayedWeights(0.5, cautious=True)
+    p = jnp.array([2.0, -2.0, 2.0, -2.0, 2.0, 0.0])
+    g = jnp.array([1.0, 1.0, -1.0, -1.0, 0.0, 1.0])
+    found, _ = opt.update(g, opt.init(p), p)
+    np.testing.assert_array_equal(found, [2.0, 1.0, -1.0, -2.0, 1.0, 1.0])
+    turned = np.exp(1j * np.arange(6)).astype(np.complex64)
+    p, g = (jnp.asarray(np.asarray(x) * turned) for x in (p, g))
+    found, _ = opt.update(g, opt.init(p), p)
+    np.testing.assert_allclose(found, turned * [2, 1, -1, -2, 1, 1], atol=1e-6)
+
+
+def test_its_mask_or_that_of_the_optimizer():
+    mask = {"w": True, "b": False}
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    how = eqopt.AddDecayedWeights
+    for opt in (
+        eqopt.AdamW(0.5, weight_decay=how(0.2, mask)),
+        eqopt.AdamW(0.5, weight_decay=how(0.2), mask=mask),
+    ):
+        new, _ = opt.step(zeros, opt.init(params), params)
+        np.testing.assert_allclose(new["w"], 0.9)
+        np.testing.assert_array_equal(new["b"], 1.0)
+    with pytest.raises(ValueError, match="AdamW: there are two masks"):
+        eqopt.AdamW(0.5, weight_decay=how(0.2, mask), mask=mask)
+
+
+def test_it_is_data():
+    """Another decay is no new trace, and derivatives with respect to it exist."""
+    params, traces = {"w": jnp.ones(2)}, []
+
+    @eqx.filter_jit
+    def stepped(opt):
+        traces.append(None)
+        return opt.step(params, opt.init(params), params)[0]["w"].sum()
+
+    opt = lambda rate: eqopt.AdamW(0.5, weight_decay=eqopt.AddDecayedWeights(rate))
+    values = [stepped(opt(jnp.asarray(rate))) for rate in (0.1, 0.2)]
+    assert len(traces) == 1
+    slope = jax.grad(lambda rate: stepped(opt(rate)))(jnp.asarray(0.1))
+    np.testing.assert_allclose((values[1] - values[0]) / 0.1, slope, rtol=1e-4)
+
+
+def _decaying():
+    """Every optimizer with a weight decay."""
+    public = (getattr(eqopt, name) for name in eqopt.__all__)
+    for cls in public:
+        is_one = isinstance(cls, type) and issubclass(cls, eqopt.AbstractOptimizer)
+        if is_one and "weight_decay" in {f.name for f in dataclasses.fields(cls)}:
+            yield cls
+
+
+# Theirs is an L2 penalty, or has another learning rate or none, or is in an equation.
+OF_THEIR_OWN = {
+    *("Adadelta", "Adafactor", "Adan", "COCOB", "DAdaptAdamW", "DoG", "DoWG", "LARS"),
+    *("MADGRAD", "MoMo", "MoMoAdam", "NovoGrad", "Prodigy"),
+}
+
+
+TELLING = (eqopt.AdamW, eqopt.Lion, eqopt.Prodigy, eqopt.Scion)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        pytest.param(cls, marks=() if cls in TELLING else pytest.mark.slow)
+        for cls in _decaying()
+    ],
+    ids=lambda cls: cls.__name__,
+)
+def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
+    rate = {"learning_rate": 0.1}
+    decay = eqopt.AddDecayedWeights(0.3)
+    if cls.__name__ in OF_THEIR_OWN:
+        with pytest.raises(TypeError, match=f"{cls.__name__}: `weight_decay` must be"):
+            cls(**rate, weight_decay=decay)
+        return
+    params = {"w": jnp.linspace(0.5, 2.0, 12).reshape(4, 3), "b": jnp.ones(3)}
+    grads = jax.tree.map(lambda p: p - 1, params)
+    extra: dict = {}
+    if cls is eqopt.Sophia:
+        extra = {"value_fn": lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))}
+    same = eqopt.AddDecayedWeights(0.3, mode="fully_decoupled", max_learning_rate=1.0)
+    new = []
+    for how in (0.3, same):
+        opt = cls(**rate, weight_decay=how)
+        step = interpreted(lambda *args, opt=opt: opt.step(*args, **extra)[0])
+        new.append(step(grads, opt.init(params), params))
+    for as_number, as_object in zip(*map(jax.tree.leaves, new), strict=True):
+        np.testing.assert_array_equal(as_number, as_object)
+    of_rate = eqopt.AddDecayedWeights(0.3, mode="squared")
+    cls(**rate, weight_decay=of_rate).init(params)  # it has a learning rate
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: how("corrected"), None),
+        (
+            lambda: eqopt.AddDecayedWeights(0.1, mode="corrected"),
+            "`mode='corrected'` needs `max_learning_rate`",
+        ),
+        (
+            lambda: eqopt.AddDecayedWeights(0.1, max_learning_rate=0.0),
+            r"`max_learning_rate` must be in \(0, inf\), but is 0",
+        ),
+        (
+            lambda: eqopt.AdamW(0.1, weight_decay=eqopt.SGD(0.1)),
+            "AdamW: `weight_decay` must be a number, a schedule or an `AddDecayed",
+        ),
+        (
+            lambda: how("squared").init(jnp.ones(2)),
+            "`mode='squared'` needs `learning_rate`",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(make, message):
+    if message is None:
+        make()
+        return
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
+def test_modes_are_those_of_the_annotation():
+    assert set(TAKEN_OFF) == set(
+        typing.get_args(eqopt.AddDecayedWeights.__annotations__["mode"])
+    )
+    with pytest.raises(TypeError, match="decoupled"):
+        eqopt.AddDecayedWeights(0.1, mode="l2")

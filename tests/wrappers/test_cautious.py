@@ -1,0 +1,107 @@
+"""Caution: who waits, what makes up for it, and what is left alone."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..interpreter import interpreted
+from ..parity.by_hand import adam_by_hand
+
+
+RNG = np.random.default_rng(0)
+P, *GRADS = RNG.normal(size=(9, 12))
+
+
+def c_adamw(p, rate=0.1, decay=0.3):
+    for d, g in zip(adam_by_hand(GRADS), GRADS, strict=True):
+        mask = d * g > 0
+        p = p - rate * (d * mask / max(mask.mean(), 1e-3) + decay * p)
+        yield p
+
+
+def c_lion(p, rate=0.1, decay=0.3):
+    m = 0
+    for g in GRADS:
+        d, m = np.sign(0.9 * m + 0.1 * g), 0.99 * m + 0.01 * g
+        mask = d * g > 0
+        p = p - rate * (d * mask * p.size / (mask.sum() + 1) + decay * p)
+        yield p
+
+
+OF_DIRECTION = eqopt.Chain(
+    eqopt.Cautious(eqopt.ScaleByAdam()),
+    eqopt.AddDecayedWeights(0.3),
+    eqopt.ScaleByLearningRate(0.1),
+)
+CASES = {
+    "AdamW": (eqopt.Cautious(eqopt.AdamW(0.1, weight_decay=0.3)), c_adamw),
+    "direction": (OF_DIRECTION, c_adamw),
+    "chain": (eqopt.Cautious(eqopt.Chain(eqopt.AdamW(0.1, weight_decay=0.3))), c_adamw),
+    "Lion": (eqopt.Cautious(eqopt.Lion(0.1, weight_decay=0.3), "plus_one"), c_lion),
+}
+
+
+@pytest.mark.parametrize(("opt", "by_hand"), CASES.values(), ids=CASES)
+def test_as_the_authors_do(opt, by_hand, x64):
+    """Weight decay is not masked."""
+    with x64():
+        params = jnp.asarray(P)
+        state = opt.init(params)
+        step = interpreted(lambda *args: opt.step(*args))
+        for g, expected in zip(GRADS, by_hand(P), strict=True):
+            params, state = step(jnp.asarray(g), state, params)
+            np.testing.assert_allclose(params, expected, rtol=1e-9)
+
+
+def test_what_gives_updates_as_a_whole_waits_as_a_whole():
+    """Where nothing says what decays, what is added to the parameters is masked."""
+    inner = eqopt.MultiSteps(eqopt.SGD(0.5, momentum=0.9), 1)
+    opt = eqopt.Cautious(inner, "none")
+    p = jnp.zeros(3)
+    state = opt.init(p)
+    _, state = opt.update(jnp.array([1.0, 1.0, -1.0]), state, p)
+    updates, _ = opt.update(jnp.array([1.0, -0.1, 0.1]), state, p)
+    np.testing.assert_allclose(updates, [-0.95, 0.0, 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rescale", ["share", "none"])
+def test_who_agrees_is_let_through(rescale):
+    """Also where their product is too small for a float."""
+    g = jnp.array([1e-30, -1e-30, 1.0, -1.0])
+    opt = eqopt.Cautious(eqopt.Identity(), rescale)
+    np.testing.assert_array_equal(opt.update(g, opt.init(g))[0], g)
+
+
+def test_half_of_them_are_doubled():
+    opt = eqopt.Cautious(eqopt.Trace(1.0))
+    state = opt.init(jnp.zeros(4))
+    _, state = opt.update(jnp.ones(4), state)
+    updates, _ = opt.update(jnp.array([0.5, 0.5, -0.5, -0.5]), state)
+    np.testing.assert_allclose(updates, [3.0, 3.0, 0.0, 0.0])
+
+
+def test_nobody_agrees():
+    opt = eqopt.Cautious(eqopt.Scale(-1.0))
+    assert not np.any(opt.update(jnp.ones(3), opt.init(jnp.ones(3)))[0])
+
+
+def test_parameters_to_evaluate_with_are_those_of_the_inner_one():
+    p = {"w": jnp.ones((2, 2))}
+    opt = eqopt.Cautious(eqopt.Lookahead(eqopt.Adam(0.1), 3, 0.5))
+    state = opt.init(p)
+    new, state = eqx.filter_jit(opt.step)(jax.tree.map(jnp.ones_like, p), state, p)
+    assert not np.allclose(new["w"], 1.0)
+    np.testing.assert_array_equal(opt.eval_params(state, new)["w"], 1.0)
+
+
+def test_messages():
+    with pytest.raises(TypeError, match="plus_one"):
+        eqopt.Cautious(eqopt.Adam(0.1), "mean")
+    opt = eqopt.Cautious(eqopt.AdamW(0.1))
+    p = jnp.ones(2)
+    with pytest.raises(ValueError, match=r"AdamW .* needs the parameters"):
+        opt.update(p, opt.init(p))

@@ -1,0 +1,164 @@
+"""Averages that gradients are taken beside or ahead of, as in their equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..interpreter import interpreted
+
+
+STEPS = 30
+START = np.random.default_rng(0).normal(size=4)
+CURVATURE = np.array([1.0, 0.5, 0.1, 2.0])
+RATE, DECAY, MOMENTUM = 0.2, 0.3, 0.6
+
+
+def gradient(p):
+    return CURVATURE * p - 0.1
+
+
+def inner():
+    """It looks at the parameters, and it remembers."""
+    return eqopt.Chain(
+        eqopt.Trace(MOMENTUM),
+        eqopt.AddDecayedWeights(DECAY),
+        eqopt.ScaleByLearningRate(RATE),
+    )
+
+
+def inner_by_hand():
+    trace = 0
+
+    def update(g, p):
+        nonlocal trace
+        trace = MOMENTUM * trace + g
+        return -RATE * (trace + DECAY * p)
+
+    return update
+
+
+def trained(opt, x64):
+    """The parameters, and those to evaluate with, after each step."""
+    with x64():
+        params = jnp.asarray(START)
+        state = opt.init(params)
+        step = interpreted(lambda *args: opt.step(*args))
+        for _ in range(STEPS):
+            params, state = step(jnp.asarray(gradient(params)), state, params)
+            yield np.asarray(params), np.asarray(opt.eval_params(state, params))
+
+
+def assert_follows(opt, x64, by_hand):
+    for found, expected in zip(trained(opt, x64), by_hand, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def plain():
+    update, p = inner_by_hand(), START
+    for _ in range(STEPS):
+        p = p + update(gradient(p), p)
+        yield p, p
+
+
+def gpa(sees, mu_x=0.8, mu_y=0.7):
+    update, x, z, y = inner_by_hand(), START, START, START
+    for _ in range(STEPS):
+        z = z + update(gradient(y), {"z": z, "y": y}[sees])
+        x = mu_x * x + (1 - mu_x) * z
+        y = mu_y * x + (1 - mu_y) * z
+        yield y, x
+
+
+@pytest.mark.parametrize("sees", ["z", "y"])
+def test_gpa(sees, x64):
+    assert_follows(eqopt.GPA(inner(), 0.8, 0.7, sees), x64, gpa(sees))
+
+
+def ema_nesterov(start, stop, gamma=0.8):
+    update, x, y, v = inner_by_hand(), START, START, 0
+    for t in range(STEPS):
+        new = y + update(gradient(y), y)
+        v, x = gamma * v + (1 - gamma) * (new - x), new
+        is_on = start <= t + 1 and (stop is None or t + 1 < stop)
+        y = x + 0.5 * is_on / (t + 2) * v
+        yield y, x
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (5, 20)])
+def test_ema_nesterov(start, stop, x64):
+    beta = lambda count: 0.5 / (1 + jnp.asarray(count, float))
+    opt = eqopt.EMANesterov(inner(), beta, 0.8, start, stop)
+    assert_follows(opt, x64, ema_nesterov(start, stop))
+
+
+def outer_nesterov(period, rate=0.7, momentum=0.5):
+    update, p, slow, trace = inner_by_hand(), START, START, 0
+    for t in range(1, STEPS + 1):
+        p = p + update(gradient(p), p)
+        if t % period == 0:
+            delta = slow - p
+            trace = momentum * trace + delta
+            p = slow = slow - rate * (delta + momentum * trace)
+        yield p, slow
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_outer_nesterov(period, x64):
+    opt = eqopt.OuterNesterov(inner(), period, momentum=0.5)
+    assert_follows(opt, x64, outer_nesterov(period))
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.GPA(inner(), 0.0),
+        eqopt.EMANesterov(inner(), 0.0),
+        eqopt.EMANesterov(inner(), 0.5, stop=0),
+        eqopt.OuterNesterov(inner(), 1, 1.0, 0.0),
+    ],
+    ids=["GPA", "EMANesterov", "EMANesterov that stopped", "OuterNesterov"],
+)
+def test_without_effect_it_is_the_inner_one(opt, x64):
+    assert_follows(opt, x64, plain())
+
+
+def test_a_constant_step_becomes_longer(x64):
+    """By $1 / (1 - β)$, in the end."""
+    opt = eqopt.EMANesterov(eqopt.SGD(1.0), 0.4, 0.9)
+    with x64():
+        params = jnp.zeros(1)
+        state = opt.init(params)
+        step = jax.jit(opt.step)
+        for _ in range(400):
+            before = params
+            params, state = step(jnp.ones(1), state, params)
+    np.testing.assert_allclose(params - before, -1 / (1 - 0.4))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: eqopt.GPA(inner(), 1.0), r"GPA: `mu_x` must be in \[0, 1\)"),
+        (lambda: eqopt.GPA(inner(), mu_y=0.0), r"GPA: `mu_y` must be in \(0, 1\]"),
+        (lambda: eqopt.EMANesterov(inner(), 1.0), "EMANesterov: `beta` must be in"),
+        (lambda: eqopt.EMANesterov(inner(), decay=1.0), "`decay` must be in"),
+        (lambda: eqopt.EMANesterov(inner(), start=-1), "`start` must be an integer"),
+        (lambda: eqopt.EMANesterov(inner(), stop=-1), "`stop` must be an integer"),
+        (lambda: eqopt.OuterNesterov(inner(), 0), "`period` must be an integer"),
+        (lambda: eqopt.OuterNesterov(inner(), momentum=1.0), "`momentum` must be in"),
+        (lambda: eqopt.OuterNesterov(inner(), 2, -1.0), "`learning_rate` must be in"),
+    ],
+)
+def test_what_is_wrong_is_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("wrapper", [eqopt.GPA, eqopt.OuterNesterov])
+def test_parameters_are_needed(wrapper):
+    opt, p = wrapper(eqopt.SGD(0.1)), jnp.ones(2)
+    with pytest.raises(ValueError, match=f"{wrapper.__name__} needs the parameters"):
+        opt.update(p, opt.init(p))
