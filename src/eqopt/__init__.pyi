@@ -105,6 +105,11 @@ from ._optimizers.adam.amsgrad import (
     ScaleByAMSGrad as ScaleByAMSGrad,
     ScaleByAMSGradState as ScaleByAMSGradState,
 )
+from ._optimizers.adam.grams import (
+    Grams as Grams,
+    ScaleByGrams as ScaleByGrams,
+    ScaleByGramsState as ScaleByGramsState,
+)
 from ._optimizers.adam.laprop import (
     LaProp as LaProp,
     ScaleByLaProp as ScaleByLaProp,
@@ -122,6 +127,11 @@ from ._optimizers.adam.simplified_ademamix import (
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
     SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
+from ._optimizers.adam.stable_adamw import (
+    ScaleByStableAdam as ScaleByStableAdam,
+    ScaleByStableAdamState as ScaleByStableAdamState,
+    StableAdamW as StableAdamW,
 )
 from ._optimizers.adam.yogi import (
     ScaleByYogi as ScaleByYogi,
