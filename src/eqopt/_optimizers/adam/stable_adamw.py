@@ -14,6 +14,7 @@ from ..._fields import static_choice
 from ..._leaves import is_leaf, resolve_mask
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.block import block_rms
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import is_off
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
@@ -45,9 +46,10 @@ def _surprise(
     g: Inexact[Array, "*leaf"], nu_hat: Float[Array, "*leaf"], eps: Float[Array, ""]
 ) -> Float[Array, ""]:
     """How much larger the gradient of a leaf is than expected, 1 at least."""
-    expected = jnp.maximum(nu_hat, eps * eps)
-    squares = abs_sq(g) / jnp.where(expected > 0, expected, 1)
-    return jnp.maximum(1, safe_sqrt(jnp.mean(squares)))
+    # XLA on a CPU would store squares that are divided by squares, and a root that the
+    # update shares. This way it stores the quotient alone, leaf by leaf.
+    least = jnp.maximum(nu_hat, eps * eps)
+    return jnp.maximum(1, block_rms(g / jnp.sqrt(jnp.where(least > 0, least, 1))))
 
 
 @equation
