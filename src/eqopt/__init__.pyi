@@ -207,6 +207,11 @@ from ._optimizers.matrix.galore import (
     ScaleByGaLore as ScaleByGaLore,
     ScaleByGaLoreState as ScaleByGaLoreState,
 )
+from ._optimizers.matrix.mars import (
+    MARS as MARS,
+    CorrectByMARS as CorrectByMARS,
+    CorrectByMARSState as CorrectByMARSState,
+)
 from ._optimizers.matrix.muon import (
     Muon as Muon,
 )
