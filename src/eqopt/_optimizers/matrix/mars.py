@@ -34,7 +34,7 @@ from .parts.recipe import is_matrix, matrices_and_others
 
 
 class CorrectByMARSState(eqx.Module):
-    """`previous_gradient`: those of the last step, `None` if not `is_approx`."""
+    """`previous_gradient`: the gradients of the last step; `None` if not `is_approx`."""
 
     previous_gradient: Updates | None
 
@@ -78,7 +78,7 @@ class CorrectByMARS(AbstractLeafwise):
     r"""Corrects gradients so that their mean over the steps has less variance.
 
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
-      u_t = c_t / \max(1, \|c_t\|_2 / m)$$
+      u_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
     The norm is that of one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients
     of the last step, and $\tilde g_1 = 0$. Otherwise $\tilde g_t$ are the gradients of
@@ -108,7 +108,7 @@ class CorrectByMARS(AbstractLeafwise):
 
     - `gamma`: $\gamma \ge 0$, how much to correct. At 0 gradients are only clipped.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum that follows.
-    - `max_norm`: $m > 0$; `None` for no clipping.
+    - `max_norm`: $C > 0$; `None` for no clipping.
     - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
         costs a copy of them in the state, but no second gradient.
     - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to that of
@@ -167,15 +167,15 @@ class MARS(AbstractOptimizer):
     r"""MARS: gradients with less variance, for AdamW, Lion or Shampoo.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad
-      m_t = \beta_1 m_{t-1} + (1 - \beta_1)\, c_t,$$
+      \mu_t = \beta_1 \mu_{t-1} + (1 - \beta_1)\, c_t,$$
 
     where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
     has the equation and the reference. By `mars_type`,
 
     - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$;
         the second moment is that of $c_t$, too;
-    - `"lion"`: $u_t = \operatorname{sign}(m_t)$;
-    - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $m_t$, multiplied by
+    - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
+    - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied by
         $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
         [`eqopt.Orthogonalize`][].
 
