@@ -175,8 +175,8 @@ class MARS(AbstractOptimizer):
     - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$;
         the second moment is that of $c_t$, too;
     - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
-    - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied by
-        $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
+    - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied
+        by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
         [`eqopt.Orthogonalize`][].
 
     All of this is for matrices. Other parameters, such as biases, have an AdamW with
