@@ -105,6 +105,11 @@ from ._optimizers.adam.amsgrad import (
     ScaleByAMSGrad as ScaleByAMSGrad,
     ScaleByAMSGradState as ScaleByAMSGradState,
 )
+from ._optimizers.adam.grams import (
+    Grams as Grams,
+    ScaleByGrams as ScaleByGrams,
+    ScaleByGramsState as ScaleByGramsState,
+)
 from ._optimizers.adam.laprop import (
     LaProp as LaProp,
     ScaleByLaProp as ScaleByLaProp,
@@ -122,6 +127,11 @@ from ._optimizers.adam.simplified_ademamix import (
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
     SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
+from ._optimizers.adam.stable_adamw import (
+    ScaleByStableAdam as ScaleByStableAdam,
+    ScaleByStableAdamState as ScaleByStableAdamState,
+    StableAdamW as StableAdamW,
 )
 from ._optimizers.adam.yogi import (
     ScaleByYogi as ScaleByYogi,
@@ -198,6 +208,11 @@ from ._optimizers.matrix.galore import (
     ScaleByGaLoreState as ScaleByGaLoreState,
 )
 from ._optimizers.matrix.hyperball import Hyperball as Hyperball
+from ._optimizers.matrix.mars import (
+    MARS as MARS,
+    CorrectByMARS as CorrectByMARS,
+    CorrectByMARSState as CorrectByMARSState,
+)
 from ._optimizers.matrix.muon import (
     Muon as Muon,
 )

@@ -286,6 +286,7 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
 _EXTRAS = {
     "grad": "the gradient at the parameters, the same as goes in as updates",
     "grad_fn": "the gradients as a function of the parameters",
+    "previous_grad": "the gradients of the previous parameters on the batch of this step",
     "sample_size": "the number of gradients whose mean the updates are",
     "sum_sq_diff_grads": "the sums of their squared differences from that mean",
     "value": "the loss at the parameters, one real number",

@@ -101,8 +101,8 @@ class AbstractTransformation(Module):
         - `state`: what `init` or the last `update` returned.
         - `params`: the parameters, for those transformations that look at them.
         - `extra`: anything else that a transformation may look at: `value`, `grad`,
-            `value_fn`, `grad_fn`, `weight`, `sample_size`, `sum_sq_diff_grads`. Everyone
-            takes everything and passes it on.
+            `value_fn`, `grad_fn`, `previous_grad`, `weight`, `sample_size`,
+            `sum_sq_diff_grads`. Everyone takes everything and passes it on.
 
         **Returns:**
 

@@ -89,9 +89,10 @@ def _join(tree: PyTree) -> PyTree:
 
 
 def _of_pairs(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    value_fn, grad = extra.get("value_fn"), extra.get("grad")
+    value_fn = extra.get("value_fn")
     if value_fn is not None:
         extra = {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}
-    if grad is not None:
-        extra = {**extra, "grad": _split(grad)}
+    for name in ("grad", "previous_grad"):
+        if extra.get(name) is not None:
+            extra = {**extra, name: _split(extra[name])}
     return extra

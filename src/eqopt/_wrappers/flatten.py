@@ -155,7 +155,7 @@ def _of_vector(
     extra: Mapping[str, Any], updates: Updates, old: list, params: Params
 ) -> Mapping[str, Any]:
     """The extra arguments for a transformation that sees one vector."""
-    value_fn, grad = extra.get("value_fn"), extra.get("grad")
+    value_fn = extra.get("value_fn")
     if value_fn is not None:
         leaves, treedef = flatten_updates(updates)
 
@@ -163,9 +163,10 @@ def _of_vector(
             return value_fn(eqx.combine(_unflatten(flat, old, leaves, treedef), params))
 
         extra = {**extra, "value_fn": of_vector}
-    if grad is not None:
-        part = restrict(grad, updates, "grad")
-        extra = {**extra, "grad": _joined(jtu.tree_leaves(part))}
+    for name in ("grad", "previous_grad"):
+        if extra.get(name) is not None:
+            part = restrict(extra[name], updates, name)
+            extra = {**extra, name: _joined(jtu.tree_leaves(part))}
     return extra
 
 

@@ -101,8 +101,9 @@ class Mechanic(AbstractFused):
         ```
 
     A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
-    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][] and
-    [`eqopt.ScheduleFree`][] belong outside, too: an inner one would move what it keeps by
+    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][],
+    [`eqopt.ScheduleFree`][], [`eqopt.GPA`][], [`eqopt.EMANesterov`][] and
+    [`eqopt.OuterNesterov`][] belong outside, too: an inner one would move what it keeps by
     updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average
     the parameters after the whole step, may be inside, but not in another wrapper there.
 

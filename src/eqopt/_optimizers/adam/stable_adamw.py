@@ -1,0 +1,211 @@
+"""StableAdamW: AdamW with shorter steps where the second moment is out of date."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_scalar, required_params
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import is_leaf, resolve_mask
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.block import block_rms
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._transforms.weight_decay import is_off
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import (
+    AbstractMomentsState,
+    check_moments,
+    counted,
+    init_moments,
+)
+
+
+class ScaleByStableAdamState(AbstractMomentsState):
+    """The moments of the gradients so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+
+class _Decays(eqx.Module):
+    """Stands at each parameter that decays."""
+
+
+def _surprise(
+    g: Inexact[Array, "*leaf"], nu_hat: Float[Array, "*leaf"], eps: Float[Array, ""]
+) -> Float[Array, ""]:
+    """How much larger the gradient of a leaf is than expected, 1 at least."""
+    # XLA on a CPU would store squares that are divided by squares, and a root that the
+    # update shares. This way it stores the quotient alone, leaf by leaf.
+    least = jnp.maximum(nu_hat, eps * eps)
+    return jnp.maximum(1, block_rms(g / jnp.sqrt(jnp.where(least > 0, least, 1))))
+
+
+@equation
+def stable_adam(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    nu_hat = nu / nu_correction
+    d = mu / mu_correction / (safe_sqrt(nu_hat) + eps)
+    return d / _surprise(g, nu_hat, eps), mu, nu
+
+
+@equation
+def stable_adamw(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    decays: _Decays | None,
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    weight_decay: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    nu_hat = nu / nu_correction
+    d = mu / mu_correction / (safe_sqrt(nu_hat) + eps)
+    d = d if decays is None else d + weight_decay * p
+    return d / _surprise(g, nu_hat, eps), mu, nu
+
+
+class ScaleByStableAdam(AbstractLeafwise):
+    r"""Adam's update, divided by how much larger the gradient is than expected.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      d_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big)
+        + \lambda p_{t-1} &
+      r_t^2 &= \operatorname{mean}_i\,
+        |g_t|_i^2 \big/ \max(\hat\nu_t, \varepsilon^2)_i \\
+      u_t &= d_t / \max(1, r_t)
+    \end{aligned}$$
+
+    The mean is that of one leaf. If the second moment is right about the gradient,
+    $r_t = 1$, and this is Adam. If the gradient has suddenly grown, $r_t > 1$, and the
+    leaf takes a shorter step. The division damps the weight decay as well, so
+    $\lambda$ is an argument here; [`eqopt.AddDecayedWeights`][] behind this
+    transformation would not be damped.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$ it is the least root.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
+        zero, `params` are not needed.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if there is
+    weight decay and `params` is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{wortsman2023stable,
+            author = {Wortsman, Mitchell and Dettmers, Tim and Zettlemoyer, Luke and
+                      Morcos, Ari S. and Farhadi, Ali and Schmidt, Ludwig},
+            title = {Stable and Low-Precision Training for Large-Scale Vision-Language
+                     Models},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2023},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-6
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+        check_scalar(self, "weight_decay")
+
+    def init(self, params: Params) -> ScaleByStableAdamState:
+        return init_moments(self, ScaleByStableAdamState, params)
+
+    def leafwise(
+        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        if is_off(self.weight_decay):
+            return counted(self, stable_adam, state)
+        params = required_params("ScaleByStableAdam", params)
+        weight_decay = at(self, "weight_decay", state.count)
+        leafwise = counted(self, stable_adamw, state, weight_decay=weight_decay)
+        return leafwise._replace(reads={"decays": self._decays(params)})
+
+    def _decays(self, params: Params) -> Params:
+        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+        flags = [True] * len(leaves)
+        if self.mask is not None:
+            flags = resolve_mask(self.mask, params, params)
+        return treedef.unflatten(_Decays() if flag else None for flag in flags)
+
+
+class StableAdamW(AbstractOptimizer):
+    r"""StableAdamW: AdamW that takes shorter steps when gradients suddenly grow.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t, \qquad
+      u_t = \big(\hat u_t + \lambda p_{t-1}\big) / \max(1, r_t),$$
+
+    where $\hat u_t$ is the update of [`eqopt.ScaleByAdam`][], and $r_t$, one number for
+    each leaf, is defined in [`eqopt.ScaleByStableAdam`][], which has the equations and
+    the reference. In effect each leaf has a learning rate of its own,
+    $\eta_t / \max(1, r_t)$, and its weight decay is multiplied by that one.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByStableAdam`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-6
+    weight_decay: ScalarOrSchedule = 1e-2
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByStableAdam), self.part(ScaleByLearningRate))

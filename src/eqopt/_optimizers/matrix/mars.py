@@ -1,0 +1,285 @@
+"""MARS: gradients with less variance, for AdamW, Lion and Shampoo."""
+
+import functools
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._checks import check_range, required
+from ..._combinators.chain import Chain
+from ..._combinators.masked import Masked
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import (
+    AbstractLeafwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+)
+from ..._transforms.block import block_norm
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import Trace
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...tree import zeros_like
+from ..adam.adam import ScaleByAdam
+from ..moments import check_moments
+from ..sign.sign import ScaleBySign
+from .orthogonalize import Orthogonalize
+from .parts.coefficients import Coefficients
+from .parts.recipe import is_matrix, matrices_and_others
+
+
+class CorrectByMARSState(eqx.Module):
+    """`previous_gradient`: the gradients of the last step; `None` if not `is_approx`."""
+
+    previous_gradient: Updates | None
+
+
+def _corrected(
+    g: Inexact[Array, "*leaf"],
+    previous: Inexact[Array, "*leaf"],
+    gamma: Float[Array, ""],
+    b1: Float[Array, ""],
+    max_norm: Float[Array, ""] | None,
+) -> Inexact[Array, "*leaf"]:
+    c = g + gamma * b1 / (1 - b1) * (g - previous)
+    return c if max_norm is None else c / jnp.maximum(1, block_norm(c) / max_norm)
+
+
+@equation
+def mars(
+    g: Inexact[Array, "*leaf"],
+    previous_gradient: Inexact[Array, "*leaf"],
+    *,
+    gamma: Float[Array, ""],
+    b1: Float[Array, ""],
+    max_norm: Float[Array, ""] | None,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    return _corrected(g, previous_gradient, gamma, b1, max_norm), g
+
+
+@equation
+def exact_mars(
+    g: Inexact[Array, "*leaf"],
+    previous_grad: Inexact[Array, "*leaf"],
+    *,
+    gamma: Float[Array, ""],
+    b1: Float[Array, ""],
+    max_norm: Float[Array, ""] | None,
+) -> Inexact[Array, "*leaf"]:
+    return _corrected(g, previous_grad, gamma, b1, max_norm)
+
+
+class CorrectByMARS(AbstractLeafwise):
+    r"""Corrects gradients so that their mean over the steps has less variance.
+
+    $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
+      u_t = c_t / \max(1, \|c_t\|_2 / C)$$
+
+    The norm is that of one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients
+    of the last step, and $\tilde g_1 = 0$. Otherwise $\tilde g_t$ are the gradients of
+    the previous parameters on the batch of this step, for which the variance of the
+    difference is small. You compute them and pass them as `previous_grad`:
+
+    !!! example
+
+        ```python
+        opt = eqopt.MARS(3e-3, is_approx=False)
+
+        @eqx.filter_jit
+        def step(model, previous_model, state, batch):
+            loss, grads = eqx.filter_value_and_grad(loss_fn)(model, batch)
+            _, previous_grad = eqx.filter_value_and_grad(loss_fn)(previous_model, batch)
+            new, state = opt.step(grads, state, model, previous_grad=previous_grad)
+            return new, model, state, loss
+        ```
+
+    In the first step, pass the model itself as the previous one. Then $c_1 = g_1$.
+
+    Put it in an [`eqopt.Chain`][] in front of an optimizer with momentum, whose decay is
+    $\beta_1$. Parts in front of it, such as clipping, do not change `previous_grad`, nor
+    does [`eqopt.MultiSteps`][]: accumulate both gradients over the same batches.
+
+    **Arguments:**
+
+    - `gamma`: $\gamma \ge 0$, how much to correct. At 0 gradients are only clipped.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum that follows.
+    - `max_norm`: $C > 0$; `None` for no clipping.
+    - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
+        costs a copy of them in the state, but no second gradient.
+    - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to that of
+        each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if
+    `previous_grad` is missing without `is_approx`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{yuan2024mars,
+            author = {Yuan, Huizhuo and Liu, Yifeng and Wu, Shuang and Zhou, Xun and
+                      Gu, Quanquan},
+            title = {{MARS}: Unleashing the Power of Variance Reduction for Training
+                     Large Models},
+            journal = {arXiv:2411.10438},
+            year = {2024},
+        }
+        ```
+    """
+
+    gamma: Hyperparameter = 0.025
+    b1: Hyperparameter = 0.95
+    max_norm: Hyperparameter | None = 1.0
+    is_approx: bool = True
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_range(self, "gamma", 0)
+        check_range(self, "b1", 0, 1)
+        if self.max_norm is not None:
+            check_range(self, "max_norm", 0, includes_low=False)
+
+    def init(self, params: Params) -> CorrectByMARSState:
+        is_kept = self.is_approx
+        return CorrectByMARSState(
+            zeros_like(params, self.mu_dtype) if is_kept else None
+        )
+
+    def leafwise(
+        self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        if self.is_approx:
+            return Leafwise(mars, state, last=("previous_gradient",))
+        previous_grad = required(self, extra, "previous_grad")
+        return Leafwise(exact_mars, state, reads={"previous_grad": previous_grad})
+
+
+_TYPES = "adamw", "lion", "shampoo"
+
+
+class MARS(AbstractOptimizer):
+    r"""MARS: gradients with less variance, for AdamW, Lion or Shampoo.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad
+      \mu_t = \beta_1 \mu_{t-1} + (1 - \beta_1)\, c_t,$$
+
+    where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
+    has the equation and the reference. By `mars_type`,
+
+    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$;
+        the second moment is that of $c_t$, too;
+    - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
+    - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied
+        by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
+        [`eqopt.Orthogonalize`][].
+
+    All of this is for matrices. Other parameters, such as biases, have an AdamW with
+    plain gradients, unless you say otherwise.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
+        0.003.
+    - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`.
+    - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or [`eqopt.Orthogonalize`][].
+    - `gamma`, `max_norm`, `is_approx`: as for [`eqopt.CorrectByMARS`][]. If not
+        `is_approx`, `step` takes `previous_grad`, as shown there.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `optimize_1d`: whether this is for all parameters, not for matrices alone. Those
+        that are no matrices have the type `"adamw"` then if `mars_type` is `"shampoo"`.
+        `mask` is for all of them, and `fallback` for none.
+    - `coefficients`, `steps`, `ns_dtype`: of the iteration of `"shampoo"`, as
+        `coefficients`, `steps` and `dtype` in [`eqopt.Orthogonalize`][].
+    - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
+        Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults likewise.
+    - `weight_dimension_numbers`: which parameters are matrices, as for
+        [`eqopt.ScaleByMuon`][].
+    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
+        $\beta_2 = 0.95$.
+
+    **Raises:**
+
+    A `ValueError` if `mars_type` is another or a hyperparameter is out of its range.
+    """
+
+    learning_rate: ScalarOrSchedule
+    mars_type: Literal["adamw", "lion", "shampoo"] = static_choice(
+        static=True, default="adamw"
+    )
+    b1: Hyperparameter = 0.95
+    b2: Hyperparameter = 0.99
+    eps: Hyperparameter = 1e-8
+    gamma: Hyperparameter = 0.025
+    max_norm: Hyperparameter | None = 1.0
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    is_approx: bool = True
+    optimize_1d: bool = static_choice(static=True, default=False)
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    def __check_init__(self):
+        if self.mars_type not in _TYPES:
+            raise ValueError(
+                f"MARS: `mars_type` must be one of {[*_TYPES]}, but is "
+                f"{self.mars_type!r}."
+            )
+        check_moments(self)
+
+    @property
+    def chain(self) -> Chain:
+        of_matrices, of_others = (
+            functools.partial(is_matrix, self.weight_dimension_numbers, flag)
+            for flag in (True, False)
+        )
+        correct = self.part(CorrectByMARS)
+        if not self.optimize_1d:
+            chosen = [Masked(x, of_matrices) for x in (correct, *self._directions())]
+            *parts, others = matrices_and_others(self, *chosen).transformations
+            # The leafwise parts are last, to be fused with the sum.
+            return Chain(others, *parts)
+        if self.mars_type == "shampoo":
+            directions = [Masked(x, of_matrices) for x in self._directions()]
+            directions.append(Masked(self.part(ScaleByAdam), of_others))
+        else:
+            directions = self._directions()
+        return Chain(
+            correct,
+            *directions,
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )
+
+    def _directions(self) -> list[AbstractTransformation]:
+        """What makes the update of the corrected gradients."""
+        if self.mars_type == "adamw":
+            return [self.part(ScaleByAdam)]
+        # A decaying sum is the mean, divided by 1 - b1: the directions are the same.
+        momentum = Trace(self.b1, accumulator_dtype=self.mu_dtype)
+        if self.mars_type == "lion":
+            return [momentum, ScaleBySign()]
+        orthogonalize = Orthogonalize(
+            coefficients=self.coefficients,
+            steps=self.steps,
+            scale="shape",
+            eps=self.eps,
+            dtype=self.ns_dtype,
+            weight_dimension_numbers=self.weight_dimension_numbers,
+        )
+        return [momentum, orthogonalize]

@@ -1,0 +1,96 @@
+"""MARS: gradients with less variance, for AdamW, Lion and Shampoo."""
+
+import functools
+
+import numpy as np
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, is_matrix, row
+from ...parity.by_hand import B1, B2, EPS
+from ...parity.case import ByHand
+from ...parity.matrices import NUMBERS, newton_schulz
+from ..method import Method
+
+
+GAMMA, MAX_NORM = 0.3, 6.0
+ROWS = ((3.4445, -4.7750, 2.0315),) * 5
+
+DIRECTIONS = {
+    "adamw": lambda m, v, t: m / (1 - B1**t) / (np.sqrt(v / (1 - B2**t)) + EPS),
+    "lion": lambda m, v, t: np.sign(m),
+    "shampoo": lambda m, v, t: (
+        np.sqrt(max(1, m.shape[0] / m.shape[1]))
+        * newton_schulz(m / (1 - B1), ROWS, EPS)
+    ),
+}
+
+
+def mars_by_hand(grads, mars_type):
+    last = m = v = 0
+    for t, g in enumerate(grads, 1):
+        c = g + GAMMA * B1 / (1 - B1) * (g - last)
+        c = c / max(1, np.linalg.norm(c) / MAX_NORM)
+        m = B1 * m + (1 - B1) * c
+        v = B2 * v + (1 - B2) * c**2
+        yield DIRECTIONS[mars_type](m, v, t)
+        last = g
+
+
+def uphill(mars_type):
+    """The direction alone: the learning rate is -1."""
+    return eqopt.MARS(
+        -1.0,
+        mars_type,
+        B1,
+        B2,
+        EPS,
+        GAMMA,
+        MAX_NORM,
+        weight_dimension_numbers=NUMBERS,
+    )
+
+
+METHODS = [
+    Method(
+        eqopt.MARS,
+        idea="AdamW, Lion or Shampoo on gradients of less variance",
+        theirs=lambda rate: optax.adamw(rate, 0.95, 0.99, weight_decay=0.0),
+        deviates="Optax has no MARS; beside it is its AdamW",
+        rates=(0.0032, 0.01, 0.0032, 0.001),
+        temporary=None,
+        ratio=2.0,
+        laws=[
+            row(eqopt.CorrectByMARS, gamma=0.3, b1=0.5, max_norm=0.5),
+            row(
+                lambda learning_rate=LINEAR, **data: eqopt.MARS(
+                    learning_rate, mask=is_matrix, mu_dtype="float32", **data
+                ),
+                name="MARS",
+                learning_rate=0.1,
+                b1=0.5,
+                b2=0.9,
+                gamma=0.3,
+                max_norm=0.5,
+                weight_decay=0.3,
+            ),
+            row(
+                lambda learning_rate=0.01, **data: eqopt.MARS(
+                    learning_rate, "shampoo", optimize_1d=True, **data
+                ),
+                name="MARS(shampoo, all parameters)",
+                learning_rate=0.1,
+                b1=0.5,
+                eps=1e-3,
+                weight_decay=0.3,
+            ),
+        ],
+        by_hand={
+            f"mars, {name}": ByHand(
+                uphill(name), functools.partial(mars_by_hand, mars_type=name), (6, 4)
+            )
+            for name in DIRECTIONS
+        },
+    ),
+]

@@ -1,0 +1,91 @@
+"""What the laws do not say of StableAdamW."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..trajectory import GRADS, START, trajectory
+
+
+def test_gradients_as_expected_are_those_of_adamw():
+    """In the first step the second moment is the square; later, of constant ones."""
+    grads = [np.array([1.0, -2.0, 3.0, 4.0, 1e-3])] * 4
+    adamw = eqopt.AdamW(0.1, b2=0.99, eps=1e-6, weight_decay=0.5)
+    stable = eqopt.StableAdamW(0.1, weight_decay=0.5)
+    paths = [trajectory(opt, grads, START) for opt in (stable, adamw)]
+    np.testing.assert_allclose(*paths, rtol=1e-5)
+
+
+def test_a_spike_makes_the_step_and_the_decay_shorter():
+    """Against NumPy, from the equations; one leaf does not decay."""
+    b1, b2, eps, decay = 0.9, 0.99, 1e-6, 0.3
+    grads = [*GRADS, 100 * GRADS[0]]
+    params = {"w": jnp.asarray(START, jnp.float32), "b": jnp.ones(5)}
+    opt = eqopt.StableAdamW(0.1, weight_decay=decay, mask={"w": True, "b": False})
+    state = opt.init(params)
+    p, q, m, v = START, np.ones(5), 0, 0
+    for t, g in enumerate(grads, 1):
+        u = jnp.asarray(g, jnp.float32)
+        params, state = opt.step({"w": u, "b": u}, state, params)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        v_hat = v / (1 - b2**t)
+        d = m / (1 - b1**t) / (np.sqrt(v_hat) + eps)
+        rms = np.sqrt(np.mean(g**2 / np.maximum(v_hat, eps**2)))
+        rate = 0.1 / max(1, rms)
+        p, q = (1 - rate * decay) * p - rate * d, q - rate * d
+        np.testing.assert_allclose(params["w"], p, 2e-5, 1e-6)
+        np.testing.assert_allclose(params["b"], q, 2e-5, 1e-6)
+    assert rms > 2
+
+
+def test_the_rate_of_a_leaf_is_its_own():
+    """A spike in one leaf does not slow the other one down."""
+    params = {"calm": jnp.ones(3), "spiky": jnp.ones(3)}
+    opt = eqopt.ScaleByStableAdam(b1=0.0)
+    state = opt.init(params)
+    for scale in [1.0] * 20 + [100.0]:
+        grads = {"calm": jnp.ones(3), "spiky": jnp.full(3, scale)}
+        u, state = opt.update(grads, state)
+    np.testing.assert_allclose(u["calm"], 1, rtol=1e-5)
+    # Without momentum, d is what the mean in r is taken of: 10 before the division.
+    np.testing.assert_allclose(u["spiky"], 1, rtol=1e-5)
+
+
+def test_decay_of_a_part():
+    """Inside of `Masked`, where the mask of the decay sees a part of the parameters."""
+    params = {"in": jnp.ones(2), "out": jnp.ones(2)}
+    decay = eqopt.ScaleByStableAdam(weight_decay=0.5, mask=lambda p: {**p, "in": True})
+    opt = eqopt.Masked(decay, {"in": True, "out": False})
+    zeros = eqopt.tree.zeros_like(params)
+    u, _ = opt.update(zeros, opt.init(params), params)
+    np.testing.assert_allclose(u["in"], 0.5)
+    np.testing.assert_array_equal(u["out"], 0)
+
+
+def test_zeros_with_a_tiny_epsilon_stay_zeros():
+    opt = eqopt.StableAdamW(0.1, eps=1e-30, weight_decay=0.0)
+    path = trajectory(opt, [np.zeros(5)] * 2, START)
+    np.testing.assert_array_equal(path[-1], START.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: eqopt.StableAdamW(0.1, b2=1.0),
+            r"StableAdamW: `b2` must be in \[0, 1\)",
+        ),
+        (lambda: eqopt.StableAdamW(0.1, weight_decay=True), "`weight_decay` must be a"),
+    ],
+)
+def test_bad_hyperparameters(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_decay_needs_parameters():
+    opt = eqopt.ScaleByStableAdam(weight_decay=0.1)
+    with pytest.raises(ValueError, match="ScaleByStableAdam needs the parameters"):
+        opt.update(jnp.ones(2), opt.init(jnp.ones(2)))

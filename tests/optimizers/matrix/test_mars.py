@@ -1,0 +1,161 @@
+"""What the laws and the formulas in NumPy do not say of MARS."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from .untyped import unchecked
+
+
+PARAMS = {"w": jnp.linspace(-1, 1, 6).reshape(2, 3), "b": jnp.linspace(-1, 1, 3)}
+GRADS = [
+    jax.tree.map(lambda p, s=s: 0.1 * jnp.cos(s + 5 * p), PARAMS) for s in range(5)
+]
+ALL = {"optimize_1d": True}
+
+
+def last_of(opt, grads=GRADS, params=PARAMS, **extra):
+    state = opt.init(params)
+    for g in grads:
+        params, state = opt.step(g, state, params, **extra)
+    return params
+
+
+def assert_equal(ours, theirs):
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+        ours,
+        theirs,
+    )
+
+
+def test_uncorrected_small_gradients_are_those_of_adamw():
+    mars = eqopt.MARS(0.1, gamma=0.0, weight_decay=0.3, **ALL)
+    adamw = eqopt.AdamW(0.1, 0.95, 0.99, weight_decay=0.3)
+    assert_equal(last_of(mars), last_of(adamw))
+
+
+def test_what_is_no_matrix_has_an_adamw_with_plain_gradients():
+    mars = last_of(eqopt.MARS(0.1, weight_decay=0.3))
+    assert_equal(mars["b"], last_of(eqopt.AdamW(0.1, b2=0.95, weight_decay=0.3))["b"])
+    assert_equal(mars["w"], last_of(eqopt.MARS(0.1, weight_decay=0.3, **ALL))["w"])
+
+
+@pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
+def test_the_fallback_is_for_the_rest(mars_type):
+    opt = eqopt.MARS(0.1, mars_type, fallback=eqopt.SGD(0.0))
+    np.testing.assert_array_equal(last_of(opt)["b"], PARAMS["b"])
+    is_moved = last_of(opt)["w"] != PARAMS["w"]
+    assert bool(is_moved.all())
+
+
+def test_shampoo_of_all_parameters_takes_adamw_for_vectors():
+    shampoo, adamw = (
+        last_of(eqopt.MARS(0.1, name, weight_decay=0.3, **ALL))
+        for name in ("shampoo", "adamw")
+    )
+    assert_equal(shampoo["b"], adamw["b"])
+    assert not np.allclose(shampoo["w"], adamw["w"])
+
+
+def test_each_leaf_is_clipped_by_itself():
+    opt = eqopt.CorrectByMARS(gamma=0.0, max_norm=5.0)
+    grads = {"large": jnp.array([30.0, 40.0]), "small": jnp.array([3.0])}
+    u, state = opt.update(grads, opt.init(grads))
+    assert_equal(u, {"large": jnp.array([3.0, 4.0]), "small": jnp.array([3.0])})
+    # What is kept is the gradient itself.
+    assert_equal(state.previous_gradient, grads)
+    opt = eqopt.CorrectByMARS(gamma=0.1, b1=0.5, max_norm=None)
+    u, _ = opt.update(grads, opt.init(grads))
+    assert_equal(u, jax.tree.map(lambda g: 1.1 * g, grads))
+
+
+@pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
+def test_exact_with_the_last_gradients_is_approximate(mars_type):
+    """And it keeps no gradient."""
+    approximate, exact = (
+        eqopt.MARS(0.1, mars_type, gamma=0.3, is_approx=is_approx)
+        for is_approx in (True, False)
+    )
+    params, state = PARAMS, exact.init(PARAMS)
+    previous = jax.tree.map(jnp.zeros_like, PARAMS)
+    for g in GRADS:
+        params, state = exact.step(g, state, params, previous_grad=previous)
+        previous = g
+    assert_equal(params, last_of(approximate))
+    count = lambda opt: len(jax.tree.leaves(opt.init(PARAMS)))
+    assert count(approximate) == count(exact) + 1  # that of the only matrix
+
+
+def test_exact_differences_of_one_batch_have_no_noise():
+    """Noise that is the same at both parameters is in no difference, as documented."""
+    opt = eqopt.CorrectByMARS(gamma=0.5, b1=0.5, max_norm=None, is_approx=False)
+
+    def loss_fn(model, noise):
+        return jnp.sum(model["x"] ** 2 / 2 + noise * model["x"])
+
+    @eqx.filter_jit
+    def updates(model, previous_model, noise):
+        _, grads = eqx.filter_value_and_grad(loss_fn)(model, noise)
+        _, previous_grad = eqx.filter_value_and_grad(loss_fn)(previous_model, noise)
+        return opt.update(grads, opt.init(model), model, previous_grad=previous_grad)[0]
+
+    model, previous_model = {"x": jnp.array([3.0])}, {"x": jnp.array([1.0])}
+    noise = jnp.array([7.0])
+    found = updates(model, previous_model, noise)["x"]
+    np.testing.assert_allclose(found, 3 + 7 + 0.5 * (3 - 1), rtol=1e-6)
+    np.testing.assert_allclose(updates(model, model, noise)["x"], 10.0, rtol=1e-6)
+
+
+def of_some(inner):
+    """What is not leafwise, in a mask."""
+    return eqopt.Masked(eqopt.Chain(inner), {"a": True, "b": False})
+
+
+@pytest.mark.parametrize(
+    "wrapper", [eqopt.Flatten, eqopt.SplitRealAndImaginary, of_some]
+)
+def test_wrappers_transform_the_previous_gradients_as_well(wrapper):
+    params = {"a": jnp.array([1 + 2j, 3 - 1j]), "b": jnp.array([[0.5]])}
+    previous = jax.tree.map(lambda x: x * (2 - 1j) if x.ndim == 1 else -x, params)
+    opt = eqopt.CorrectByMARS(gamma=0.3, b1=0.5, max_norm=None, is_approx=False)
+    arguments = {"previous_grad": previous}
+    plain, _ = opt.update(params, opt.init(params), params, **arguments)
+    opt = wrapper(opt)
+    wrapped, _ = opt.update(params, opt.init(params), params, **arguments)
+    assert_equal(wrapped["a"], plain["a"])
+    assert_equal(wrapped["b"], params["b"] if wrapper is of_some else plain["b"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: eqopt.MARS(0.1, "adam"),
+            r"MARS: `mars_type` must be one of \['adamw'",
+        ),
+        (lambda: eqopt.MARS(0.1, b1=1.0), r"MARS: `b1` must be in \[0, 1\)"),
+        (lambda: eqopt.MARS(0.1, gamma=-0.1), r"MARS: `gamma` must be in \[0, inf"),
+        (lambda: eqopt.CorrectByMARS(max_norm=0), r"MARS: `max_norm` must be in \(0"),
+    ],
+)
+def test_bad_hyperparameters(make, message):
+    with unchecked(), pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_missing_and_misshapen_previous_gradients():
+    opt = eqopt.MARS(0.1, is_approx=False)
+    state = opt.init(PARAMS)
+    message = "needs the extra argument `previous_grad`, the gradients of the previous"
+    with pytest.raises(ValueError, match=message):
+        opt.step(GRADS[0], state, PARAMS)
+    with pytest.raises(ValueError, match="`previous_grad` has another tree structure"):
+        opt.step(GRADS[0], state, PARAMS, previous_grad=GRADS[0]["w"])
+    wrong = {**GRADS[0], "w": jnp.ones((5, 5))}
+    with pytest.raises((ValueError, TypeError), match=r"\['w'\]"):
+        opt.step(GRADS[0], state, PARAMS, previous_grad=wrong)
