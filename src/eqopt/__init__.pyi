@@ -79,6 +79,11 @@ from ._optimizers.adam.adam import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
 )
+from ._optimizers.adam.adam_mini import (
+    AdamMini as AdamMini,
+    ScaleByAdamMini as ScaleByAdamMini,
+    ScaleByAdamMiniState as ScaleByAdamMiniState,
+)
 from ._optimizers.adam.adamax import (
     Adamax as Adamax,
     AdamaxW as AdamaxW,
