@@ -163,6 +163,11 @@ from ._optimizers.adaptive.sm3 import (
 from ._optimizers.layerwise.adafactor import (
     Adafactor as Adafactor,
 )
+from ._optimizers.layerwise.adamp import (
+    AdamP as AdamP,
+    ScaleByAdamP as ScaleByAdamP,
+    ScaleByAdamPState as ScaleByAdamPState,
+)
 from ._optimizers.layerwise.fromage import (
     Fromage as Fromage,
 )
@@ -176,6 +181,11 @@ from ._optimizers.layerwise.novograd import (
     NovoGrad as NovoGrad,
     ScaleByNovoGrad as ScaleByNovoGrad,
     ScaleByNovoGradState as ScaleByNovoGradState,
+)
+from ._optimizers.layerwise.sgdp import (
+    SGDP as SGDP,
+    ScaleBySGDP as ScaleBySGDP,
+    ScaleBySGDPState as ScaleBySGDPState,
 )
 from ._optimizers.matrix.adamuon import (
     AdaMuon as AdaMuon,
