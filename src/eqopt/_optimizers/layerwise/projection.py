@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from ..._checks import check_range, check_scalar, required_params
+from ..._cpu.order import materialized
 from ..._dimension_numbers import (
     MatrixDimensionNumbers,
     of_layers,
@@ -66,6 +67,8 @@ def projected(
     """The direction `d`, projected if the gradient `g` asks for it, with the decay."""
     along, is_across = 0.0, False  # how much of `p` to take away, and whether to
     if leaf.inputs:
+        # XLA on a CPU would store the squares for the second moment and for this.
+        [g] = materialized([g])
         pairs = (d, p), (g, p), (g, g), (p, p)
         dots = [_dots(x, y, leaf.inputs) for x, y in pairs]
         of_layer = [jnp.sum(x, leaf.outputs, keepdims=True) for x in dots]

@@ -66,6 +66,9 @@ class ScaleBySGDP(AbstractLeafwise):
     and the factor $\rho_t$ are those of [`eqopt.ScaleByAdamP`][], which has the
     reference. The decay is divided by $1 - \beta$ as if it went through the momentum.
 
+    As in the paper, $m$ is not projected. In the code of the authors it is, but only
+    without Nesterov.
+
     **Arguments:**
 
     - `momentum`: $\beta \in [0, 1)$.
