@@ -29,6 +29,7 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.ACProp(0.1, weight_decay=0.1),
         eqopt.AMSGrad(0.1),
         eqopt.AdEMAMix(0.1, weight_decay=0.1),
+        eqopt.AdamMini(0.1, weight_decay=0.1),
         eqopt.AdaBelief(0.1, nesterov=True),
         eqopt.AdaBelief(0.1, weight_decay=0.1),
         eqopt.Adadelta(),
@@ -76,7 +77,9 @@ HALF = [True, False] * 5
         (eqopt.DoG(), 0.01),
         (eqopt.DoWG(), 0.01),
         (eqopt.Fromage(0.1), 0.01),
+        (eqopt.SGDP(0.1, 0.9, weight_decay=0.1), 0.02),
         # The direction, for its norm: of one leaf at a time.
+        (eqopt.AdamP(0.1, weight_decay=0.1), 0.12),
         (eqopt.LAMB(0.1, weight_decay=0.1), 0.11),
         (eqopt.LARS(0.1), 0.01),
         # The singular vectors of one matrix, and on the way back one update in full.

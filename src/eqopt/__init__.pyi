@@ -79,6 +79,11 @@ from ._optimizers.adam.adam import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
 )
+from ._optimizers.adam.adam_mini import (
+    AdamMini as AdamMini,
+    ScaleByAdamMini as ScaleByAdamMini,
+    ScaleByAdamMiniState as ScaleByAdamMiniState,
+)
 from ._optimizers.adam.adamax import (
     Adamax as Adamax,
     AdamaxW as AdamaxW,
@@ -168,6 +173,11 @@ from ._optimizers.adaptive.sm3 import (
 from ._optimizers.layerwise.adafactor import (
     Adafactor as Adafactor,
 )
+from ._optimizers.layerwise.adamp import (
+    AdamP as AdamP,
+    ScaleByAdamP as ScaleByAdamP,
+    ScaleByAdamPState as ScaleByAdamPState,
+)
 from ._optimizers.layerwise.fromage import (
     Fromage as Fromage,
 )
@@ -181,6 +191,11 @@ from ._optimizers.layerwise.novograd import (
     NovoGrad as NovoGrad,
     ScaleByNovoGrad as ScaleByNovoGrad,
     ScaleByNovoGradState as ScaleByNovoGradState,
+)
+from ._optimizers.layerwise.sgdp import (
+    SGDP as SGDP,
+    ScaleBySGDP as ScaleBySGDP,
+    ScaleBySGDPState as ScaleBySGDPState,
 )
 from ._optimizers.matrix.adamuon import (
     AdaMuon as AdaMuon,

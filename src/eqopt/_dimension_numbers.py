@@ -80,8 +80,7 @@ def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
         elif not is_parameter(x):
             numbers.append(None)
         elif _is_layer(tree) and len(path) == 1:
-            weights, of_weights = _WEIGHTS.get(type(tree), _NO_WEIGHTS)
-            numbers.append(of_weights(tree) if path[0].name in weights else None)
+            numbers.append(_of_field(type(tree), tree, path[0].name))
         else:
             numbers.append(_INPUTS_FIRST if x.ndim == 2 else None)
     return numbers
@@ -111,6 +110,23 @@ _WEIGHTS: dict[type, tuple[tuple[str, ...], Callable]] = {
     for n in ("", "1d", "2d", "3d")
 }
 _NO_WEIGHTS = (), lambda layer: None
+
+
+@no_type_check
+def _of_field(cls, layer, name):
+    weights, of_weights = _WEIGHTS.get(cls, _NO_WEIGHTS)
+    return of_weights(layer) if name in weights else None
+
+
+def axes_of_inputs(layer: Any, name: str) -> tuple[int, ...] | None:
+    """The axes of a field that a layer sums over, `None` if the field is no weight.
+
+    Subclasses of Equinox's layers count.
+    """
+    bases = type(layer).__mro__
+    found = (_of_field(cls, layer, name) for cls in bases if cls in _WEIGHTS)
+    numbers = next(found, None)
+    return None if numbers is None else _tuple(numbers.reduction_axis)
 
 
 def resolve_dimension_numbers(

@@ -1,3 +1,4 @@
+from ._blocks import BlockAxes as BlockAxes, layer_blocks as layer_blocks
 from ._labels import label as label
 from ._layers import layerwise_decay as layerwise_decay, stacked as stacked
 from ._selectors import (

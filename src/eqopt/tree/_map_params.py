@@ -116,7 +116,7 @@ def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
 
     A place and a shape alone could be found by accident: a single scalar parameter would
     take every count for its own. So `init` is asked for another state, of parameters that
-    are larger by one along each axis.
+    are larger by one along each axis, and have two entries where there was a scalar.
     """
     leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
     shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]
@@ -138,7 +138,7 @@ def _follows(shapes, here, there):
 
 
 def _larger(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(n + 1 for n in x.shape) or (1,), x.dtype)
+    return jax.ShapeDtypeStruct(tuple(n + 1 for n in x.shape) or (2,), x.dtype)
 
 
 def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:

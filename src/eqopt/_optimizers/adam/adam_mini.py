@@ -1,0 +1,215 @@
+"""Adam-mini: Adam with one second moment for each block of parameters."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._combinators.chain import Chain
+from ..._equations import ShapeMismatch, equation
+from ..._explicit import unsharded
+from ..._fields import static_choice
+from ..._leaves import is_leaf, parameters
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...groups._blocks import Blocks, block_shapes, layer_blocks
+from ...numerics import abs_sq, safe_sqrt, wide_dtype
+from ...tree import zeros_like
+from ...tree._like import full_like_leaf
+from ..moments import AbstractMomentsState, check_moments, counted
+
+
+class ScaleByAdamMiniState(AbstractMomentsState):
+    """The moments so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients, a tree like the parameters.
+    - `nu`: the second moments of blocks, real also for complex parameters. Each array has
+        the axes of its parameter, with one entry for each block along an axis.
+    """
+
+
+@equation
+def adam_mini(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*blocks"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*blocks"]]:
+    nu = (1 - b2) * _block_means(abs_sq(g), nu.shape) + b2 * nu
+    root = safe_sqrt(nu / nu_correction) + eps
+    root = _spread(jnp.where(root == 0, 1, root), g.shape)
+    mu = (1 - b1) * g + b1 * mu
+    return mu / mu_correction / root, mu, nu
+
+
+def _block_means(
+    x: Float[Array, "*leaf"], shape: Sequence[int]
+) -> Float[Array, "*blocks"]:
+    """The means of blocks, of which there are as many along each axis as `shape` says."""
+    pairs = list(zip(x.shape, shape, strict=False))
+    if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
+        raise ShapeMismatch(f"an array of shape {x.shape} in blocks of shape {shape}")
+    # A mean of nothing is zero.
+    size = math.prod(n // m for n, m in pairs if m)
+    whole = [axis for axis, m in enumerate(shape) if m == 1]
+    sums = jnp.sum(x, whole, keepdims=True)
+    for axis, (n, m) in enumerate(pairs):
+        if m not in (1, n):
+            parts = (*sums.shape[:axis], m, n // m, *sums.shape[axis + 1 :])
+            # A group may be on several devices, or several groups on one.
+            sums = jnp.sum(jnp.reshape(unsharded(sums), parts), axis + 1)
+    return sums / max(size, 1)
+
+
+def _spread(x: Float[Array, "*blocks"], shape: Sequence[int]) -> Float[Array, "..."]:
+    """`x` with entries repeated so that it can be broadcast to `shape`."""
+    for axis, n in enumerate(shape):
+        if x.shape[axis] not in (1, n):
+            x = jnp.repeat(x, n // x.shape[axis], axis)
+    return x
+
+
+class ScaleByAdamMini(AbstractLeafwise):
+    r"""Divides the mean of the gradients by one root mean square for each block.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
+      \nu_t(b) &= \beta_2 \nu_{t-1}(b) + (1 - \beta_2)
+        \operatorname{mean}_{i \in b} |g_t(i)|^2 \\
+      u_t(i) &= \frac{\mu_t(i)}{1 - \beta_1^t} \bigg/
+        \bigg(\sqrt{\frac{\nu_t(b)}{1 - \beta_2^t}} + \varepsilon\bigg)
+        \quad\text{for } i \in b
+    \end{aligned}$$
+
+    With blocks of one element it is [`eqopt.ScaleByAdam`][].
+
+    !!! example
+
+        ```python
+        from eqopt.groups import BlockAxes
+
+
+        def blocks(params):
+            found = eqopt.groups.layer_blocks(params)
+            # An attention layer of one's own, with 8 heads in the rows of a matrix:
+            heads = BlockAxes((0, 1), 8)
+            return eqx.tree_at(lambda m: m.attention.query, found, heads)
+
+
+        opt = eqopt.AdamMini(1e-3, block_axes=blocks)
+        ```
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `block_axes`: [`eqopt.groups.BlockAxes`][] for each parameter: a tree like the
+        parameters or a prefix of it, or a function of the parameters that gives one.
+        Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
+        and takes any other array as one block. It matters in `init` only.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
+        precision of a parameter that has more: there are few blocks.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `init` a `ValueError`
+    or `TypeError` that names the key path if `block_axes` does not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhang2025adammini,
+            author = {Zhang, Yushun and Chen, Congliang and Li, Ziniu and Ding, Tian and
+                      Wu, Chenwei and Kingma, Diederik P. and Ye, Yinyu and Luo,
+                      Zhi-Quan and Sun, Ruoyu},
+            title = {{A}dam-mini: Use Fewer Learning Rates To Gain More},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    block_axes: Blocks = layer_blocks
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+
+    def init(self, params: Params) -> ScaleByAdamMiniState:
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        shapes = block_shapes(self.block_axes, params)
+        nu = [
+            None if shape is None else self._zeros(x, shape)
+            for x, shape in zip(leaves, shapes, strict=True)
+        ]
+        return ScaleByAdamMiniState(
+            count=jnp.zeros((), jnp.int32),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=treedef.unflatten(nu),
+        )
+
+    def leafwise(
+        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return counted(self, adam_mini, state)
+
+    def _zeros(self, x: Any, shape: tuple[int, ...]) -> Float[Array, "*blocks"]:
+        """Zeros for the blocks of `x`, sharded like the axes that remain."""
+        dtype = self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype)
+        return _block_means(full_like_leaf(x, 0, dtype), shape)
+
+
+class AdamMini(AbstractOptimizer):
+    r"""Adam-mini: AdamW in half of the memory, with decoupled weight decay.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdamMini`][], which has the equations and the
+    reference. The authors let neither norms nor biases decay.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdamMini`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    block_axes: Blocks = layer_blocks
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByAdamMini),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

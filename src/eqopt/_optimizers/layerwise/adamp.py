@@ -1,0 +1,179 @@
+"""AdamP: Adam without steps along weights whose norm has no effect."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, Float, Inexact
+
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import (
+    DimensionNumbers,
+)
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ...numerics import abs_sq, safe_sqrt
+from ..moments import AbstractMomentsState, check_moments, counted, init_moments
+from .projection import Leaf, check_projection, leaves_of, projected
+
+
+class ScaleByAdamPState(AbstractMomentsState):
+    """The moments so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `mu`: the mean of the gradients, a tree like the parameters.
+    - `nu`: their second moment, real also for complex parameters.
+    """
+
+
+@equation
+def adamp(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    leaf: Leaf,
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    delta: Float[Array, ""],
+    wd_ratio: Float[Array, ""],
+    weight_decay: Float[Array, ""],
+    nesterov: bool,
+    m_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    m = (1 - b1) * g + b1 * mu if nesterov else mu
+    d = m / m_correction / (safe_sqrt(nu / nu_correction) + eps)
+    return projected(d, g, p, leaf, delta, eps, weight_decay, wd_ratio), mu, nu
+
+
+class ScaleByAdamP(AbstractLeafwise):
+    r"""Adam without steps along weights whose norm has no effect, and weight decay.
+
+    $$\begin{aligned}
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 \\
+      d_t &= \frac{\mu_t}{1 - \beta_1^t} \bigg/
+        \bigg(\sqrt{\frac{\nu_t}{1 - \beta_2^t}} + \varepsilon\bigg) &
+      u_t &= \Pi_t(d_t) + \lambda \rho_t\, p_{t-1}
+    \end{aligned}$$
+
+    Where a norm follows a layer, the length of its weights $w$ has no effect on the
+    loss. Their gradients are orthogonal to them, but momentum is not: it makes weights
+    longer, and steps smaller in comparison. So what is parallel to them is taken away:
+
+    $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w, \qquad
+      \rho_t = r, \qquad
+      \text{if } \max_w \frac{|\langle w, g_t \rangle|}{\|w\| \|g_t\|} <
+      \frac{\delta}{\sqrt{\dim w}},$$
+
+    where $w$ are first the weights of each output of the layer (rows). If they do not
+    pass the test, $w$ is the weight of the whole layer. If that does not pass either,
+    $\Pi_t(d) = d$ and $\rho_t = 1$, as for biases, scales and other arrays.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$.
+    - `delta`: $\delta \ge 0$, how far from orthogonal gradients may be. With 0, nothing
+        is projected.
+    - `wd_ratio`: $r$, the factor of the decay of weights that are projected.
+    - `nesterov`: whether to replace $\mu_t$ in $d_t$ by
+        $\beta_1 \mu_t + (1 - \beta_1)\, g_t$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+    - `weight_dimension_numbers`: which parameters are weights, as for
+        [`eqopt.ScaleByMuon`][]: `None` in a tree stands for no projection. By default,
+        the vectors of an `eqx.nn.Embedding` are outputs, too.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`; a `ValueError` or `TypeError` that names the key path if the dimension numbers
+    do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{heo2021adamp,
+            author = {Heo, Byeongho and Chun, Sanghyuk and Oh, Seong Joon and Han,
+                      Dongyoon and Yun, Sangdoo and Kim, Gyuwan and Uh, Youngjung and
+                      Ha, Jung-Woo},
+            title = {{A}dam{P}: Slowing Down the Slowdown for Momentum Optimizers on
+                     Scale-invariant Weights},
+            booktitle = {International Conference on Learning Representations},
+            year = {2021},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    delta: Hyperparameter = 0.1
+    wd_ratio: Hyperparameter = 0.1
+    nesterov: bool = False
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_moments(self)
+        check_projection(self)
+
+    def init(self, params: Params) -> ScaleByAdamPState:
+        leaves_of(self, params)  # raises if they do not fit
+        return init_moments(self, ScaleByAdamPState, params)
+
+    def leafwise(
+        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        decay = at(self, "weight_decay", state.count)
+        leafwise = counted(self, adamp, state, weight_decay=decay)
+        return leafwise._replace(reads={"leaf": leaves_of(self, params)})
+
+
+class AdamP(AbstractOptimizer):
+    r"""AdamP: AdamW for networks with normalization layers.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdamP`][], which has the equations and the
+    reference, and the weight decay in it.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleByAdamP`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    delta: Hyperparameter = 0.1
+    wd_ratio: Hyperparameter = 0.1
+    nesterov: bool = False
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleByAdamP), self.part(ScaleByLearningRate))

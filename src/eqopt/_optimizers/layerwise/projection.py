@@ -1,0 +1,102 @@
+"""What AdamP and SGDP share: steps across weights whose norm has no effect."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, Inexact, PyTree
+
+from ..._checks import check_range, check_scalar, required_params
+from ..._cpu.order import materialized
+from ..._dimension_numbers import (
+    MatrixDimensionNumbers,
+    of_layers,
+    resolve_dimension_numbers,
+    size,
+)
+from ..._leaves import is_leaf, resolve_mask
+from ..._transforms.weight_decay import is_off
+from ..._types import Params
+from ...groups import module
+from ...numerics import safe_sqrt
+
+
+class Leaf(eqx.Module):
+    """The axes of a weight, empty for other arrays, and whether the leaf decays."""
+
+    inputs: tuple[int, ...] = eqx.field(static=True)
+    outputs: tuple[int, ...] = eqx.field(static=True)
+    decays: bool = eqx.field(static=True)
+
+
+def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
+    """What the fields of `owner` say of each leaf of the parameters."""
+    params = required_params(type(owner).__name__, params)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    given = owner.weight_dimension_numbers
+    axes = resolve_dimension_numbers(given, params, None, _weights)
+    flags = [not is_off(owner.weight_decay)] * len(leaves)
+    if owner.mask is not None and any(flags):
+        flags = resolve_mask(owner.mask, params, params)
+    return treedef.unflatten(
+        Leaf(a.reduction if a else (), a.output if a else (), flag)
+        for a, flag in zip(axes, flags, strict=True)
+    )
+
+
+def _weights(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
+    """The matrices in layers, and embeddings, with a vector for each output."""
+    vectors = MatrixDimensionNumbers(-1, -2)
+    is_embedding = module(eqx.nn.Embedding, required=False).choose(tree)
+    pairs = zip(is_embedding, of_layers(tree), strict=True)
+    return [vectors if flag else numbers for flag, numbers in pairs]
+
+
+def projected(
+    d: Inexact[Array, "*leaf"],
+    g: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    leaf: Leaf,
+    delta: Float[Array, ""],
+    eps: Float[Array, ""],
+    weight_decay: Float[Array, ""],
+    wd_ratio: Float[Array, ""],
+) -> Inexact[Array, "*leaf"]:
+    """The direction `d`, projected if the gradient `g` asks for it, with the decay."""
+    along, is_across = 0.0, False  # how much of `p` to take away, and whether to
+    if leaf.inputs:
+        # XLA on a CPU would store the squares for the second moment and for this.
+        [g] = materialized([g])
+        pairs = (d, p), (g, p), (g, g), (p, p)
+        dots = [_dots(x, y, leaf.inputs) for x, y in pairs]
+        of_layer = [jnp.sum(x, leaf.outputs, keepdims=True) for x in dots]
+        axes = leaf.inputs
+        for dp, gp, gg, pp in (dots, of_layer):
+            cosines = jnp.abs(gp) / _or_1(safe_sqrt(gg) * safe_sqrt(pp))
+            largest = jnp.max(cosines, leaf.outputs, keepdims=True, initial=0)
+            now = largest < delta / math.sqrt(max(size(p.shape, axes), 1))
+            part = jnp.where(now, dp / _or_1((safe_sqrt(pp) + eps) ** 2), 0)
+            along = jnp.where(is_across, along, part)
+            is_across, axes = is_across | now, leaf.inputs + leaf.outputs
+    elif not leaf.decays:
+        return d
+    decay = weight_decay * jnp.where(is_across, wd_ratio, 1) if leaf.decays else 0
+    return d + (decay - along) * p
+
+
+def _dots(x, y, axes):
+    products = x * y if not jnp.iscomplexobj(x) else x.real * y.real + x.imag * y.imag
+    return jnp.sum(products, axes, keepdims=True)
+
+
+def _or_1(x):
+    return jnp.where(x == 0, 1, x)
+
+
+def check_projection(owner: Any) -> None:
+    """Raises unless the hyperparameters of the projection are in their ranges."""
+    check_range(owner, "delta", 0)
+    check_scalar(owner, "wd_ratio")
+    check_scalar(owner, "weight_decay")

@@ -1,0 +1,145 @@
+"""SGDP: momentum without steps along weights whose norm has no effect."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import (
+    DimensionNumbers,
+)
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.scale import ScaleByLearningRate, at
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ...numerics import safe_increment
+from ...tree import zeros_like
+from .projection import Leaf, check_projection, leaves_of, projected
+
+
+class ScaleBySGDPState(eqx.Module):
+    """The momentum.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `trace`: the decaying sum of the gradients, a tree like the parameters.
+    """
+
+    count: Int[Array, ""]
+    trace: Updates
+
+
+@equation
+def sgdp(
+    g: Inexact[Array, "*leaf"],
+    trace: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    leaf: Leaf,
+    *,
+    momentum: Float[Array, ""],
+    dampening: Float[Array, ""],
+    eps: Float[Array, ""],
+    delta: Float[Array, ""],
+    wd_ratio: Float[Array, ""],
+    weight_decay: Float[Array, ""],
+    nesterov: bool,
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    trace = (1 - dampening) * g + momentum * trace
+    d = g + momentum * trace if nesterov else trace
+    decay = weight_decay / (1 - momentum)
+    return projected(d, g, p, leaf, delta, eps, decay, wd_ratio), trace
+
+
+class ScaleBySGDP(AbstractLeafwise):
+    r"""Momentum without steps along weights whose norm has no effect, and weight decay.
+
+    $$m_t = \beta m_{t-1} + (1 - \tau)\, g_t, \qquad
+      u_t = \Pi_t(d_t) + \frac{\lambda \rho_t}{1 - \beta}\, p_{t-1},$$
+
+    with $d_t = m_t$ or, with Nesterov, $d_t = g_t + \beta m_t$. The projection $\Pi_t$
+    and the factor $\rho_t$ are those of [`eqopt.ScaleByAdamP`][], which has the
+    reference. The decay is divided by $1 - \beta$ as if it went through the momentum.
+
+    As in the paper, $m$ is not projected. In the code of the authors it is, but only
+    without Nesterov.
+
+    **Arguments:**
+
+    - `momentum`: $\beta \in [0, 1)$.
+    - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
+    - `nesterov`: whether to look ahead.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
+        parameter.
+    - The others are those of [`eqopt.ScaleByAdamP`][].
+
+    **Raises:**
+
+    As [`eqopt.ScaleByAdamP`][] does.
+    """
+
+    momentum: Hyperparameter = 0.0
+    dampening: Hyperparameter = 0.0
+    eps: Hyperparameter = 1e-8
+    delta: Hyperparameter = 0.1
+    wd_ratio: Hyperparameter = 0.1
+    nesterov: bool = False
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "momentum", 0, 1)
+        check_range(self, "dampening", 0, 1, includes_high=True)
+        check_range(self, "eps", 0)
+        check_projection(self)
+
+    def init(self, params: Params) -> ScaleBySGDPState:
+        leaves_of(self, params)
+        return ScaleBySGDPState(
+            jnp.zeros((), jnp.int32), zeros_like(params, self.accumulator_dtype)
+        )
+
+    def leafwise(
+        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        decay = at(self, "weight_decay", state.count)
+        state = ScaleBySGDPState(safe_increment(state.count), state.trace)
+        reads = {"leaf": leaves_of(self, params)}
+        return Leafwise(sgdp, state, {"weight_decay": decay}, reads)
+
+
+class SGDP(AbstractOptimizer):
+    r"""SGDP: SGD for networks with normalization layers.
+
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+    where $u_t$ is that of [`eqopt.ScaleBySGDP`][], with the weight decay in it.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - The others are those of [`eqopt.ScaleBySGDP`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    momentum: Hyperparameter = 0.0
+    dampening: Hyperparameter = 0.0
+    eps: Hyperparameter = 1e-8
+    delta: Hyperparameter = 0.1
+    wd_ratio: Hyperparameter = 0.1
+    nesterov: bool = False
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.part(ScaleBySGDP), self.part(ScaleByLearningRate))

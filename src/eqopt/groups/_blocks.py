@@ -1,0 +1,171 @@
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._construction import Explained
+from .._dimension_numbers import axes_of_inputs
+from .._leaves import is_leaf, is_parameter, keystr, resolve
+from .._storage import shapes_if_stored
+from .._types import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockAxes(metaclass=Explained):
+    """Divides an array into blocks, such as the rows of a matrix.
+
+    [`eqopt.AdamMini`][] keeps one second moment for each block.
+
+    !!! example
+
+        ```python
+        eqopt.groups.BlockAxes(-1)  # a block for each row
+        eqopt.groups.BlockAxes((-2, -1))  # for each matrix in a stack
+        eqopt.groups.BlockAxes((-2, -1), 8)  # eight blocks, of equally many rows
+        eqopt.groups.BlockAxes(())  # for each element
+        eqopt.groups.BlockAxes()  # one block: the whole array
+        ```
+
+    **Arguments:**
+
+    - `axes`: the axis, or a tuple of axes, along which a block extends. Negative ones
+        count from the end. There is a block for each index of all other axes. `None`
+        stands for all axes.
+    - `groups`: how many blocks of equal size the first one of `axes` is split into. It
+        divides the size of that axis.
+
+    **Raises:**
+
+    A `ValueError` if `groups` is less than 1, or there is no axis to split.
+    """
+
+    axes: int | tuple[int, ...] | None = None
+    groups: int = 1
+
+    def __post_init__(self):
+        if self.groups < 1 or (self.groups > 1 and self.axes == ()):
+            raise ValueError(
+                f"BlockAxes: `groups` is {self.groups}, but it is at least 1, and the "
+                f"number of parts of the first axis in `axes`, which is {self.axes}."
+            )
+
+
+# A tree of `BlockAxes` like the parameters or a prefix of it, or a function of the
+# parameters that gives one. (It is checked below, for the message.)
+Blocks: TypeAlias = PyTree | Callable[[Params], PyTree]
+
+ELEMENTS, WHOLE = BlockAxes(()), BlockAxes()
+
+
+def layer_blocks(params: Params) -> PyTree[BlockAxes]:
+    """The blocks of Adam-mini: one for each neuron and each attention head.
+
+    - Weights of `eqx.nn.Linear`, convolutions and recurrent cells: a block for each
+        output, and a block for each vector of an `eqx.nn.Embedding`.
+    - Weights of the query and key projections of an `eqx.nn.MultiheadAttention`: a block
+        for each head.
+    - Biases of all these layers, and of norms: a block for each element.
+    - Scales of norms, and all arrays elsewhere: one block for the array.
+
+    Layers are known by their class, and subclasses count. Of a stack of layers, made with
+    `eqx.filter_vmap`, each layer has blocks of its own.
+
+    !!! example
+
+        ```python
+        print(eqopt.groups.table(eqopt.groups.layer_blocks, model))
+        ```
+
+    **Arguments:**
+
+    - `params`: the model.
+
+    **Returns:**
+
+    A tree of [`eqopt.groups.BlockAxes`][] with the structure of `params`, and `None` at
+    leaves that are no parameters.
+    """
+    _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    return treedef.unflatten(_of_layers(params))
+
+
+def _of_layers(tree: PyTree, heads: int = 1) -> list[BlockAxes | None]:
+    is_inner = lambda x: is_leaf(x) or (isinstance(x, _LAYERS) and x is not tree)
+    blocks = []
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
+        is_field = isinstance(tree, _LAYERS) and len(path) == 1
+        name = path[0].name if is_field else ""
+        if isinstance(x, _LAYERS):
+            blocks += _of_layers(x, _heads(tree, name))
+        else:
+            blocks.append(_of_field(tree, name, heads) if is_parameter(x) else None)
+    return blocks
+
+
+_SHAPED_NORMS = eqx.nn.LayerNorm, eqx.nn.RMSNorm
+_NORMS = *_SHAPED_NORMS, eqx.nn.GroupNorm, eqx.nn.BatchNorm
+_WEIGHTED = (
+    eqx.nn.Linear,
+    eqx.nn.Conv,
+    eqx.nn.ConvTranspose,
+    eqx.nn.LSTMCell,
+    eqx.nn.GRUCell,
+)
+_LAYERS = eqx.nn.MultiheadAttention, eqx.nn.Embedding, *_NORMS, *_WEIGHTED
+
+
+def _heads(layer: Any, name: str) -> int:
+    is_split = isinstance(layer, eqx.nn.MultiheadAttention)
+    return layer.num_heads if is_split and name in ("query_proj", "key_proj") else 1
+
+
+def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
+    """The blocks of an array in this field of a layer, or elsewhere if it has no name."""
+    if not name:
+        return WHOLE
+    if isinstance(layer, _NORMS) and name == "weight":
+        axes = len(layer.shape) if isinstance(layer, _SHAPED_NORMS) else 1
+        return BlockAxes(tuple(range(-axes, 0)))
+    if isinstance(layer, eqx.nn.Embedding):
+        return BlockAxes(-1)
+    inputs = axes_of_inputs(layer, name)
+    if inputs is None:
+        return ELEMENTS
+    return BlockAxes(inputs) if heads == 1 else BlockAxes((-2, -1), heads)
+
+
+def block_shapes(given: Blocks, params: Params) -> list[tuple[int, ...] | None]:
+    """How many blocks there are along each axis of each leaf (counting `None`s)."""
+    params = shapes_if_stored(params)
+    leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+    blocks = resolve("block_axes", given, params, None)
+    return [
+        _shape_of(b, x, params, i) if is_parameter(x) else None
+        for i, (b, x) in enumerate(zip(blocks, leaves, strict=True))
+    ]
+
+
+def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...]:
+    if not isinstance(blocks, BlockAxes):
+        raise TypeError(
+            f"`block_axes` has {blocks!r} at `{keystr(params, index)}`: it holds "
+            "`eqopt.groups.BlockAxes`, `BlockAxes(())` for one block per element."
+        )
+    given = range(x.ndim) if blocks.axes is None else blocks.axes
+    given = (given,) if isinstance(given, int) else tuple(given)
+    axes = [axis + x.ndim if axis < 0 else axis for axis in given]
+    misfit = f"{blocks} does not fit `{keystr(params, index)}` of shape {x.shape}: "
+    if len({*axes}) < len(axes) or not all(0 <= axis < x.ndim for axis in axes):
+        raise ValueError(f"{misfit}`axes` are some of {x.ndim}, each of them once.")
+    shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
+    if blocks.groups > 1:
+        size = x.shape[axes[0]] if axes else 1
+        if size % blocks.groups:
+            raise ValueError(
+                f"{misfit}`groups` divides the size of the first axis, which is {size}."
+            )
+        shape[axes[0]] = blocks.groups
+    return tuple(shape)

@@ -1,0 +1,127 @@
+"""Blocks of arrays, by the layers that they are in."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt.groups import BlockAxes, layer_blocks
+from eqopt.groups._blocks import block_shapes
+
+
+nn, KEY = eqx.nn, jax.random.key(0)
+
+
+def shapes(model, given=layer_blocks):
+    """How many blocks there are along each axis, by key path."""
+    leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: x is None)
+    found = block_shapes(given, model)
+    return {
+        jax.tree_util.keystr(path): shape
+        for (path, _), shape in zip(leaves, found, strict=True)
+        if shape is not None
+    }
+
+
+class Mine(nn.Linear):
+    """A subclass counts."""
+
+
+def attention(key=KEY):
+    return nn.MultiheadAttention(2, 4, use_key_bias=True, key=key)
+
+
+OF_ATTENTION = {
+    ".query_proj.weight": (2, 1),
+    ".key_proj.weight": (2, 1),
+    ".key_proj.bias": (4,),
+    ".value_proj.weight": (4, 1),
+    ".output_proj.weight": (4, 1),
+}
+LAYERS = {
+    "Linear": (nn.Linear(2, 3, key=KEY), {".weight": (3, 1), ".bias": (3,)}),
+    "Mine": (Mine(2, 3, key=KEY), {".weight": (3, 1), ".bias": (3,)}),
+    "Conv1d": (
+        nn.Conv1d(2, 3, 4, key=KEY),
+        {".weight": (3, 1, 1), ".bias": (3, 1)},
+    ),
+    "ConvTranspose2d": (
+        nn.ConvTranspose2d(2, 3, 4, use_bias=False, key=KEY),
+        {".weight": (3, 1, 1, 1)},
+    ),
+    "GRUCell": (
+        nn.GRUCell(2, 3, key=KEY),
+        {
+            ".weight_ih": (9, 1),
+            ".weight_hh": (9, 1),
+            ".bias": (9,),
+            ".bias_n": (3,),
+        },
+    ),
+    "Embedding": (nn.Embedding(5, 3, key=KEY), {".weight": (5, 1)}),
+    "LayerNorm": (nn.LayerNorm((2, 3)), {".weight": (1, 1), ".bias": (2, 3)}),
+    "RMSNorm": (nn.RMSNorm(3, use_bias=False), {".weight": (1,)}),
+    "GroupNorm": (nn.GroupNorm(2, 4), {".weight": (1,), ".bias": (4,)}),
+    "MultiheadAttention": (attention(), OF_ATTENTION),
+    "arrays": ([jnp.ones((2, 3)), jnp.ones(())], {"[0]": (1, 1), "[1]": ()}),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_blocks_of_layers(name):
+    layer, expected = LAYERS[name]
+    assert shapes(layer) == expected
+    inside = {f"['a'][0]{path}": shape for path, shape in expected.items()}
+    assert shapes({"a": (layer, jax.nn.relu, None)}) == inside
+
+
+@pytest.mark.parametrize("make", [attention, lambda key: nn.Conv1d(2, 3, 4, key=key)])
+def test_each_layer_of_a_stack_has_its_own(make):
+    stack = eqx.filter_vmap(make)(jax.random.split(KEY, 7))
+    assert shapes(stack) == {p: (7, *shape) for p, shape in shapes(make(KEY)).items()}
+
+
+def test_norms_in_a_stack():
+    stack = eqx.filter_vmap(lambda _: nn.LayerNorm(3), axis_size=7)(None)
+    assert shapes(stack) == {".weight": (7, 1), ".bias": (7, 3)}
+
+
+def test_one_for_all():
+    params = {"a": jnp.ones((4, 3)), "b": jnp.ones((2, 4, 0))}
+    assert shapes(params, BlockAxes((1, 0))) == {"['a']": (1, 1), "['b']": (1, 1, 0)}
+    assert shapes(params, BlockAxes(-2, 2)) == {"['a']": (2, 3), "['b']": (2, 2, 0)}
+
+
+def test_the_table_shows_them():
+    assert "BlockAxes(axes=(-1,), groups=1)" in eqopt.groups.table(
+        layer_blocks, LAYERS["Linear"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (BlockAxes(2), r"`\['w'\]` of shape \(4, 3\): `axes` are some of 2, each of"),
+        (BlockAxes((1, -1)), r"axes=\(1, -1\).* does not fit `\['w'\]`.* them once"),
+        (BlockAxes((-1, 0), 2), r"`groups` divides .* first axis, which is 3"),
+    ],
+)
+def test_what_does_not_fit(given, message):
+    with pytest.raises(ValueError, match=message):
+        shapes({"w": jnp.ones((4, 3))}, {"w": given})
+
+
+def test_there_is_nothing_to_split():
+    with pytest.raises(ValueError, match=r"first axis, which is 1"):
+        shapes(jnp.ones(()), BlockAxes(None, 2))
+    for axes, groups in {(): 2, None: 0}.items():
+        with pytest.raises(
+            ValueError, match=f"`groups` is {groups}, but it is at least"
+        ):
+            BlockAxes(axes, groups)
+
+
+def test_other_things():
+    with pytest.raises(TypeError, match=r"`block_axes` has 3 at `\.weight`: it holds"):
+        shapes(LAYERS["Linear"][0], 3)

@@ -1,0 +1,196 @@
+"""AdamP and SGDP: what is projected, and what decays by how much."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..trajectory import GRADS, START, trajectory
+
+
+KEY = jr.key(0)
+ALWAYS = 1e3  # a delta that all gradients pass
+Numbers = eqopt.MatrixDimensionNumbers
+
+
+def normal_like(tree, seed=1):
+    leaves, treedef = jax.tree.flatten(eqx.filter(tree, eqx.is_array))
+    keys = jr.split(jr.key(seed), len(leaves))
+    return treedef.unflatten(
+        [jr.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+    )
+
+
+def twice(opt, model):
+    """The updates of the second step, when momentum is not along the gradient."""
+    params = eqx.filter(model, eqx.is_array)
+    state = opt.init(params)
+    _, state = opt.update(normal_like(params, 1), state, params)
+    return opt.update(normal_like(params, 2), state, params)[0]
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1, 1), ()])
+def test_what_is_no_weight_is_adamws(shape):
+    """Nothing is taken away, and it decays in full."""
+    layer = eqx.nn.LayerNorm(shape) if shape != (5, 1, 1) else [jnp.ones(shape)]
+    ours = twice(eqopt.AdamP(0.1, delta=ALWAYS, weight_decay=0.5), layer)
+    adamws = twice(eqopt.AdamW(0.1, weight_decay=0.5), layer)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(adamws), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_without_delta_it_is_adamw():
+    layer = eqx.nn.Linear(3, 4, key=KEY)
+    ours = twice(eqopt.AdamP(0.1, delta=0.0, weight_decay=0.5), layer)
+    adamws = twice(eqopt.AdamW(0.1, weight_decay=0.5), layer)
+    np.testing.assert_allclose(ours.weight, adamws.weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_without_delta_it_is_sgd(nesterov):
+    ours = eqopt.SGDP(0.1, 0.8, delta=0.0, nesterov=nesterov)
+    sgd = eqopt.SGD(0.1, 0.8, nesterov=nesterov)
+    np.testing.assert_allclose(
+        trajectory(ours, GRADS, START), trajectory(sgd, GRADS, START), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **k: eqopt.AdamP(0.1, **k),
+        lambda **k: eqopt.SGDP(0.1, 0.9, **k),
+    ],
+)
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (eqx.nn.Linear(3, 4, key=KEY), -1),
+        (eqx.nn.Conv2d(2, 3, 3, key=KEY), (-3, -2, -1)),
+        (eqx.nn.Embedding(5, 4, key=KEY), -1),
+    ],
+)
+def test_steps_are_across_each_row(make, layer, inputs):
+    u = twice(make(delta=ALWAYS), layer).weight
+    p = layer.weight
+    along = jnp.sum(u * p, inputs) / jnp.sqrt(jnp.sum(p * p, inputs))
+    np.testing.assert_allclose(along, 0, atol=1e-6)
+    free = twice(make(delta=0.0), layer).weight
+    assert jnp.abs(jnp.sum(free * p, inputs)).max() > 1e-3
+
+
+def test_or_across_the_whole_layer():
+    """Where each row has a gradient along it, but one cancels the other."""
+    p = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+    g = jnp.array([[1.0, 0.0], [0.0, -1.0]])
+    layer = eqx.tree_at(lambda m: m.weight, eqx.nn.Linear(2, 2, False, key=KEY), p)
+    opt = eqopt.ScaleBySGDP(0.5, delta=0.5, wd_ratio=0.1)
+    state = opt.init(layer)
+    state = eqx.tree_at(lambda s: s.trace.weight, state, jnp.eye(2) * 6)
+    updates, _ = opt.update(eqx.tree_at(lambda m: m.weight, layer, g), state, layer)
+    # The momentum, [[4, 0], [0, 2]], but for its mean along the identity.
+    np.testing.assert_allclose(updates.weight, g, atol=1e-6)
+
+
+def test_each_layer_of_a_stack_is_on_its_own():
+    stack = eqx.filter_vmap(lambda k: eqx.nn.Linear(3, 4, key=k))(jr.split(KEY, 6))
+    opt = eqopt.AdamP(0.1, delta=0.7, wd_ratio=0.0, weight_decay=1.0)
+    together = twice(opt, stack)
+    params = eqx.filter(stack, eqx.is_array)
+    first, second = normal_like(params, 1), normal_like(params, 2)
+
+    @jax.vmap
+    def alone(params, first, second):
+        _, state = opt.update(first, opt.init(params), params)
+        return opt.update(second, state, params)[0]
+
+    for a, b in zip(
+        jax.tree.leaves(together),
+        jax.tree.leaves(alone(params, first, second)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.5), (0.75, 2.0)])
+def test_decay_of_weights_that_are_projected(momentum, decay):
+    """A zero gradient is across them. What the mask leaves out does not decay."""
+    layer = eqx.nn.Linear(3, 4, key=KEY)
+    arguments = {"wd_ratio": 0.1, "weight_decay": 0.5}
+    of_weights = lambda params: jax.tree.map(lambda p: p.ndim == 2, params)
+    for mask, bias in {None: decay, of_weights: 0}.items():
+        if momentum is None:
+            opt = eqopt.ScaleByAdamP(**arguments, mask=mask)
+        else:
+            opt = eqopt.ScaleBySGDP(momentum, **arguments, mask=mask)
+        zeros = eqopt.tree.zeros_like(layer)
+        updates, _ = opt.update(zeros, opt.init(layer), layer)
+        np.testing.assert_allclose(updates.weight, 0.1 * decay * layer.weight, 1e-6)
+        np.testing.assert_allclose(updates.bias, bias * layer.bias, 1e-6)
+
+
+def test_which_are_weights():
+    """`None` keeps one out; arrays elsewhere have their inputs first, or as given."""
+    p, g = jnp.ones((2, 3)), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    for numbers, axis in {None: 0, Numbers(1, 0): 1}.items():
+        opt = eqopt.ScaleBySGDP(delta=ALWAYS, weight_dimension_numbers=numbers)
+        updates, _ = opt.update(g, opt.init(p), p)
+        np.testing.assert_allclose(updates, g - g.mean(axis, keepdims=True), atol=1e-6)
+    opt = eqopt.ScaleBySGDP(delta=ALWAYS, weight_dimension_numbers=lambda p: [None])
+    np.testing.assert_array_equal(opt.update([g], opt.init([p]), [p])[0], [g])
+
+
+def test_what_is_along_complex_weights():
+    """The real part of the inner product counts: a turn of the phase stays."""
+    p = jnp.array([[1.0 + 0j, 1j]])
+    opt = eqopt.ScaleBySGDP(
+        delta=ALWAYS, weight_dimension_numbers=Numbers(-1, -2), eps=0.0
+    )
+    g = (2 + 3j) * p
+    updates, _ = opt.update(g, opt.init(p), p)
+    np.testing.assert_allclose(updates, 3j * p, atol=1e-6)
+
+
+def test_arrays_without_elements():
+    params = [jnp.ones((0, 3)), jnp.ones((2, 0))]
+    for opt in (eqopt.AdamP(0.1), eqopt.SGDP(0.1)):
+        updates, _ = opt.update(params, opt.init(params), params)
+        assert [u.shape for u in updates] == [(0, 3), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments"),
+    [
+        (eqopt.ScaleByAdamP, {"delta": -0.1}),
+        (eqopt.ScaleByAdamP, {"b1": 1.0}),
+        (eqopt.ScaleBySGDP, {"momentum": 1.0}),
+        (eqopt.ScaleBySGDP, {"dampening": 1.5}),
+        (eqopt.ScaleBySGDP, {"eps": -1.0}),
+    ],
+)
+def test_out_of_range(cls, arguments):
+    [name] = arguments
+    with pytest.raises(ValueError, match=f"{cls.__name__}: `{name}` must be in"):
+        cls(**arguments)
+
+
+def test_not_one_number():
+    with pytest.raises(ValueError, match="`wd_ratio` must be a real number or a 0-d"):
+        eqopt.ScaleByAdamP(wd_ratio=jnp.ones(2))
+
+
+def test_axes_that_do_not_fit():
+    opt = eqopt.AdamP(0.1, weight_dimension_numbers={"w": Numbers(-1, -3)})
+    with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):
+        opt.init({"w": jnp.ones((2, 3))})
+
+
+@pytest.mark.parametrize("opt", [eqopt.AdamP(0.1), eqopt.SGDP(0.1)])
+def test_it_needs_the_parameters(opt):
+    params = jnp.ones((2, 3))
+    with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
+        opt.update(params, opt.init(params))
