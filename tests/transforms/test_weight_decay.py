@@ -118,8 +118,9 @@ def _decaying():
 
 # Theirs is an L2 penalty, or has another learning rate or none, or is in an equation.
 OF_THEIR_OWN = {
-    *("Adadelta", "Adafactor", "Adan", "COCOB", "DAdaptAdamW", "DoG", "DoWG", "LARS"),
-    *("MADGRAD", "MoMo", "MoMoAdam", "NovoGrad", "Prodigy"),
+    *("Adadelta", "Adafactor", "AdamP", "Adan", "COCOB", "DAdaptAdamW", "DoG", "DoWG"),
+    *("LARS", "MADGRAD", "MoMo", "MoMoAdam", "NovoGrad", "Prodigy", "SGDP"),
+    "StableAdamW",
 }
 
 

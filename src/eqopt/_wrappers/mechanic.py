@@ -101,11 +101,11 @@ class Mechanic(AbstractFused):
         ```
 
     A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
-    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][],
-    [`eqopt.ScheduleFree`][], [`eqopt.GPA`][], [`eqopt.EMANesterov`][] and
-    [`eqopt.OuterNesterov`][] belong outside, too: an inner one would move what it keeps by
-    updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average
-    the parameters after the whole step, may be inside, but not in another wrapper there.
+    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][], [`eqopt.GPA`][],
+    [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][] belong
+    outside, too: an inner one would move what it keeps by updates without the factor.
+    [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average the parameters after the whole
+    step, may be inside, but not in another wrapper there.
 
     **Arguments:**
 

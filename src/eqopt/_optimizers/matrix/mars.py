@@ -22,7 +22,7 @@ from ..._transformation import (
 from ..._transforms.block import block_norm
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._transforms.weight_decay import AddDecayedWeights
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
@@ -192,7 +192,8 @@ class MARS(AbstractOptimizer):
     - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or [`eqopt.Orthogonalize`][].
     - `gamma`, `max_norm`, `is_approx`: as for [`eqopt.CorrectByMARS`][]. If not
         `is_approx`, `step` takes `previous_grad`, as shown there.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `optimize_1d`: whether this is for all parameters, not for matrices alone. Those
         that are no matrices have the type `"adamw"` then if `mars_type` is `"shampoo"`.
@@ -222,7 +223,7 @@ class MARS(AbstractOptimizer):
     eps: Hyperparameter = 1e-8
     gamma: Hyperparameter = 0.025
     max_norm: Hyperparameter | None = 1.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     is_approx: bool = True
     optimize_1d: bool = static_choice(static=True, default=False)
