@@ -111,6 +111,7 @@ def test_with_sums(opt, most):
         (eqopt.ApplyEvery(3), 0.01),
         (eqopt.Centralize(), 0.01),
         (eqopt.EMA(0.9), 0.01),
+        (eqopt.Grokfast(), 0.01),
         (eqopt.KeepParamsNonnegative(), 0.01),
         (eqopt.NormalizeByUpdateNorm(), 0.01),
         (eqopt.Snapshot("norm", eqopt.tree.norm), 0.01),

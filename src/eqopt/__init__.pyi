@@ -337,6 +337,8 @@ from ._transforms.apply_every import (
 from ._transforms.average import (
     EMA as EMA,
     EMAState as EMAState,
+    Grokfast as Grokfast,
+    GrokfastState as GrokfastState,
 )
 from ._transforms.block import (
     ClipByBlockRMS as ClipByBlockRMS,

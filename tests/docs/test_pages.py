@@ -145,6 +145,7 @@ def test_table_of_names_is_true():
         "eqopt.BacktrackingLinesearchInfo",
         "eqopt.Call",
         "eqopt.DynamicLossScale",
+        "eqopt.Grokfast",
         "eqopt.Leafwise",
         "eqopt.LookaheadParams",
         "eqopt.MatrixDimensionNumbers",

@@ -67,6 +67,7 @@ ROWS = [
         name="EMA(biased, float32)",
         decay=0.8,
     ),
+    row(eqopt.Grokfast, alpha=0.8, lamb=0.5),
     row(lambda: eqopt.ApplyEvery(2), name="ApplyEvery"),
     row(
         lambda clipping=0.1, **data: eqopt.AdaptiveGradClip(clipping, **data),
