@@ -71,6 +71,8 @@ HALF = [True, False] * 5
     [
         (eqopt.Adafactor(0.1), 0.02),
         (eqopt.Adafactor(0.1, momentum=0.9), 0.02),
+        # The update before the momentum, for residuals of it: of one leaf at a time.
+        (eqopt.CAME(0.1, weight_decay=0.1), 0.11),
         (eqopt.COCOB(weight_decay=0.1), 0.01),
         (eqopt.DAdaptAdamW(weight_decay=0.1), 0.01),
         (eqopt.DoG(), 0.01),

@@ -158,6 +158,11 @@ from ._optimizers.adaptive.sm3 import (
 from ._optimizers.layerwise.adafactor import (
     Adafactor as Adafactor,
 )
+from ._optimizers.layerwise.came import (
+    CAME as CAME,
+    ScaleByCAME as ScaleByCAME,
+    ScaleByCAMEState as ScaleByCAMEState,
+)
 from ._optimizers.layerwise.fromage import (
     Fromage as Fromage,
 )
