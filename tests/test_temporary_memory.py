@@ -95,6 +95,8 @@ HALF = [True, False] * 5
         # The curvature before the estimate, which the step takes, and after it. (The
         # parameters before the step are needed for the estimate of all others.)
         (eqopt.Sophia(0.1), 1.01),
+        # The gradients without spikes, for their norm: of one leaf at a time.
+        (eqopt.StableSPAM(0.1, weight_decay=0.1), 0.11),
         # z and the parameters both need the other one as it was before.
         (eqopt.ScheduleFreeAdamW(0.1, weight_decay=0.1), 1.01),
     ],

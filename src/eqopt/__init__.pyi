@@ -123,6 +123,11 @@ from ._optimizers.adam.simplified_ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
     SimplifiedAdEMAMix as SimplifiedAdEMAMix,
 )
+from ._optimizers.adam.stable_spam import (
+    ScaleByAdamWithReset as ScaleByAdamWithReset,
+    ScaleByAdamWithResetState as ScaleByAdamWithResetState,
+    StableSPAM as StableSPAM,
+)
 from ._optimizers.adam.yogi import (
     ScaleByYogi as ScaleByYogi,
     ScaleByYogiState as ScaleByYogiState,
@@ -346,6 +351,8 @@ from ._transforms.average import (
     GrokfastState as GrokfastState,
 )
 from ._transforms.block import (
+    AdaClipGN as AdaClipGN,
+    AdaClipGNState as AdaClipGNState,
     ClipByBlockRMS as ClipByBlockRMS,
     ScaleByParamBlockNorm as ScaleByParamBlockNorm,
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,

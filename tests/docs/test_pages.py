@@ -142,6 +142,7 @@ def test_table_of_names_is_true():
         *(public for public in PUBLIC if public.startswith("eqopt.interop.")),
         *(public for public in PUBLIC if public.startswith("eqopt.storage.")),
         *(f"eqopt.{cls.__name__}" for method in ONLY_HERE for cls in method.classes),
+        "eqopt.AdaClipGN",
         "eqopt.BacktrackingLinesearchInfo",
         "eqopt.Call",
         "eqopt.DynamicLossScale",

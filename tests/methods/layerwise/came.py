@@ -54,6 +54,7 @@ METHODS = [
         deviates="Optax has no CAME; beside it is its Adafactor with momentum",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         temporary=None,
+        ratio=100.0,
         laws=[
             row(
                 eqopt.ScaleByCAME,
