@@ -72,6 +72,8 @@ HALF = [True, False] * 5
     [
         (eqopt.Adafactor(0.1), 0.02),
         (eqopt.Adafactor(0.1, momentum=0.9), 0.02),
+        # The update before the momentum, for residuals of it: of one leaf at a time.
+        (eqopt.CAME(0.1, weight_decay=0.1), 0.11),
         (eqopt.COCOB(weight_decay=0.1), 0.01),
         (eqopt.DAdaptAdamW(weight_decay=0.1), 0.01),
         (eqopt.DoG(), 0.01),
@@ -96,6 +98,8 @@ HALF = [True, False] * 5
         # The curvature before the estimate, which the step takes, and after it. (The
         # parameters before the step are needed for the estimate of all others.)
         (eqopt.Sophia(0.1), 1.01),
+        # The gradients without spikes, for their norm: of one leaf at a time.
+        (eqopt.StableSPAM(0.1, weight_decay=0.1), 0.11),
         # z and the parameters both need the other one as it was before.
         (eqopt.ScheduleFreeAdamW(0.1, weight_decay=0.1), 1.01),
     ],
@@ -114,6 +118,7 @@ def test_with_sums(opt, most):
         (eqopt.ApplyEvery(3), 0.01),
         (eqopt.Centralize(), 0.01),
         (eqopt.EMA(0.9), 0.01),
+        (eqopt.Grokfast(), 0.01),
         (eqopt.KeepParamsNonnegative(), 0.01),
         (eqopt.NormalizeByUpdateNorm(), 0.01),
         (eqopt.Snapshot("norm", eqopt.tree.norm), 0.01),

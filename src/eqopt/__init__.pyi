@@ -138,6 +138,11 @@ from ._optimizers.adam.stable_adamw import (
     ScaleByStableAdamState as ScaleByStableAdamState,
     StableAdamW as StableAdamW,
 )
+from ._optimizers.adam.stable_spam import (
+    ScaleByAdamWithReset as ScaleByAdamWithReset,
+    ScaleByAdamWithResetState as ScaleByAdamWithResetState,
+    StableSPAM as StableSPAM,
+)
 from ._optimizers.adam.yogi import (
     ScaleByYogi as ScaleByYogi,
     ScaleByYogiState as ScaleByYogiState,
@@ -177,6 +182,11 @@ from ._optimizers.layerwise.adamp import (
     AdamP as AdamP,
     ScaleByAdamP as ScaleByAdamP,
     ScaleByAdamPState as ScaleByAdamPState,
+)
+from ._optimizers.layerwise.came import (
+    CAME as CAME,
+    ScaleByCAME as ScaleByCAME,
+    ScaleByCAMEState as ScaleByCAMEState,
 )
 from ._optimizers.layerwise.fromage import (
     Fromage as Fromage,
@@ -375,8 +385,12 @@ from ._transforms.apply_every import (
 from ._transforms.average import (
     EMA as EMA,
     EMAState as EMAState,
+    Grokfast as Grokfast,
+    GrokfastState as GrokfastState,
 )
 from ._transforms.block import (
+    AdaClipGN as AdaClipGN,
+    AdaClipGNState as AdaClipGNState,
     ClipByBlockRMS as ClipByBlockRMS,
     ScaleByParamBlockNorm as ScaleByParamBlockNorm,
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,

@@ -1,4 +1,4 @@
-"""Exponential moving averages."""
+"""Exponential moving averages, and gradients to which one is added."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params, Updates
-from ..numerics import bias_correction, safe_increment
+from ..numerics import as_float, bias_correction, safe_increment
 from ..tree import zeros_like
 
 
@@ -78,3 +78,92 @@ class EMA(AbstractLeafwise):
         correction = bias_correction(self.decay, count) if self.debias else 1.0
         state = EMAState(count, state.ema)
         return Leafwise(average, state, {"correction": correction})
+
+
+class GrokfastState(eqx.Module):
+    """The average so far.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `ema`: the average, which starts at the first update, a tree like the parameters.
+    """
+
+    count: Int[Array, ""]
+    ema: Updates
+
+
+@equation
+def amplify_slow(
+    g: Inexact[Array, "*leaf"],
+    ema: Inexact[Array, "*leaf"],
+    *,
+    lamb: Float[Array, ""],
+    new: Float[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    # By a difference: an average of equal numbers stays that number, bit by bit.
+    ema = ema + new * (g - ema)
+    return g + lamb * ema, ema
+
+
+class Grokfast(AbstractLeafwise):
+    r"""Adds a multiple of the average of the updates so far to each update.
+
+    $$e_t = \alpha e_{t-1} + (1 - \alpha)\, g_t, \qquad e_1 = g_1, \qquad
+      u_t = g_t + \lambda e_t$$
+
+    The slow part of the updates is amplified by $1 + \lambda$, and the fast part is left
+    almost as it is. Put it before an optimizer:
+
+    !!! example
+
+        ```python
+        opt = eqopt.Chain(eqopt.Grokfast(), eqopt.AdamW(1e-3, weight_decay=1e-2))
+        ```
+
+    The authors report that models generalize many times sooner where that happens long
+    after they fit the training data ("grokking"). They tune $\alpha$, $\lambda$ and the
+    weight decay for each task.
+
+    **Arguments:**
+
+    - `alpha`: $\alpha \in [0, 1)$, the decay of the average.
+    - `lamb`: $\lambda \ge 0$, how much of the average is added.
+    - `accumulator_dtype`: the dtype in which $e$ is stored. Defaults to that of each
+        parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{lee2024grokfast,
+            author = {Lee, Jaerin and Kang, Bong Gyun and Kim, Kihoon and
+                      Lee, Kyoung Mu},
+            title = {Grokfast: Accelerated Grokking by Amplifying Slow Gradients},
+            journal = {arXiv:2405.20233},
+            year = {2024},
+        }
+        ```
+    """
+
+    alpha: Hyperparameter = 0.98
+    lamb: Hyperparameter = 2.0
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_range(self, "alpha", 0, 1)
+        check_range(self, "lamb", 0)
+
+    def init(self, params: Params) -> GrokfastState:
+        ema = zeros_like(params, self.accumulator_dtype)
+        return GrokfastState(jnp.zeros((), jnp.int32), ema)
+
+    def leafwise(
+        self, state: GrokfastState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        new = jnp.where(state.count == 0, 1.0, 1 - as_float(self.alpha))
+        state = GrokfastState(safe_increment(state.count), state.ema)
+        return Leafwise(amplify_slow, state, {"new": new})

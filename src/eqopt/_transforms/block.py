@@ -2,15 +2,24 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_range
+from .._checks import check_count, check_range
 from .._equations import equation
+from .._leaves import map_parameters
 from .._pipeline import Leafwise
-from .._transformation import AbstractStateless
-from .._types import Hyperparameter, Params
-from ..numerics import abs_sq, safe_sqrt
+from .._transformation import AbstractLeafwise, AbstractStateless
+from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
+from ..numerics import (
+    abs_sq,
+    as_float,
+    bias_correction,
+    safe_increment,
+    safe_sqrt,
+    wide_dtype,
+)
 
 
 def block_norm(x: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
@@ -130,3 +139,173 @@ class ClipByBlockRMS(AbstractStateless):
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         return Leafwise(clip_rms)
+
+
+class AdaClipGNState(eqx.Module):
+    """What is usual for each leaf: a 0-d real array for each parameter.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `max_abs`: the mean of the largest moduli.
+    - `norm`: the mean of the norms, after clipping.
+    - `norm_sq`: the mean of their squares.
+    """
+
+    count: Int[Array, ""]
+    max_abs: Nonnegative
+    norm: Nonnegative
+    norm_sq: Nonnegative
+
+
+def _largest(x):
+    """The largest modulus. XLA on a CPU would store those of all leaves at once."""
+    if jnp.iscomplexobj(x):
+        return safe_sqrt(jnp.max(abs_sq(x), initial=0))
+    return jnp.maximum(jnp.max(x, initial=0), -jnp.min(x, initial=0))
+
+
+def _modulus(x):
+    return safe_sqrt(abs_sq(x)) if jnp.iscomplexobj(x) else jnp.abs(x)
+
+
+@equation
+def clip_and_scale(
+    g: Inexact[Array, "*leaf"],
+    max_abs: Float[Array, ""],
+    norm: Float[Array, ""],
+    norm_sq: Float[Array, ""],
+    *,
+    gamma1: Float[Array, ""],
+    gamma2: Float[Array, ""],
+    gamma3: Float[Array, ""],
+    eps: Float[Array, ""],
+    correction1: Float[Array, ""],
+    correction2: Float[Array, ""],
+    correction3: Float[Array, ""],
+) -> tuple[
+    Inexact[Array, "*leaf"], Float[Array, ""], Float[Array, ""], Float[Array, ""]
+]:
+    largest = _largest(g)
+    max_abs = gamma3 * max_abs + (1 - gamma3) * largest
+    threshold = max_abs / correction3
+    share = threshold / _or_one(largest)
+    g = jnp.where(_modulus(g) > threshold, g * share, g)
+    own = block_norm(g)
+    norm = gamma1 * norm + (1 - gamma1) * own
+    norm_sq = gamma2 * norm_sq + (1 - gamma2) * own**2
+    root = safe_sqrt(norm_sq / correction2) + eps
+    scale = norm / correction1 / _or_one(root) / _or_one(own)
+    return g * jnp.where(own == 0, 1, scale), max_abs, norm, norm_sq
+
+
+def _or_one(x):
+    return jnp.where(x == 0, 1, x)
+
+
+class AdaClipGN(AbstractLeafwise):
+    r"""Clips spikes of each leaf, then scales its norm by what is usual for it.
+
+    AdaClip and AdaGN, one after the other. AdaClip compares the elements of a leaf with
+    the mean $\tau$ of its largest ones so far:
+
+    $$\begin{aligned}
+      \tau_t &= \gamma_3 \tau_{t-1} + (1 - \gamma_3) \max_i |g_{t,i}| &
+      \hat\tau_t &= \tau_t / (1 - \gamma_3^t) \\
+      c_{t,i} &= \begin{cases}
+        g_{t,i}\, \hat\tau_t / \max_j |g_{t,j}| & \text{if } |g_{t,i}| > \hat\tau_t \\
+        g_{t,i} & \text{otherwise}
+      \end{cases}
+    \end{aligned}$$
+
+    AdaGN gives the leaf a norm of about one, less where norms have varied:
+
+    $$\begin{aligned}
+      a_t &= \gamma_1 a_{t-1} + (1 - \gamma_1)\, \|c_t\| &
+      \hat a_t &= a_t / (1 - \gamma_1^t) \\
+      b_t &= \gamma_2 b_{t-1} + (1 - \gamma_2)\, \|c_t\|^2 &
+      \hat b_t &= b_t / (1 - \gamma_2^t) \\
+      u_t &= \frac{c_t}{\|c_t\|} \cdot
+        \frac{\hat a_t}{\sqrt{\hat b_t} + \varepsilon}
+    \end{aligned}$$
+
+    where $c_t = 0$ stays zero. Put it before an optimizer: [`eqopt.StableSPAM`][] has it
+    before Adam. With `total_steps`, $\gamma_1$ is multiplied by a factor that falls from
+    1 to $s$ and stays there: with $t \le T + 1$ steps, this one included,
+
+    $$s_t = s + \tfrac12 (1 - s) \left(1 + \cos \frac{\pi t}{T + 1}\right).$$
+
+    **Arguments:**
+
+    - `gamma1`: $\gamma_1 \in [0, 1)$, the decay of the norm.
+    - `gamma2`: $\gamma_2 \in [0, 1)$, the decay of its square.
+    - `gamma3`: $\gamma_3 \in [0, 1)$, the decay of the largest modulus.
+    - `eps`: $\varepsilon \ge 0$.
+    - `total_steps`: $T$, an integer of at least 1, or `None` for $s_t = 1$.
+    - `eta_min`: $s \in [0, 1]$.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{huang2025stable,
+            author = {Huang, Tianjin and Hu, Haotian and Zhang, Zhenyu and Jin, Gaojie
+                      and Li, Xiang and Shen, Li and Chen, Tianlong and Liu, Lu and
+                      Wen, Qingsong and Wang, Zhangyang and Liu, Shiwei},
+            title = {{Stable-SPAM}: How to Train in 4-Bit More Stably than 16-Bit Adam},
+            journal = {arXiv:2502.17055},
+            year = {2025},
+        }
+        ```
+    """
+
+    gamma1: Hyperparameter = 0.7
+    gamma2: Hyperparameter = 0.9
+    gamma3: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    total_steps: IntegerLike | None = None
+    eta_min: Hyperparameter = 0.5
+
+    def __check_init__(self):
+        for name in ("gamma1", "gamma2", "gamma3"):
+            check_range(self, name, 0, 1)
+        check_range(self, "eps", 0)
+        check_cosine(self)
+
+    def init(self, params: Params) -> AdaClipGNState:
+        zero = lambda x: jnp.zeros((), wide_dtype(jnp.finfo(x.dtype).dtype))
+        zeros = lambda: map_parameters(zero, params)
+        return AdaClipGNState(jnp.zeros((), jnp.int32), zeros(), zeros(), zeros())
+
+    def leafwise(
+        self, state: AdaClipGNState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        gamma1 = as_float(self.gamma1) * cosine_factor(self, count)
+        gammas = gamma1, self.gamma2, self.gamma3
+        shared = {
+            f"correction{i}": bias_correction(gamma, count)
+            for i, gamma in enumerate(gammas, start=1)
+        }
+        state = AdaClipGNState(count, state.max_abs, state.norm, state.norm_sq)
+        return Leafwise(clip_and_scale, state, {"gamma1": gamma1, **shared})
+
+
+def check_cosine(owner: Any) -> None:
+    """Raises unless `total_steps` and `eta_min` of `owner` are in their ranges."""
+    if owner.total_steps is not None:
+        check_count(owner, "total_steps")
+    check_range(owner, "eta_min", 0, 1, includes_high=True)
+
+
+def cosine_factor(owner: Any, count: Int[Array, ""]) -> Any:
+    """The factor of a decay at step `count`, which falls from 1 to `eta_min`."""
+    if owner.total_steps is None:
+        return 1.0
+    end = 1.0 + as_float(owner.total_steps)
+    part = jnp.minimum(jnp.asarray(count, jnp.result_type(float)) / end, 1.0)
+    low = as_float(owner.eta_min)
+    return low + (1 - low) * (1 + jnp.cos(jnp.pi * part)) / 2

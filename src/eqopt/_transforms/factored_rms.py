@@ -76,18 +76,18 @@ def factored_rms(
     h = g
     if axes is None:
         v = _average(decay, v, abs_sq(g) + eps)
-        factors = [_inverse_root(v)]
+        factors = [inverse_root(v)]
     else:
         rows, columns = axes.rows, axes.columns
         v_row = _average(decay, v_row, jnp.mean(abs_sq(g), columns) + eps)
-        h, v_row = _once_more(h, v_row)
+        h, v_row = once_more(h, v_row)
         v_col = _average(decay, v_col, jnp.mean(abs_sq(h), rows) + eps)
-        h, v_col = _once_more(h, v_col)
+        h, v_col = once_more(h, v_col)
         r, c = jnp.expand_dims(v_row, columns), jnp.expand_dims(v_col, rows)
         # The second moment is r c / mean(r). Each root by itself: their product
         # underflows, and so do derivatives through the quotient.
-        mean_root = _inverse_root(jnp.mean(r, rows, keepdims=True))
-        factors = [_inverse_root(r), _inverse_root(c) / mean_root]
+        mean_root = inverse_root(jnp.mean(r, rows, keepdims=True))
+        factors = [inverse_root(r), inverse_root(c) / mean_root]
     if clipping_threshold is not None:
         # From the squares: as the norm of the update, it would be stored for that.
         squares = math.prod((f * f for f in factors), start=abs_sq(h))
@@ -96,7 +96,7 @@ def factored_rms(
     return math.prod(factors, start=g), v_row, v_col, v
 
 
-def _once_more(g, after):
+def once_more(g, after):
     """The same, unknown to XLA: what two reductions share, it would store on a CPU.
 
     (There the squares and the update would need the memory of the parameters, and most of
@@ -111,7 +111,7 @@ def _average(decay, old, new):
     return decay * old + (1 - decay) * new
 
 
-def _inverse_root(x):
+def inverse_root(x):
     return 1 / jnp.sqrt(jnp.where(x == 0, 1, x))
 
 

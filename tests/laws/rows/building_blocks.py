@@ -79,6 +79,7 @@ ROWS = [
         name="EMA(biased, float32)",
         decay=0.8,
     ),
+    row(eqopt.Grokfast, alpha=0.8, lamb=0.5),
     row(lambda: eqopt.ApplyEvery(2), name="ApplyEvery"),
     row(
         lambda clipping=0.1, **data: eqopt.AdaptiveGradClip(clipping, **data),
@@ -87,6 +88,14 @@ ROWS = [
         eps=0.1,
     ),
     row(lambda: eqopt.AdaptiveGradClip(0.1, axis=()), name="AdaptiveGradClip(axis)"),
+    row(
+        eqopt.AdaClipGN,
+        gamma1=0.5,
+        gamma2=0.8,
+        gamma3=0.9,
+        eps=1e-2,
+        eta_min=0.3,
+    ),
     row(eqopt.Centralize),
     row(eqopt.Normalize),
     row(eqopt.NormalizeByUpdateNorm, scale_factor=0.5, eps=0.1),

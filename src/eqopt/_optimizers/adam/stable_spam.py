@@ -1,0 +1,172 @@
+"""Stable-SPAM: Adam of gradients without spikes, whose moments start anew."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact
+
+from ..._checks import check_count
+from ..._combinators.chain import Chain
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.block import AdaClipGN, check_cosine, cosine_factor
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+)
+from ...numerics import (
+    abs_sq,
+    as_float,
+    bias_correction,
+    safe_increment,
+    safe_sqrt,
+)
+from ..moments import AbstractMomentsState, check_moments, counted, init_moments
+
+
+class ScaleByAdamWithResetState(AbstractMomentsState):
+    """The moments of the gradients since the last reset.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, also before that, a 0-d int32 array.
+    - `mu`: the first moment, a tree like the parameters.
+    - `nu`: the second moment, real also for complex parameters.
+    """
+
+
+@equation
+def adam_with_reset(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    is_reset: Bool[Array, ""],
+) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    mu = (1 - b1) * g + b1 * jnp.where(is_reset, 0, mu)
+    nu = (1 - b2) * abs_sq(g) + b2 * jnp.where(is_reset, 0, nu)
+    return mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps), mu, nu
+
+
+class ScaleByAdamWithReset(AbstractLeafwise):
+    r"""[`eqopt.ScaleByAdam`][] whose moments start anew every so many steps.
+
+    In each step whose number is a multiple of `reset_every` both moments are set to zero
+    before the gradient comes in, and the bias corrections begin with $t = 1$ again. So a
+    spike is forgotten, after which $\nu$ would keep steps small for long.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `reset_every`: an integer of at least 1, or `None` for no reset.
+    - `total_steps`, `eta_min`: as in [`eqopt.AdaClipGN`][], for a factor of $\beta_1$.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    reset_every: IntegerLike | None = 1000
+    total_steps: IntegerLike | None = None
+    eta_min: Hyperparameter = 0.5
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+        if self.reset_every is not None:
+            check_count(self, "reset_every")
+        check_cosine(self)
+
+    def init(self, params: Params) -> ScaleByAdamWithResetState:
+        return init_moments(self, ScaleByAdamWithResetState, params)
+
+    def leafwise(
+        self,
+        state: ScaleByAdamWithResetState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        count = safe_increment(state.count)
+        is_reset, since = jnp.zeros((), bool), count
+        if self.reset_every is not None:
+            past = count % jnp.asarray(self.reset_every, count.dtype)
+            is_reset = past == 0
+            since = jnp.where(past == count, count, past + 1)
+        b1 = as_float(self.b1) * cosine_factor(self, count)
+        return counted(
+            self,
+            adam_with_reset,
+            state,
+            count=count,
+            b1=b1,
+            mu_correction=bias_correction(b1, since),
+            nu_correction=bias_correction(self.b2, since),
+            is_reset=is_reset,
+        )
+
+
+class StableSPAM(AbstractOptimizer):
+    r"""Stable-SPAM: Adam of gradients without spikes, with resets of its moments.
+
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdamWithReset`][], of what
+    [`eqopt.AdaClipGN`][] makes of the gradients; they have the equations and the
+    reference. It differs from the code of the authors in two points. There the step of a
+    reset still averages with the old moments, and a reset begins the bias corrections of
+    $\tau$, $a$ and $b$ anew as well, although these go on: for some hundred steps after
+    it nothing would be clipped.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByAdamWithReset`][] and [`eqopt.AdaClipGN`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    eps: Hyperparameter = 1e-8
+    gamma1: Hyperparameter = 0.7
+    gamma2: Hyperparameter = 0.9
+    gamma3: Hyperparameter = 0.999
+    reset_every: IntegerLike | None = 1000
+    total_steps: IntegerLike | None = None
+    eta_min: Hyperparameter = 0.5
+    weight_decay: WeightDecay = 0.0
+    mask: Mask | None = static_choice(default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(AdaClipGN),
+            self.part(ScaleByAdamWithReset),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

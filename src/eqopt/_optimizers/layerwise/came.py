@@ -1,0 +1,297 @@
+"""CAME: Adafactor with momentum, and with larger steps where that is reliable."""
+
+import math
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
+
+from ..._checks import check_range
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import (
+    Axes,
+    DimensionNumbers,
+    MatrixDimensionNumbers,
+    resolve_dimension_numbers,
+)
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import is_leaf, is_parameter, parameters
+from ..._pipeline import Leafwise
+from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._transforms.factored_rms import inverse_root, once_more
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, safe_sqrt, wide_dtype
+from ...tree import zeros_like
+from ...tree._like import full_like_leaf
+from ..moments import check_moments
+
+
+class ScaleByCAMEState(eqx.Module):
+    """The momentum, and the second moments of gradients and of residuals.
+
+    But for `mu`, they are trees like the parameters of real numbers, with an empty tuple
+    where they are not in use: a parameter has either all of `v_row`, `v_col`, `s_row` and
+    `s_col`, or `v`. Rows and columns have the axes of the parameter; those over which
+    they are means have size 1.
+
+    **Attributes:**
+
+    - `mu`: the mean of the updates, a tree like the parameters.
+    - `v_row`, `v_col`: the second moment of each row and of each column.
+    - `v`: the second moment of each element, where it is not factored.
+    - `s_row`, `s_col`: the mean squared residual of each row and of each column.
+    """
+
+    mu: Updates
+    v_row: Nonnegative
+    v_col: Nonnegative
+    v: Nonnegative
+    s_row: Nonnegative
+    s_col: Nonnegative
+
+
+# An array, or the empty tuple where a leaf has no statistics of this kind. (`None` would
+# say that there is no parameter.)
+_Statistics: TypeAlias = PyTree[Float[Array, "..."]]
+
+
+@equation
+def came(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    v_row: _Statistics,
+    v_col: _Statistics,
+    v: _Statistics,
+    s_row: _Statistics,
+    s_col: _Statistics,
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    b3: Float[Array, ""],
+    eps: Float[Array, ""],
+    eps_confidence: Float[Array, ""],
+    clipping_threshold: Float[Array, ""] | None,
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    _Statistics,
+    _Statistics,
+    _Statistics,
+    _Statistics,
+    _Statistics,
+]:
+    is_factored = not isinstance(v_row, tuple)
+    if is_factored:
+        g, v_row, v_col = _averages(b2, abs_sq, eps, g, v_row, v_col)
+        factors = _inverse_roots(v_row, v_col)
+    else:
+        v = b2 * v + (1 - b2) * (abs_sq(g) + eps)
+        factors = [inverse_root(v)]
+    if clipping_threshold is not None:
+        # From the squares: as the norm of the update, it would be stored for that.
+        squares = math.prod((f * f for f in factors), start=abs_sq(g))
+        rms = safe_sqrt(jnp.sum(squares) / max(g.size, 1))
+        factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
+    u = math.prod(factors, start=g)
+    mu = b1 * mu + (1 - b1) * u
+    if not is_factored:
+        return mu, mu, v_row, v_col, v, s_row, s_col
+    residual = lambda x: abs_sq(x[0] - x[1])
+    x, s_row, s_col = _averages(b3, residual, eps_confidence, (u, mu), s_row, s_col)
+    d = math.prod(_inverse_roots(s_row, s_col), start=x[1])
+    return d, mu, v_row, v_col, v, s_row, s_col
+
+
+def _averages(decay, square, eps, x, row, col):
+    """The next means of `square(x)`, and `x` for further readers."""
+    row = _average(decay, row, square(x), eps)
+    x, row = once_more(x, row)
+    col = _average(decay, col, square(x), eps)
+    x, col = once_more(x, col)
+    return x, row, col
+
+
+def _average(decay, old, squares, eps):
+    new = jnp.mean(squares, _means(old), keepdims=True) + eps
+    return decay * old + (1 - decay) * new
+
+
+def _means(x):
+    """The axes over which it is a mean. (Over others of size 1 it may be one, too.)"""
+    return [axis for axis, size in enumerate(x.shape) if size == 1]
+
+
+def _inverse_roots(row, col):
+    """Factors of the inverse root of `row * col / mean(row)`, without underflow."""
+    mean_root = inverse_root(jnp.mean(row, _means(col), keepdims=True))
+    return [inverse_root(row), inverse_root(col) / mean_root]
+
+
+class ScaleByCAME(AbstractLeafwise):
+    r"""Divides by factored roots: of second moments, and of how far momentum is off.
+
+    $$\begin{aligned}
+      \hat u_t &= g_t \Big/ \sqrt{r_t c_t^\top / \operatorname{mean}(r_t)}, \qquad
+      u_t = \hat u_t \big/ \max\left(1, \operatorname{RMS}(\hat u_t) / d\right) \\
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, u_t \\
+      d_t &= \mu_t \Big/ \sqrt{R_t C_t^\top / \operatorname{mean}(R_t)}
+    \end{aligned}$$
+
+    for matrices, where $d_t$ is the new update. Averages of rows and columns stand for
+    the squares and for the residuals:
+
+    $$\begin{aligned}
+      r_t &= \beta_2 r_{t-1} + (1 - \beta_2) \operatorname{mean}_{\text{columns}}
+             \left(|g_t|^2 + \varepsilon\right) \\
+      R_t &= \beta_3 R_{t-1} + (1 - \beta_3) \operatorname{mean}_{\text{columns}}
+             \left(|u_t - \mu_t|^2 + \varepsilon'\right)
+    \end{aligned}$$
+
+    and $c_t$, $C_t$ with means over the rows. A parameter that is no matrix has a full
+    second moment $v_t$ in the place of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
+    $d_t = \mu_t$. A matrix of $n \times m$ needs $2 (n + m)$ numbers of state besides
+    $\mu$.
+
+    Averages start at zero, and nothing makes up for that. The clipping hides it in
+    $u_t$, but the first $d_t$ is about $(1 - \beta_1) / (\beta_1 \sqrt{1 - \beta_3})$ in
+    each element, 11 with the defaults: warm the learning rate up. The steps become
+    arbitrarily large where $\mu_t$ meets $u_t$ for long, as with $\beta_1 = 0$ or with
+    gradients that do not change.
+
+    **Arguments:**
+
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the residuals.
+    - `eps`: $\varepsilon \ge 0$.
+    - `eps_confidence`: $\varepsilon' \ge 0$.
+    - `clipping_threshold`: $d > 0$, or `None` not to clip.
+    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][] for
+        each parameter that is to be factored, and `None` for all others: a tree like the
+        parameters or a prefix of it, or a function of the parameters that gives one.
+        Defaults to the last two axes of all that have two or more. The kernels of
+        convolutions have others. It matters in `init` only.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which all else is stored. Defaults to float32, or the
+        precision of a parameter that has more.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and, in `init`, a `ValueError`
+    or `TypeError` that names the key path if the dimension numbers do not fit.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{luo2023came,
+            author = {Luo, Yang and Ren, Xiaozhe and Zheng, Zangwei and Jiang, Zhuo and
+                      Jiang, Xin and You, Yang},
+            title = {{CAME}: Confidence-guided Adaptive Memory Efficient Optimization},
+            booktitle = {Annual Meeting of the Association for Computational
+                         Linguistics},
+            year = {2023},
+        }
+        ```
+    """
+
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: Hyperparameter = 0.9999
+    eps: Hyperparameter = 1e-30
+    eps_confidence: Hyperparameter = 1e-16
+    clipping_threshold: Hyperparameter | None = 1.0
+    weight_dimension_numbers: DimensionNumbers | None = None
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+        check_range(self, "eps_confidence", 0)
+        if self.clipping_threshold is not None:
+            check_range(self, "clipping_threshold", 0, includes_low=False)
+
+    def init(self, params: Params) -> ScaleByCAMEState:
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        given = self.weight_dimension_numbers
+        axes = resolve_dimension_numbers(given, params, None, _last_two)
+        pairs = zip(leaves, axes, strict=True)
+        columns = zip(*(self._zeros(x, a) for x, a in pairs), strict=True)
+        row, col, v = [treedef.unflatten(c) for c in columns] or [
+            parameters(params)
+        ] * 3
+        mu = zeros_like(params, self.mu_dtype)
+        own = lambda tree: jtu.tree_map(jnp.copy, tree)
+        return ScaleByCAMEState(mu, row, col, v, own(row), own(col))
+
+    def _zeros(self, x: Any, axes: Axes | None) -> tuple[Any, Any, Any]:
+        if not is_parameter(x):
+            return None, None, None
+        v = full_like_leaf(x, 0, self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype))
+        if axes is None or not x.size:  # of nothing there is no mean
+            return (), (), v
+        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        row = jnp.sum(v, axes.output, keepdims=True)
+        return row, jnp.sum(v, axes.reduction, keepdims=True), ()
+
+    def leafwise(
+        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(came, state)
+
+
+def _last_two(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
+    """Rows are the last axis but one, and columns the last."""
+    numbers = MatrixDimensionNumbers(-2, -1)
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+    return [numbers if is_parameter(x) and x.ndim >= 2 else None for x in leaves]
+
+
+class CAME(AbstractOptimizer):
+    r"""CAME: momentum in little memory, with steps that trust it by its residuals.
+
+    $$p_t = p_{t-1} - \eta_t\, (d_t + \lambda p_{t-1}),$$
+
+    where $d_t$ is that of [`eqopt.ScaleByCAME`][], which has the equations and the
+    reference. The authors take 0.5 to 0.9 times the learning rate of AdamW, warmed up.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
+        or an [`eqopt.AddDecayedWeights`][] that says more.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - The others are those of [`eqopt.ScaleByCAME`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.999
+    b3: Hyperparameter = 0.9999
+    eps: Hyperparameter = 1e-30
+    eps_confidence: Hyperparameter = 1e-16
+    clipping_threshold: Hyperparameter | None = 1.0
+    weight_decay: WeightDecay = 0.0
+    mask: Mask | None = static_choice(default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            self.part(ScaleByCAME),
+            self.part(AddDecayedWeights),
+            self.part(ScaleByLearningRate),
+        )

@@ -1,0 +1,116 @@
+"""Stable-SPAM: what the laws and the formulas beside its row do not say."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def outputs(opt, grads):
+    state, seen = opt.init(grads[0]), []
+    for g in grads:
+        updates, state = opt.update(g, state)
+        seen.append(updates)
+    return seen
+
+
+def test_constants_get_a_norm_of_one():
+    g = 300 * normal(0, 4, 5)
+    for u in outputs(eqopt.AdaClipGN(), [g] * 5):
+        np.testing.assert_allclose(u, g / jnp.linalg.norm(g), rtol=1e-5)
+
+
+def test_a_late_spike_is_clipped():
+    """To what the mean of the largest moduli becomes by it; and others stay."""
+    decay, late = 0.9, 80
+    opt = eqopt.AdaClipGN(0.0, 0.0, decay, eps=0.0)
+    g = jnp.array([1.0, -0.5])
+    *_, u = outputs(opt, [g] * late + [jnp.array([-100.0, 0.5])])
+    limit = (1 - decay) * 100 + decay
+    np.testing.assert_allclose(u[0] / u[1], -limit / 0.5, rtol=1e-3)
+    np.testing.assert_allclose(jnp.linalg.norm(u), 1, rtol=1e-5)
+
+
+def test_leaves_are_scaled_one_by_one():
+    params = {"a": normal(0, 3), "b": 1e6 * normal(1, 2, 2), "c": jnp.zeros(3)}
+    opt = eqopt.AdaClipGN()
+    updates, state = opt.update(params, opt.init(params))
+    assert {x.shape for x in jax.tree.leaves(state)} == {()}
+    for name in "ab":
+        np.testing.assert_allclose(jnp.linalg.norm(updates[name]), 1, rtol=1e-5)
+    np.testing.assert_array_equal(updates["c"], 0)
+
+
+def test_complex_elements_keep_their_directions():
+    g = jax.lax.complex(normal(0, 5), normal(1, 5))
+    opt = eqopt.AdaClipGN(gamma3=0.5)
+    *_, u = outputs(opt, [g, 10 * g])
+    np.testing.assert_allclose(jnp.angle(u), jnp.angle(g), rtol=1e-5)
+    assert jnp.unique(jnp.round(jnp.abs(u / g), 5)).size > 1  # some were clipped
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-8])
+def test_zeros(eps):
+    """Zero updates, and finite derivatives through several steps."""
+    opt = eqopt.Chain(eqopt.AdaClipGN(eps=eps), eqopt.ScaleByAdamWithReset())
+    loss = lambda g: jnp.stack(outputs(opt, [g] * 3)).sum()
+    assert loss(jnp.zeros(3)) == 0
+    assert jnp.isfinite(jax.grad(loss)(jnp.zeros(3))).all()
+    empty = outputs(opt, [jnp.zeros((0, 2))] * 2)
+    assert empty[-1].shape == (0, 2)
+
+
+def test_resets_forget():
+    """In step 4, 8, ...: as if Adam began there."""
+    grads = [normal(i, 3) for i in range(9)]
+    seen = outputs(eqopt.ScaleByAdamWithReset(reset_every=4), grads)
+    for part in (slice(0, 3), slice(3, 7), slice(7, 9)):
+        expected = outputs(eqopt.ScaleByAdam(), grads[part])
+        np.testing.assert_allclose(seen[part], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_resets_forget_what_is_not_finite():
+    grads = [jnp.array([jnp.inf, 1.0]), jnp.ones(2), jnp.array([jnp.nan, 1.0])]
+    seen = outputs(eqopt.ScaleByAdamWithReset(reset_every=4), [*grads, jnp.ones(2)])
+    assert jnp.isnan(seen[2][0])
+    np.testing.assert_allclose(seen[3], 1, rtol=1e-6)
+
+
+def test_without_resets_it_is_adam():
+    grads = [normal(i, 3) for i in range(5)]
+    seen = outputs(eqopt.ScaleByAdamWithReset(reset_every=None), grads)
+    expected = outputs(eqopt.ScaleByAdam(), grads)
+    np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+def test_after_the_last_step_the_factor_stays():
+    """At a decay of zero, which leaves the gradient over its modulus."""
+    opt = eqopt.ScaleByAdamWithReset(0.9, 0.0, 0.0, None, total_steps=2, eta_min=0.0)
+    *_, before, after, later = outputs(
+        opt, [jnp.full(1, g, float) for g in (1, 1, 1, -3, 5)]
+    )
+    assert before == 1 and after == -1 and later == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"gamma1": 1.0}, r"StableSPAM: `gamma1` must be in \[0, 1\)"),
+        ({"gamma2": -0.1}, r"StableSPAM: `gamma2` must be in \[0, 1\)"),
+        ({"gamma3": 1.0}, r"StableSPAM: `gamma3` must be in \[0, 1\)"),
+        ({"eps": -1.0}, r"StableSPAM: `eps` must be in \[0, inf\)"),
+        ({"eta_min": 1.5}, r"StableSPAM: `eta_min` must be in \[0, 1\]"),
+        ({"total_steps": 0}, "StableSPAM: `total_steps` must be an integer of at"),
+        ({"b1": 1.0}, r"StableSPAM: `b1` must be in \[0, 1\)"),
+        ({"reset_every": 0}, "StableSPAM: `reset_every` must be an integer of at"),
+    ],
+)
+def test_bad_hyperparameters(bad, message):
+    with pytest.raises(ValueError, match=message):
+        eqopt.StableSPAM(0.1, **bad)
