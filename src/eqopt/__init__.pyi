@@ -322,6 +322,10 @@ from ._optimizers.polyak.polyak import (
     ScaleByPolyak as ScaleByPolyak,
     ScaleByPolyakState as ScaleByPolyakState,
 )
+from ._optimizers.schedule_free.plus import (
+    ScheduleFreePlus as ScheduleFreePlus,
+    ScheduleFreePlusState as ScheduleFreePlusState,
+)
 from ._optimizers.schedule_free.schedule_free import (
     ScheduleFreeAdamW as ScheduleFreeAdamW,
     ScheduleFreeSGD as ScheduleFreeSGD,

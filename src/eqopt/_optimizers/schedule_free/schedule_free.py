@@ -130,9 +130,9 @@ def _schedule_free(
 ) -> ScheduleFree:
     warm_up = opt.warmup_steps
     eta = opt.learning_rate if warm_up is None else WarmUp(opt.learning_rate, warm_up)
-    decay, step = opt.part(AddDecayedWeights), ScaleByLearningRate(eta)
+    decay = AddDecayedWeights(opt.weight_decay, opt.mask, learning_rate=eta)
     return ScheduleFree(
-        Chain(*preconditioner, decay, step),
+        Chain(*preconditioner, decay, ScaleByLearningRate(eta)),
         eta,
         opt.b1,
         opt.weight_lr_power,

@@ -1,0 +1,276 @@
+"""Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._checks import (
+    check_count,
+    check_range,
+    check_state,
+    required_value,
+)
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._leaves import is_leaf, resolve_mask
+from ..._pipeline import Leafwise
+from ..._reductions import dot, sum_over_leaves
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
+from ..._wrappers.averages import put_beside
+from ..._wrappers.schedule_free import average
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...tree import zeros_like
+from ...tree._like import copy, real_full_like
+from ..measured import AbstractMeasured, ratio, scalar, value_at
+from ..moments import check_moments
+
+
+class ScheduleFreePlusState(eqx.Module):
+    """Where the optimizer is, and how the average is made.
+
+    **Attributes:**
+
+    - `count`: the steps taken so far, a 0-d int32 array.
+    - `learning_rate`: $\\eta$ of the last step, a 0-d array.
+    - `max_lr`: the largest so far, likewise.
+    - `weight_sum`: the sum of the weights of all averaged values so far, likewise.
+    - `grad_norm`: the average $a$ of the norms of the gradients, likewise.
+    - `beta`: the part of the average in the parameters, likewise.
+    - `mu`, `nu`: the moments of the gradients, trees like the parameters.
+    - `z`: where the steps lead, a tree like the parameters.
+    """
+
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+    max_lr: Float[Array, ""]
+    weight_sum: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    beta: Float[Array, ""]
+    mu: Updates
+    nu: Nonnegative
+    z: Params
+
+
+@equation
+def what_the_loss_says(
+    g: Inexact[Array, "*leaf"],
+    z: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    # beta (z - x) is z - p.
+    return jnp.sum(safe_sqrt(abs_sq(g))), dot(g, z - p)
+
+
+@equation
+def schedule_free_plus(
+    g: Inexact[Array, "*leaf"],
+    mu: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    z: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    decay: Float[Array, ""],
+    *,
+    b1: Float[Array, ""],
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    mu_correction: Float[Array, ""],
+    nu_correction: Float[Array, ""],
+    eta: Float[Array, ""],
+    c: Float[Array, ""],
+    beta: Float[Array, ""],
+    next_beta: Float[Array, ""],
+) -> tuple[
+    Inexact[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+    Float[Array, "*leaf"],
+    Inexact[Array, "*leaf"],
+]:
+    mu = (1 - b1) * g + b1 * mu
+    nu = (1 - b2) * abs_sq(g) + b2 * nu
+    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)
+    x = z + (p - z) / beta
+    z = z - decay * p - eta * d
+    x = x + c * (z - x)
+    return z + next_beta * (x - z) - p, mu, nu, z
+
+
+class ScheduleFreePlus(AbstractMeasured):
+    r"""AdamW without a schedule, which takes the size of its steps from the loss.
+
+    $$\begin{aligned}
+      a_t &= \beta_p a_{t-1} + (1 - \beta_p) \sqrt{\pi / 2}\; \|g_t\|_1 \\
+      \eta_t &= \max\left(\eta\, \frac{\big(f_t + \beta\, \langle g_t,
+        z_{t-1} - x_{t-1} \rangle\big)_+}{a_t / (1 - \beta_p^t)},\; \varepsilon\right) \\
+      z_t &= z_{t-1} - \eta_t^2 \lambda\, y_{t-1} - \eta_t\, u_t & z_0 &= x_0 = y_0 \\
+      x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
+        c_t &= \frac{w_t}{\sum_{i \le t} w_i}, \quad
+        w_t = t^r \big(\max_{i \le t} \eta_i\big)^{\rho} \\
+      y_t &= \beta x_t + (1 - \beta)\, z_t
+    \end{aligned}$$
+
+    where $u_t$ is that of [`eqopt.ScaleByAdam`][], and products and norms are those of
+    all leaves. The parameters are $y$: take the gradients there. Evaluate with $x$, that
+    is with `opt.eval_params(state, params)`. The loss $f$ must not fall below zero.
+    `update` and `step` need it as the extra argument `value`, and `params`:
+
+    ```python
+    model, state = opt.step(grads, state, model, value=loss)
+    ```
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
+    - `eps`: $\varepsilon \ge 0$, outside the root, and the least of all $\eta_t$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As it is multiplied
+        by $\eta_t^2$, the authors take 20 to 50.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `beta`: $\beta \in (0, 1)$, the part of the average in the parameters.
+    - `max_beta`, `anneal_steps`: if `anneal_steps` is not zero, in so many steps $\beta$
+        goes to `max_beta`, so that $\log(1 - \beta)$ is linear. An integer of at least 0.
+    - `polyak_beta`: $\beta_p \in [0, 1)$.
+    - `weight_power`: $r \ge 0$. The authors take 2 for long runs.
+    - `weight_lr_power`: $\rho \ge 0$.
+    - `average_from`: in as many steps $c_t = 1$; an integer of at least 0.
+    - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
+        stored. Default to that of each parameter.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or if `update` was not given
+    `value` or `params`.
+
+    ??? cite "Reference"
+
+        The code of the authors of [`eqopt.ScheduleFree`][], in
+        `facebookresearch/schedule_free`: `adamc_schedulefree_plus_paper.py`.
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
+    weight_decay: ScalarOrSchedule = 0.0
+    mask: Mask | None = static_choice(default=None)
+    beta: Hyperparameter = 0.9
+    max_beta: Hyperparameter = 0.965
+    anneal_steps: IntegerLike = 0
+    polyak_beta: Hyperparameter = 0.0
+    weight_power: Hyperparameter = 0.0
+    weight_lr_power: Hyperparameter = 2.0
+    average_from: IntegerLike = 0
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_moments(self)
+        for name in ("beta", "max_beta"):
+            check_range(self, name, 0, 1, includes_low=False)
+        for name in ("weight_power", "weight_lr_power"):
+            check_range(self, name, 0)
+        check_range(self, "polyak_beta", 0, 1)
+        check_count(self, "anneal_steps", 0)
+        check_count(self, "average_from", 0)
+
+    def init(self, params: Params) -> ScheduleFreePlusState:
+        names = "learning_rate", "max_lr", "weight_sum", "grad_norm"
+        return ScheduleFreePlusState(
+            count=jnp.zeros((), jnp.int32),
+            beta=scalar(self.beta, params),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_full_like(params, 0, self.nu_dtype),
+            z=copy(params, self.state_dtype),
+            **{name: scalar(0, params) for name in names},
+        )
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the average, $x$.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`.
+        """
+        check_state(self, state)
+        reads, shared = {"z": state.z}, {"b1": state.beta}
+        return put_beside(state, params, Leafwise(average, shared=shared, reads=reads))
+
+    def stages(
+        self,
+        updates: Updates,
+        state: ScheduleFreePlusState,
+        params: Params,
+        **extra: Any,
+    ) -> list[Leafwise]:
+        like, count = state.max_lr, safe_increment(state.count)
+        number = lambda name: value_at(self, name, state.count, like)
+        value = jnp.asarray(required_value(self, extra), like.dtype)
+        reads = {"z": state.z, "p": params}
+        sums = sum_over_leaves(what_the_loss_says, updates, reads)
+        l1, product = (x.astype(like.dtype) for x in sums)
+        decay = number("polyak_beta")
+        grad_norm = decay * state.grad_norm + (1 - decay) * math.sqrt(math.pi / 2) * l1
+        norm = grad_norm / bias_correction(decay, count)
+        polyak = ratio(jnp.maximum(value + product, 0), norm)
+        eta = jnp.maximum(number("learning_rate") * polyak, number("eps"))
+        max_lr = jnp.maximum(like, eta)
+        t = count.astype(like.dtype)
+        weight = t ** number("weight_power") * max_lr ** number("weight_lr_power")
+        weight_sum = state.weight_sum + weight
+        c = jnp.where(count <= self.average_from, 1, ratio(weight, weight_sum))
+        next_beta = self._beta(count, like)
+        new = ScheduleFreePlusState(
+            count=count,
+            learning_rate=eta,
+            max_lr=max_lr,
+            weight_sum=weight_sum,
+            grad_norm=grad_norm,
+            beta=next_beta,
+            mu=state.mu,
+            nu=state.nu,
+            z=state.z,
+        )
+        shared = {
+            "mu_correction": bias_correction(self.b1, count),
+            "nu_correction": bias_correction(self.b2, count),
+            "eta": eta,
+            "c": c,
+            "beta": state.beta,
+            "next_beta": next_beta,
+        }
+        decays = self._decays(updates, params, eta**2 * number("weight_decay"))
+        return [Leafwise(schedule_free_plus, new, shared, {"decay": decays})]
+
+    def _beta(self, count: Array, like: Array) -> Array:
+        first, last = (value_at(self, x, count, like) for x in ("beta", "max_beta"))
+        if isinstance(self.anneal_steps, int) and self.anneal_steps == 0:
+            return jnp.array(first)
+        steps = jnp.asarray(self.anneal_steps, like.dtype)
+        part = jnp.clip(ratio(count.astype(like.dtype), steps), 0, 1)
+        annealed = 1 - (1 - first) ** (1 - part) * (1 - last) ** part
+        return jnp.where(steps == 0, first, annealed)
+
+    def _decays(self, updates: Updates, params: Params, rate: Array) -> Updates:
+        """What of each leaf is taken off: the rate, or nothing if it is masked."""
+        leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
+        flags = [True] * len(leaves)
+        if self.mask is not None:
+            flags = resolve_mask(self.mask, updates, params)
+        nothing = jnp.zeros_like(rate)
+        return treedef.unflatten(
+            None if g is None else rate if flag else nothing
+            for g, flag in zip(leaves, flags, strict=True)
+        )

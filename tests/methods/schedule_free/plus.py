@@ -1,0 +1,49 @@
+"""Schedule-Free+: AdamW without a schedule, with step sizes from the loss."""
+
+import optax
+
+import eqopt
+
+from ...laws.row import LINEAR, Evaluated, evaluated, is_matrix, row
+from ..method import Method
+
+
+METHODS = [
+    Method(
+        eqopt.ScheduleFreePlus,
+        idea="AdamW, an average of the parameters, and steps from the loss",
+        theirs=optax.contrib.schedule_free_adamw,
+        deviates="Optax has no Schedule-Free+; beside it is its ScheduleFreeAdamW",
+        rates=(1.0, 1.0, 1.0, 1.0),
+        temporary=None,
+        ratio=100.0,
+        laws=[
+            row(
+                evaluated(eqopt.ScheduleFreePlus, anneal_steps=3),
+                name="ScheduleFreePlus",
+                learning_rate=0.5,
+                b1=0.8,
+                b2=0.9,
+                weight_decay=0.3,
+                beta=0.8,
+                max_beta=0.95,
+                polyak_beta=0.5,
+                weight_power=1.0,
+                weight_lr_power=1.0,
+            ),
+            row(
+                lambda: Evaluated(
+                    eqopt.ScheduleFreePlus(
+                        LINEAR,
+                        weight_decay=LINEAR,
+                        mask=is_matrix,
+                        average_from=2,
+                        mu_dtype="float32",
+                        state_dtype="float32",
+                    )
+                ),
+                name="ScheduleFreePlus(schedules, mask, float32)",
+            ),
+        ],
+    ),
+]
