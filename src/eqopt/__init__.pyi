@@ -482,6 +482,32 @@ from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
 )
+from ._wrappers.averages.ema_nesterov import (
+    EMANesterov as EMANesterov,
+    EMANesterovState as EMANesterovState,
+)
+from ._wrappers.averages.gpa import GPA as GPA, GPAState as GPAState
+from ._wrappers.averages.lookahead import (
+    Lookahead as Lookahead,
+    LookaheadParams as LookaheadParams,
+    LookaheadState as LookaheadState,
+)
+from ._wrappers.averages.outer_nesterov import (
+    OuterNesterov as OuterNesterov,
+    OuterNesterovState as OuterNesterovState,
+)
+from ._wrappers.averages.param_ema import (
+    ParamEMA as ParamEMA,
+    ParamEMAState as ParamEMAState,
+)
+from ._wrappers.averages.schedule_free import (
+    ScheduleFree as ScheduleFree,
+    ScheduleFreeState as ScheduleFreeState,
+)
+from ._wrappers.averages.swa import (
+    SWA as SWA,
+    SWAState as SWAState,
+)
 from ._wrappers.cautious import Cautious as Cautious
 from ._wrappers.complex_valued import (
     SplitRealAndImaginary as SplitRealAndImaginary,
@@ -493,19 +519,9 @@ from ._wrappers.conditional import (
     ConditionallyTransform as ConditionallyTransform,
     ConditionallyTransformState as ConditionallyTransformState,
 )
-from ._wrappers.ema_nesterov import (
-    EMANesterov as EMANesterov,
-    EMANesterovState as EMANesterovState,
-)
 from ._wrappers.flatten import (
     Flatten as Flatten,
     FlattenState as FlattenState,
-)
-from ._wrappers.gpa import GPA as GPA, GPAState as GPAState
-from ._wrappers.lookahead import (
-    Lookahead as Lookahead,
-    LookaheadParams as LookaheadParams,
-    LookaheadState as LookaheadState,
 )
 from ._wrappers.loss_scale import (
     DynamicLossScale as DynamicLossScale,
@@ -519,14 +535,6 @@ from ._wrappers.multi_steps import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
 )
-from ._wrappers.outer_nesterov import (
-    OuterNesterov as OuterNesterov,
-    OuterNesterovState as OuterNesterovState,
-)
-from ._wrappers.param_ema import (
-    ParamEMA as ParamEMA,
-    ParamEMAState as ParamEMAState,
-)
 from ._wrappers.project import (
     Project as Project,
     ProjectState as ProjectState,
@@ -534,10 +542,6 @@ from ._wrappers.project import (
 from ._wrappers.sam import (
     SAM as SAM,
     SAMState as SAMState,
-)
-from ._wrappers.schedule_free import (
-    ScheduleFree as ScheduleFree,
-    ScheduleFreeState as ScheduleFreeState,
 )
 from ._wrappers.scheduled import (
     Scheduled as Scheduled,
@@ -561,10 +565,6 @@ from ._wrappers.store_params import (
 from ._wrappers.store_state import (
     StoreState as StoreState,
     StoreStateState as StoreStateState,
-)
-from ._wrappers.swa import (
-    SWA as SWA,
-    SWAState as SWAState,
 )
 from ._wrappers.zero1 import (
     ZeRO1 as ZeRO1,

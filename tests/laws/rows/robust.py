@@ -11,9 +11,11 @@ def is_large(value, norm):
 
 ROWS = [
     row(
-        lambda rate=0.1: eqopt.Cautious(eqopt.AdamW(rate, weight_decay=0.3)),
+        lambda learning_rate=0.1: eqopt.Cautious(
+            eqopt.AdamW(learning_rate, weight_decay=0.3)
+        ),
         name="Cautious(AdamW)",
-        rate=0.05,
+        learning_rate=0.05,
     ),
     row(
         lambda: eqopt.Cautious(eqopt.ScaleByLion(), "plus_one"),

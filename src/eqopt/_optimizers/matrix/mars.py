@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range, required
+from ..._checks import check_choice, check_range, required
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._dimension_numbers import DimensionNumbers
@@ -236,11 +236,7 @@ class MARS(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
 
     def __check_init__(self):
-        if self.mars_type not in _TYPES:
-            raise ValueError(
-                f"MARS: `mars_type` must be one of {[*_TYPES]}, but is "
-                f"{self.mars_type!r}."
-            )
+        check_choice(self, "mars_type", _TYPES)
         check_moments(self)
 
     @property

@@ -29,8 +29,8 @@ from ..._types import (
     State,
     Updates,
 )
-from ..._wrappers.averages import put_beside
-from ..._wrappers.schedule_free import average
+from ..._wrappers.averages.beside import put_beside
+from ..._wrappers.averages.schedule_free import average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import copy, real_full_like
@@ -230,7 +230,8 @@ class ScheduleFreePlus(AbstractMeasured):
         t = count.astype(like.dtype)
         weight = t ** number("weight_power") * max_lr ** number("weight_lr_power")
         weight_sum = state.weight_sum + weight
-        c = jnp.where(count <= self.average_from, 1, ratio(weight, weight_sum))
+        is_early = count <= jnp.asarray(self.average_from, count.dtype)
+        c = jnp.where(is_early, 1, ratio(weight, weight_sum))
         next_beta = self._beta(count, like)
         new = ScheduleFreePlusState(
             count=count,

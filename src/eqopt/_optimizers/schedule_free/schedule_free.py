@@ -13,7 +13,7 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
-from ..._wrappers.schedule_free import ScheduleFree
+from ..._wrappers.averages.schedule_free import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
 from ...schedules._dtypes import real_dtype
 from ..adaptive.rmsprop import ScaleByRMS

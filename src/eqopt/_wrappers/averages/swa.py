@@ -6,17 +6,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from .._checks import check_count, required_params
-from .._control import filter_cond
-from .._equations import compute_dtype
-from .._leaves import parameters
-from .._pipeline import Pipeline
-from .._transformation import AbstractTransformation
-from .._types import IntegerLike, Params, State, Updates
-from .._wrapper import AbstractFusedWrapper
-from ..numerics import safe_increment
-from ..tree._like import copy
-from .averages import averaged_or, followed
+from ..._checks import check_count, required_params
+from ..._control import filter_cond
+from ..._equations import compute_dtype
+from ..._leaves import parameters
+from ..._pipeline import Pipeline
+from ..._transformation import AbstractTransformation
+from ..._types import IntegerLike, Params, State, Updates
+from ..._wrapper import AbstractFusedWrapper
+from ...numerics import safe_increment
+from ...tree._like import copy
+from .beside import averaged_or, followed
 
 
 class SWAState(eqx.Module):

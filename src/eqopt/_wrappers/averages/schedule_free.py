@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range, check_scalar, check_state
-from .._equations import compute_dtype, equation
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractTransformation
-from .._transforms.scale import at
-from .._types import Hyperparameter, Params, ScalarOrSchedule, State
-from ..numerics import safe_increment
-from ..tree._like import copy
-from .averages import put_beside
+from ..._checks import check_range, check_scalar, check_state
+from ..._equations import compute_dtype, equation
+from ..._leaves import parameters
+from ..._pipeline import Leafwise, Pipeline
+from ..._transformation import AbstractFused, AbstractTransformation
+from ..._transforms.scale import at
+from ..._types import Hyperparameter, Params, ScalarOrSchedule, State
+from ...numerics import safe_increment
+from ...tree._like import copy
+from .beside import put_beside
 
 
 class ScheduleFreeState(eqx.Module):

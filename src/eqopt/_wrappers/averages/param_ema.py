@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._checks import check_range, required_params
-from .._equations import compute_dtype
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation
-from .._transforms.scale import at
-from .._types import Params, ScalarOrSchedule, State
-from .._wrapper import AbstractFusedWrapper
-from ..numerics import safe_increment
-from ..tree._like import copy
-from .averages import averaged_or, follow_updated, followed
+from ..._checks import check_range, required_params
+from ..._equations import compute_dtype
+from ..._leaves import parameters
+from ..._pipeline import Leafwise, Pipeline
+from ..._transformation import AbstractTransformation
+from ..._transforms.scale import at
+from ..._types import Params, ScalarOrSchedule, State
+from ..._wrapper import AbstractFusedWrapper
+from ...numerics import safe_increment
+from ...tree._like import copy
+from .beside import averaged_or, follow_updated, followed
 
 
 class ParamEMAState(eqx.Module):

@@ -7,13 +7,13 @@ from typing import Literal, TypeAlias, get_args
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_choice, check_range, check_state, required_params
-from .._equations import equation
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractTransformation
-from .._types import Hyperparameter, Params, State
-from ..tree._like import copy
-from .averages import put_beside
+from ..._checks import check_choice, check_range, check_state, required_params
+from ..._equations import equation
+from ..._pipeline import Leafwise, Pipeline
+from ..._transformation import AbstractFused, AbstractTransformation
+from ..._types import Hyperparameter, Params, State
+from ...tree._like import copy
+from .beside import put_beside
 from .schedule_free import average
 
 

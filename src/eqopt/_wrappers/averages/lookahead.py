@@ -6,21 +6,21 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._apply import apply_updates, incremental_update
-from .._checks import check_count, check_range, check_state, required_params
-from .._construction import Module
-from .._control import filter_cond
-from .._equations import equation
-from .._leaves import is_leaf, parameters, restrict
-from .._pipeline import Leafwise, Pipeline
-from .._random import keep_keys
-from .._storage import load, shapes_if_stored, store_like
-from .._transformation import AbstractTransformation
-from .._types import Hyperparameter, IntegerLike, Params, State
-from .._wrapper import AbstractWrapper, Call
-from ..tree import zeros_like
-from ..tree._like import copy
-from .averages import beside
+from ..._apply import apply_updates, incremental_update
+from ..._checks import check_count, check_range, check_state, required_params
+from ..._construction import Module
+from ..._control import filter_cond
+from ..._equations import equation
+from ..._leaves import is_leaf, parameters, restrict
+from ..._pipeline import Leafwise, Pipeline
+from ..._random import keep_keys
+from ..._storage import load, shapes_if_stored, store_like
+from ..._transformation import AbstractTransformation
+from ..._types import Hyperparameter, IntegerLike, Params, State
+from ..._wrapper import AbstractWrapper, Call
+from ...tree import zeros_like
+from ...tree._like import copy
+from .beside import beside
 
 
 class LookaheadParams(Module):

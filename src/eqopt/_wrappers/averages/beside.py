@@ -7,10 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from .._equations import equation
-from .._leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
-from .._pipeline import Leafwise, Pipeline
-from .._types import Params, Updates
+from ..._equations import equation
+from ..._leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
+from ..._pipeline import Leafwise, Pipeline
+from ..._types import Params, Updates
 
 
 @equation

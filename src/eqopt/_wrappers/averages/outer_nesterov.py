@@ -6,17 +6,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_count, check_range, check_state, required_params
-from .._control import filter_cond
-from .._equations import equation
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation
-from .._types import Hyperparameter, IntegerLike, Params, State, Updates
-from .._wrapper import AbstractWrapper, Call
-from ..tree import zeros_like
-from ..tree._like import copy
-from .averages import choose, put_beside
+from ..._checks import check_count, check_range, check_state, required_params
+from ..._control import filter_cond
+from ..._equations import equation
+from ..._pipeline import Leafwise, Pipeline
+from ..._storage import shapes_if_stored
+from ..._transformation import AbstractTransformation
+from ..._types import Hyperparameter, IntegerLike, Params, State, Updates
+from ..._wrapper import AbstractWrapper, Call
+from ...tree import zeros_like
+from ...tree._like import copy
+from .beside import beside, choose, put_beside
 
 
 class OuterNesterovState(eqx.Module):
@@ -161,7 +161,10 @@ class OuterNesterov(AbstractWrapper):
         shared = {"learning_rate": self.learning_rate, "momentum": self.momentum}
         leafwise = Leafwise(outer_nesterov, outer, shared)
         params: Params = result if call.is_step else call.params
-        updates: Updates = zeros_like(parameters(result)) if call.is_step else result
+        updates: Updates = result
+        if call.is_step:
+            part = beside("OuterNesterov", "slow", outer.slow, params)
+            updates = zeros_like(shapes_if_stored(part))
         pipeline = Pipeline(updates, params, {})
         promise = pipeline.push("OuterNesterov", leafwise)
         made = pipeline.apply() if call.is_step else pipeline.finish()

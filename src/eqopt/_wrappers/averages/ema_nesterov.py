@@ -2,23 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_count, check_range, check_scalar, check_state
-from .._equations import compute_dtype, equation
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractTransformation
-from .._transforms.scale import at
-from .._types import Hyperparameter, IntegerLike, Params, ScalarOrSchedule, State
-from ..numerics import safe_increment
-from ..tree import zeros_like
-from .averages import put_beside
+from ..._checks import check_count, check_range, check_scalar, check_state
+from ..._equations import compute_dtype, equation
+from ..._leaves import parameters
+from ..._pipeline import Leafwise, Pipeline
+from ..._transformation import AbstractFused, AbstractTransformation
+from ..._transforms.scale import at
+from ..._types import Hyperparameter, IntegerLike, Params, ScalarOrSchedule, State
+from ...numerics import as_float, safe_increment
+from ...tree import zeros_like
+from .beside import put_beside
 
 
 class EMANesterovState(eqx.Module):
@@ -147,7 +146,7 @@ class EMANesterov(AbstractFused):
         return lambda: dataclasses.replace(outer(), inner_state=inner())
 
     def _beta(self, count: Int[Array, ""]) -> Array:
-        beta: Any = at(self, "beta", count)
+        beta = as_float(at(self, "beta", count))
         is_on = count >= jnp.asarray(self.start, jnp.int32)
         if self.stop is not None:
             is_on &= count < jnp.asarray(self.stop, jnp.int32)

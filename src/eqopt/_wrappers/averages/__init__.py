@@ -1,0 +1,1 @@
+"""Averages of the parameters, and what goes ahead of them or follows them."""
