@@ -172,12 +172,12 @@ def test_killed_twice(trainer, undisturbed):
     kill_and_finish(trainer, [while_saving, anywhere], undisturbed)
 
 
-def test_killed_25_times(tmp_path_factory, cache):
+def test_killed_10_times(tmp_path_factory, cache):
     undisturbed, trainer = (
         Trainer(tmp_path_factory.mktemp(name), 3000, cache)
         for name in ("whole", "killed")
     )
-    moments = [while_saving, anywhere, while_starting, anywhere, while_saving] * 5
+    moments = [while_saving, anywhere, while_starting, anywhere, while_saving] * 2
     kill_and_finish(trainer, moments, undisturbed.finish())
 
 

@@ -90,13 +90,12 @@ KINDS = [as_numpy, as_small_numpy, as_small_arrays, as_integer_arrays, as_intege
 
 @functools.lru_cache(maxsize=2)
 def program(row, kind=None):
-    """`init`, `update` and `step` as JAX traces them, and the types they give."""
+    """`init` and `update` as JAX traces them, and the types they give."""
     opt = row() if kind is None else rebuilt(row(), kind)
 
     def one_step(params):
         state = opt.init(params)
-        grads = grads_of(params, 0)
-        return state, opt.update(grads, state, params), opt.step(grads, state, params)
+        return state, opt.update(grads_of(params, 0), state, params)
 
     return eqx.filter_make_jaxpr(one_step)(params_of())
 

@@ -33,7 +33,11 @@ from .subjects import (
 # One of each kind: by leaf, by matrix, with a tree of its own, and of several parts.
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
 
-OPTIMIZERS = {row.name for method in METHODS.values() for row in method.laws}
+# The first row of each is the one that users mean.
+OPTIMIZERS = {
+    next(row.name for row in method.laws if row.subject is method.subject)
+    for method in METHODS.values()
+}
 
 
 def stored_state(row: Row) -> Row:
@@ -95,7 +99,7 @@ def test_stored_state(row):
     row = stored_state(row)
     params = params_of()
     if has_stored(row().init(params)):  # else it is as the row without
-        check_laws(row, params, trail(row, steps=3), None)
+        check_laws(row, params, trail(row, steps=2), None)
 
 
 @law(QUICK)
@@ -103,7 +107,7 @@ def test_stored_parameters(row):
     """They are those of training in float32, bit for bit."""
     row, plain = stored_params(row), row()
     half = params_of(jnp.bfloat16)
-    moments = trail(row, jnp.bfloat16, jnp.float32, steps=3)
+    moments = trail(row, jnp.bfloat16, jnp.float32, steps=2)
     check_laws(row, half, moments, jnp.float32)
     full = eqopt.tree.cast(half, jnp.float32)
     opt, state = row(), plain.init(full)

@@ -159,7 +159,9 @@ def test_agrees(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_agrees_in_other_ways(name):
-    check(name, SLOW_WAYS)
+    """Three of the ways for each, so that each way has been gone with four in ten."""
+    first = list(SUBJECTS).index(name)
+    check(name, [SLOW_WAYS[(first + i) % len(SLOW_WAYS)] for i in (0, 2, 3)])
 
 
 X = rows(3)
