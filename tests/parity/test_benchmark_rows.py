@@ -27,6 +27,8 @@ from .matrices import newton_schulz
 PAGE = DOCS / "benchmark_rows.md"
 STEPS = 20
 LATE = 14  # from which on the record averages
+# At the first gradient, most of what SOAP divides is rounding errors. They stay small.
+SOAP_EPS = 1e-4
 SIMPLE = ((2.0, -1.5, 0.5),) * 12
 
 
@@ -45,10 +47,14 @@ class Model(eqx.Module):
     def __init__(self, shapes):
         keys = jax.random.split(jax.random.key(0), 4)
         self.embedding = eqx.nn.Embedding(5, 4, key=keys[0])
-        self.blocks = [
+        first, second = (
             eqx.nn.Linear(inputs, outputs, key=key)
             for (outputs, inputs), key in zip(shapes, keys[2:], strict=True)
-        ]
+        )
+        # Beside the longer rows of one, an orthogonal update is short; one will grow.
+        factors = jnp.linspace(1, 9, len(first.weight))[:, None]
+        first = eqx.tree_at(lambda x: x.weight, first, factors * first.weight)
+        self.blocks = [first, second]
         self.head = eqx.nn.Linear(4, 5, use_bias=False, key=keys[1])
 
 
@@ -137,13 +143,13 @@ def normuon(grads):
     return normuon_by_hand(grads, 0.95, 0.95, SIMPLE, of_long_side=True)
 
 
-def with_adam(hidden):
+def with_adam(hidden, embedding=0.3, head=1 / 320, rest=0.01, decay=0.0):
     """All parameters, each in its own way; `hidden` makes that of a hidden matrix."""
-    others = {"embedding": 0.7, "head": 0.004, "rest": 0.015}
+    rates = {"embedding": embedding, "head": head, "rest": rest}
     steps = [
         hidden()
         if group == "hidden"
-        else descending(adam(0.8, 0.95, 1e-10), others[group], 0.001)
+        else descending(adam(0.8, 0.95, 1e-10), rates[group], decay)
         for group in GROUPS
     ]
     return lambda *lists: [step(p, g) for step, p, g in zip(steps, *lists, strict=True)]
@@ -167,7 +173,7 @@ def psgd(grads):
 
 def soap(**options):
     """`shampoo_beta` is `b2`."""
-    return soap_by_hand(0.9, 1, b1=0.95, b2=0.9, eps=1e-8, **options)
+    return soap_by_hand(0.9, 1, b1=0.95, b2=0.9, eps=SOAP_EPS, **options)
 
 
 def soap_muon(grads):
@@ -234,18 +240,17 @@ def ema_nesterov(inner, beta, start, stop, decay=0.99):
     return step
 
 
-def one_group():
-    steps = [descending(adam(0.9, 0.95), 0.0015) for _ in GROUPS]
-    return lambda *lists: [step(p, g) for step, p, g in zip(steps, *lists, strict=True)]
-
-
 ROWS = {
-    "adam": one_group,
-    "muon": lambda: with_adam(lambda: descending(shaped(muon), 0.025, 0.05)),
+    "adam": lambda: with_adam(lambda: descending(adam(0.9, 0.95, 1e-10), 0.0015, 0.1)),
+    "muon": lambda: with_adam(
+        lambda: descending(shaped(muon), 0.025, 0.05), 0.7, 0.004, 0.015, 0.001
+    ),
     "normuon": lambda: with_adam(lambda: descending(normuon, 0.035, 0.025)),
     "aurora": lambda: with_adam(aurora),
     "adam_h": lambda: with_adam(lambda: on_the_hyperball(adam(0.9, 0.95), 0.018)),
-    "muon_h": lambda: with_adam(lambda: on_the_hyperball(muon, 0.018)),
+    "muon_h": lambda: with_adam(
+        lambda: on_the_hyperball(muon, 0.018), 0.91, 0.0064, 0.0195, 0.001
+    ),
     "normuon_h": lambda: with_adam(lambda: on_the_hyperball(normuon, 0.018)),
     "psgd_h": lambda: with_adam(lambda: on_the_hyperball(psgd, 0.025)),
     "soap_h": lambda: with_adam(
@@ -281,19 +286,26 @@ def of_page():
     return names
 
 
-# Of the rows where nothing would happen within the steps that are taken.
+def with_eps(opt, soap):
+    return eqx.tree_at(lambda opt: soap(opt).eps, opt, SOAP_EPS)
+
+
+# So that all happens within the steps that are taken.
 SHORTER = {
+    "soap_h": lambda opt: with_eps(opt, lambda opt: opt["hidden"].inner),
+    "kl_soap_h": lambda opt: with_eps(opt, lambda opt: opt["hidden"].inner),
     "muloco": lambda opt: dataclasses.replace(opt, period=4),
     "ema_nesterov": lambda opt: dataclasses.replace(opt, start=3, stop=15),
     "record": lambda opt: dataclasses.replace(
         opt,
-        inner=dataclasses.replace(opt.inner, start=3, stop=12),
+        inner=dataclasses.replace(
+            with_eps(opt.inner, lambda opt: opt.inner["hidden"][0]), start=3, stop=12
+        ),
         decay=lambda count: jnp.where(count < LATE, 0, 1 - 1 / 150),
     ),
 }
-
-
 OF_EIGENVECTORS = ("soap_h", "kl_soap_h", "record")
+SLOW = (*OF_EIGENVECTORS, "psgd_h")
 
 
 def expression(name):
@@ -301,17 +313,20 @@ def expression(name):
 
 
 def trained(opt, model):
-    """The parameters and those to evaluate with, after each step."""
+    """The model and the state after each step."""
     treedef = jax.tree.structure(model)
     step = interpreted(lambda *args: opt.step(*args))
     state = opt.init(model)
     for _ in range(STEPS):
         grads = treedef.unflatten(jnp.asarray(gradient(p)) for p in leaves(model))
         model, state = step(grads, state, model)
-        yield model, opt.eval_params(state, model)
+        yield model, state
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in ROWS],
+)
 def test_row_is_what_its_formulas_say(name, x64):
     opt, by_hand = expression(name), ROWS[name]()
     with x64():
@@ -320,21 +335,21 @@ def test_row_is_what_its_formulas_say(name, x64):
         for new, _ in trained(opt, model):
             params = by_hand(params, [*map(gradient, params)])
             for found, expected in zip(leaves(new), params, strict=True):
-                np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+                np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.slow
 def test_record_evaluates_with_an_average_of_the_late_parameters(x64):
-    average = []
+    opt, average = expression("record"), []
     with x64():
-        steps = trained(expression("record"), Model(TALL_AND_WIDE))
-        for i, (model, to_evaluate) in enumerate(steps):
+        for i, (model, state) in enumerate(trained(opt, Model(SQUARE))):
             params = leaves(model)
             if i < LATE:
                 average = params
             pairs = zip(average, params, strict=True)
             average = [a + (p - a) / 150 for a, p in pairs]
-            for found, expected in zip(leaves(to_evaluate), average, strict=True):
+            evaluated = leaves(opt.eval_params(state, model))
+            for found, expected in zip(evaluated, average, strict=True):
                 np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
