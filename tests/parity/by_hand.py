@@ -40,3 +40,23 @@ def adam_by_hand(grads, b1=0.9, b2=0.999, eps=1e-8):
     for t, g in enumerate(grads, 1):
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
         yield m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+
+
+def one_at_a_time(by_hand):
+    """What takes gradients one by one and returns the updates that `by_hand` yields.
+
+    `by_hand` is a function of all gradients, which it takes in turn.
+    """
+    waiting = []
+
+    def arriving():
+        while True:
+            yield waiting.pop()
+
+    updates = by_hand(arriving())
+
+    def update(g):
+        waiting.append(g)
+        return next(updates)
+
+    return update

@@ -25,15 +25,16 @@ def balanced(x, iterations, power):
     return u
 
 
-def aurora_by_hand(grads):
+def aurora_by_hand(grads, b1=B1, iterations=3, power=0.7):
     mu = 0
     for g in grads:
-        mu = B1 * mu + (1 - B1) * g
-        x, (m, n) = (1 - B1) * g + B1 * mu, g.shape
+        mu = b1 * mu + (1 - b1) * g
+        x, (m, n) = (1 - b1) * g + b1 * mu, g.shape
         if m == n:
             u = newton_schulz(x, ACCURATE)
         else:
-            u = balanced(x, 3, 0.7) if m > n else balanced(x.T, 3, 0.7).T
+            tall = balanced(x if m > n else x.T, iterations, power)
+            u = tall if m > n else tall.T
         yield u * np.sqrt(max(1, m / n))
 
 

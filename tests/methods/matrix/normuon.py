@@ -15,12 +15,13 @@ from ..method import Method
 STANDARD = ((3.4445, -4.7750, 2.0315),) * 5
 
 
-def normuon_by_hand(grads):
+def normuon_by_hand(grads, b1=B1, b2=B2, coefficients=STANDARD, of_long_side=False):
     m = v = 0
     for g in grads:
-        m = B1 * m + (1 - B1) * g
-        o = newton_schulz((1 - B1) * g + B1 * m, STANDARD)
-        v = B2 * v + (1 - B2) * np.mean(o**2, 1, keepdims=True)
+        m = b1 * m + (1 - b1) * g
+        o = newton_schulz((1 - b1) * g + b1 * m, coefficients)
+        axis = 0 if of_long_side and g.shape[1] > g.shape[0] else 1
+        v = b2 * v + (1 - b2) * np.mean(o**2, axis, keepdims=True)
         u = o / (np.sqrt(v) + 1e-10)
         u = u * np.linalg.norm(o) / (np.linalg.norm(u) + 1e-10)
         yield u * np.sqrt(max(1, g.shape[0] / g.shape[1]))

@@ -30,19 +30,28 @@ def rotated(q):
     return q + a * (r @ q + 0.5 * a * r @ r @ q)
 
 
-def psgd_by_hand(grads, is_diagonal=(False, False), of_momentum=False):
+def psgd_by_hand(
+    grads,
+    is_diagonal=(False, False),
+    of_momentum=False,
+    b1=B1,
+    rate=RATE,
+    damping=DAMPING,
+    max_rms=MAX_RMS,
+    max_abs=MAX_ABS,
+):
     m, lipschitz, qs = 0, [0, 0], []
     for t, g in enumerate(grads, 1):
-        m = B1 * m + (1 - B1) * g
-        seen = m / (1 - B1**t) if of_momentum else g
+        m = b1 * m + (1 - b1) * g
+        seen = m / (1 - b1**t) if of_momentum else g
         if t == 1:
             size = np.mean(seen**4) ** (1 / 4)
             qs = [size ** (-1 / 4) * np.eye(n) for n in g.shape]
         left, right = (q.T @ q for q in qs)
         w = left @ seen @ right
         terms = (
-            w @ w.T + DAMPING**2 * np.linalg.norm(right) ** 2 * left @ left,
-            w.T @ w + DAMPING**2 * np.linalg.norm(left) ** 2 * right @ right,
+            w @ w.T + damping**2 * np.linalg.norm(right) ** 2 * left @ left,
+            w.T @ w + damping**2 * np.linalg.norm(left) ** 2 * right @ right,
         )
         for i in range(2):
             term1, term2 = terms[i], g.shape[1 - i]
@@ -50,11 +59,11 @@ def psgd_by_hand(grads, is_diagonal=(False, False), of_momentum=False):
                 term1 = np.diag(np.diag(term1))
             bound = (np.max(term1) if is_diagonal[i] else norm(term1)) + term2
             lipschitz[i] = max(0.9 * lipschitz[i] + 0.1 * bound, bound)
-            q = qs[i] - RATE / lipschitz[i] * (term1 @ qs[i] - term2 * qs[i])
+            q = qs[i] - rate / lipschitz[i] * (term1 @ qs[i] - term2 * qs[i])
             qs[i] = rotated(q)
-        u = qs[0].T @ qs[0] @ (m / (1 - B1**t)) @ qs[1].T @ qs[1]
-        u = u * min(MAX_RMS / np.sqrt(np.mean(u**2)), 1)
-        yield np.clip(u, -MAX_ABS, MAX_ABS)
+        u = qs[0].T @ qs[0] @ (m / (1 - b1**t)) @ qs[1].T @ qs[1]
+        u = u * min(max_rms / np.sqrt(np.mean(u**2)), 1)
+        yield np.clip(u, -max_abs, max_abs)
 
 
 def by_hand(shape, of_momentum=False, **options):

@@ -15,30 +15,47 @@ from ..method import Method
 B3, GRAFT_B2, GRAFT_EPS, FREQUENCY = 0.7, 0.9, 1e-2, 3
 
 
-def inverse_root(x, power):
+def inverse_root(x, power, eps=EPS):
     values, q = np.linalg.eigh(x)
-    if values.min() < EPS:
+    if values.min() < eps:
         values = values - values.min()
-    return (q * (values + EPS) ** -power) @ q.T
+    return (q * (values + eps) ** -power) @ q.T
 
 
-def shampoo_by_hand(beta, graft, start=FREQUENCY):
+def shampoo_by_hand(
+    beta,
+    graft,
+    start=FREQUENCY,
+    b1=B1,
+    b3=B3,
+    eps=EPS,
+    frequency=FREQUENCY,
+    graft_b2=GRAFT_B2,
+    graft_eps=GRAFT_EPS,
+    is_one_sided=False,
+):
     def updates(grads):
         m = v = gl = gr = left = right = 0
         for t, g in enumerate(grads, 1):
             new = 1 if beta == 1 else 1 - beta
             gl, gr = beta * gl + new * g @ g.T, beta * gr + new * g.T @ g
-            filtered = (B3 * m + (1 - B3) * g) / (1 - B3 * B1 ** (t - 1))
-            m = B1 * m + (1 - B1) * g
-            if t == start or (t > start and t % FREQUENCY == 0):
+            filtered = (b3 * m + (1 - b3) * g) / (1 - b3 * b1 ** (t - 1))
+            m = b1 * m + (1 - b1) * g
+            if t == start or (t > start and t % frequency == 0):
                 bias = 1 if beta == 1 else 1 - beta**t
-                left, right = (
-                    inverse_root(gl / bias, 1 / 4),
-                    inverse_root(gr / bias, 1 / 4),
+                power = 1 / 2 if is_one_sided else 1 / 4
+                # With one side, it is the shorter one.
+                has_left, has_right = (
+                    not is_one_sided or is_left == (g.shape[0] <= g.shape[1])
+                    for is_left in (True, False)
                 )
-            v = v + g**2 if graft == "adagrad" else GRAFT_B2 * v + (1 - GRAFT_B2) * g**2
-            mean = v / (1 - GRAFT_B2**t) if graft == "adam" else v
-            a = filtered if graft == "sgd" else filtered / (np.sqrt(mean) + GRAFT_EPS)
+                left, right = (
+                    inverse_root(x / bias, power, eps) if has else np.eye(len(x))
+                    for x, has in ((gl, has_left), (gr, has_right))
+                )
+            v = v + g**2 if graft == "adagrad" else graft_b2 * v + (1 - graft_b2) * g**2
+            mean = v / (1 - graft_b2**t) if graft == "adam" else v
+            a = filtered if graft == "sgd" else filtered / (np.sqrt(mean) + graft_eps)
             if t >= start:
                 u = left @ filtered @ right
                 a = u * (np.linalg.norm(a) / np.linalg.norm(u) if graft else 1)

@@ -12,30 +12,32 @@ from ...parity.matrices import NUMBERS, eigenvectors, power_iteration
 from ..method import Method
 
 
-def soap_by_hand(beta, frequency, kl=False):
+def soap_by_hand(beta, frequency, kl=False, b1=B1, b2=B2, eps=EPS, skips_first=True):
     def updates(grads):
-        m = v = gl = gr = ql = qr = np.zeros(grads[0].shape)
-        for t, g in enumerate(grads):
+        m = v = gl = gr = 0
+        ql = qr = np.zeros(())
+        # The real steps.
+        for t, g in enumerate(grads, 0 if skips_first else 1):
             rows, columns = g.shape
+            is_first = np.ndim(gl) == 0
             left, right = g, g
-            if t > 0:
-                h = ql.T @ g @ qr
-                m = B1 * m + (1 - B1) * g
-                v = B2 * v + (1 - B2) * h**2
-                step_size = np.sqrt(1 - B2**t) / (1 - B1**t)
-                yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + EPS)) @ qr.T
-            else:
-                yield 0 * g
-            if kl and t > 0:
+            if kl and not is_first:
                 right_values = np.maximum(np.diag(qr.T @ gr @ qr), 1e-8)
                 left_values = np.maximum(np.diag(ql.T @ gl @ ql), 1e-8)
                 left = g @ qr / np.sqrt(right_values)
                 right = (g.T @ ql / np.sqrt(left_values)).T
             gl = beta * gl + (1 - beta) * left @ left.T / (columns if kl else 1)
             gr = beta * gr + (1 - beta) * right.T @ right / (rows if kl else 1)
-            if t == 0:
+            if is_first:
                 ql, qr = eigenvectors(gl), eigenvectors(gr)
-            elif t % frequency == 0:
+            if t == 0:
+                yield 0 * g
+                continue
+            m = b1 * m + (1 - b1) * g
+            v = b2 * v + (1 - b2) * (ql.T @ g @ qr) ** 2
+            step_size = np.sqrt(1 - b2**t) / (1 - b1**t)
+            yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
+            if t % frequency == 0:
                 ql, v = power_iteration(gl, ql, v, 0)
                 qr, v = power_iteration(gr, qr, v, 1)
 
