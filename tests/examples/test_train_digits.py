@@ -89,8 +89,8 @@ def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd"])
-def test_reads_97_percent_with_each_optimizer(script, tmp_path, capsys, optimizer):
+@pytest.mark.parametrize("optimizer", ["lion", "sgd"])
+def test_reads_97_percent_with_the_other_optimizers(script, tmp_path, capsys, optimizer):
     assert_learned(script, tmp_path, capsys, "--optimizer", optimizer, "--seed", "1")
 
 
@@ -253,7 +253,7 @@ def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd"])
+@pytest.mark.parametrize("optimizer", ["lion", "sgd"])
 def test_resumes_each_optimizer_in_microbatches(
     script, tmp_path, monkeypatch, optimizer
 ):
