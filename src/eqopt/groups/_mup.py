@@ -60,7 +60,7 @@ def mup(
     inputs first. All else, such as biases, norms and embeddings, has outputs alone.
 
     A model has to do its own part: the initial values, and a multiplier on its output;
-    see [Width transfer](../width_transfer.md).
+    see [Transfer over widths](../width_transfer.md).
 
     !!! example
 
