@@ -1,0 +1,237 @@
+"""Learning rates that stay when the width of a model changes."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
+from .._leaves import (
+    check_parameters,
+    disagreement,
+    is_leaf,
+    is_parameter,
+    keystr,
+)
+from .._storage import shapes_if_stored
+from .._types import Params
+
+
+class MupFactors(eqx.Module):
+    """What [`eqopt.groups.mup`][] gives: two trees like the parameters.
+
+    They hold Python floats, and `None` at leaves that are no parameters.
+
+    **Attributes:**
+
+    - `learning_rate`: what multiplies the learning rate of each parameter.
+    - `weight_decay`: what multiplies its weight decay, where the learning rate times the
+        factor multiplies the decay, too: one by the other factor.
+    """
+
+    learning_rate: PyTree[float]
+    weight_decay: PyTree[float]
+
+
+def mup(
+    base_model: Params,
+    model: Params,
+    optimizer: str = "adam",
+    weight_dimension_numbers: DimensionNumbers | None = None,
+) -> MupFactors:
+    r"""Factors with which a learning rate found for a small model suits a wide one.
+
+    This is the optimizer's part of the maximal update parametrization (µP). The base
+    model is the one that the learning rate was found for. It is the same model, but
+    narrower, or wider. An axis is *infinite* if its size is not that of the base model.
+    With $r_\text{in}$ and $r_\text{out}$, the size of a matrix's inputs and outputs by
+    that in the base model, the factors of the learning rate are:
+
+    | | both infinite | inputs or outputs | none |
+    | --- | --- | --- | --- |
+    | `"adam"` | $1 / r_\text{in}$ | $1$ | $1$ |
+    | `"sgd"` | $r_\text{out} / r_\text{in}$ | $r_\text{in}$ or $r_\text{out}$ | $1$ |
+    | `"muon"` | $1$, as in the first row for the fallback | $1$ | $1$ |
+
+    The weights of Equinox's linear, convolution and recurrent layers are matrices, also
+    if the layers are stacked, and so are arrays with two axes that are in no layer,
+    inputs first. All else, such as biases, norms and embeddings, has outputs alone.
+
+    A model has to do its own part: the initial values, and a multiplier on its output;
+    see [Transfer over widths](../width_transfer.md).
+
+    !!! example
+
+        [`eqopt.ScaleByTree`][] goes before the decay, which then stays
+        $\eta_t \lambda p$ for all parameters:
+
+        ```python
+        class Model(eqx.Module):
+            mlp: eqx.nn.MLP
+            multiplier: float  # of the output: µP's other part
+
+            def __init__(self, width, key):
+                self.mlp = eqx.nn.MLP(2, 1, width, depth=2, key=key)
+                self.multiplier = 64 / width
+
+            def __call__(self, x):
+                return self.multiplier * self.mlp(x)
+
+        base = eqx.filter_eval_shape(Model, 64, jax.random.key(0))
+        model = Model(256, jax.random.key(0))
+        factors = eqopt.groups.mup(base, model)
+        assert factors.learning_rate.mlp.layers[1].weight == 1 / 4
+
+        opt = eqopt.Chain(
+            eqopt.ScaleByAdam(),
+            eqopt.ScaleByTree(factors.learning_rate),
+            eqopt.AddDecayedWeights(0.1),
+            eqopt.ScaleByLearningRate(1e-3),
+        )
+        ```
+
+        Without decay, `eqopt.ScaleByTree` may as well follow `eqopt.Adam(1e-3)`. After
+        `eqopt.AdamW` it would multiply the decay, too, and wide matrices would decay
+        less; to make up for that, each parameter needs a $\lambda$ of its own, multiplied
+        by `factors.weight_decay`.
+
+    **Arguments:**
+
+    - `base_model`: the model that the learning rate was found for, with arrays or shapes:
+        `eqx.filter_eval_shape(make_model, ...)` takes no memory.
+    - `model`: the model to train, with arrays or shapes.
+    - `optimizer`: `"adam"` for Adam and all others whose steps do not depend on the scale
+        of the gradients, such as Lion or RMSProp; `"sgd"` for gradient descent with or
+        without momentum; `"muon"` for [`eqopt.Muon`][] without `consistent_rms`, whose
+        steps for matrices suit all widths, with a fallback like Adam. Leave the last
+        layer to the fallback: a step of Muon changes the output less in a wide model.
+    - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
+        [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
+        of the parameters that gives one. Give it where the model has arrays of its own
+        with three axes or more; and what Muon has, if it has one. Defaults to what is
+        said above.
+
+    **Returns:**
+
+    An [`eqopt.groups.MupFactors`][].
+
+    **Raises:**
+
+    A `ValueError` that names the key path, if the models have different structures, if
+    arrays have different numbers of axes, or if more than one axis of the inputs, or of
+    the outputs, or one that matrices are stacked along, is infinite.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{yang2022tensor,
+            author = {Yang, Greg and Hu, Edward J. and Babuschkin, Igor and others},
+            title = {Tensor Programs {V}: Tuning Large Neural Networks via Zero-Shot
+                     Hyperparameter Transfer},
+            journal = {arXiv:2203.03466},
+            year = {2022},
+        }
+        ```
+    """
+    if optimizer not in _RULES:
+        raise ValueError(
+            f"mup: `optimizer` must be one of {[*_RULES]}, but is {optimizer!r}. "
+            "Take 'adam' for optimizers whose steps do not depend on the scale of the "
+            "gradients."
+        )
+    base_model, model = shapes_if_stored(base_model), shapes_if_stored(model)
+    check_parameters("mup", model)
+    bases = _leaves_like(base_model, model)
+    axes = resolve_dimension_numbers(weight_dimension_numbers, model, None)
+    by_muon = [optimizer == "muon" and a is not None for a in axes]
+    if optimizer == "muon":  # what is left to the fallback may be a matrix, too
+        by_default = resolve_dimension_numbers(None, model, None)
+        axes = [a or b for a, b in zip(axes, by_default, strict=True)]
+    leaves, treedef = jtu.tree_flatten(model, is_leaf=is_leaf)
+    factors: list[float | None] = [None] * len(leaves)
+    for i, (base, x) in enumerate(zip(bases, leaves, strict=True)):
+        if is_parameter(x):
+            ratios = _ratios(model, i, base, x, axes[i])
+            factors[i] = 1.0 if by_muon[i] else _RULES[optimizer](*ratios)
+    return MupFactors(
+        treedef.unflatten(factors),
+        treedef.unflatten(None if f is None else 1 / f for f in factors),
+    )
+
+
+def _of_adam(inputs: float | None, outputs: float | None) -> float:
+    return 1.0 if inputs is None or outputs is None else 1 / inputs
+
+
+def _of_sgd(inputs: float | None, outputs: float | None) -> float:
+    if inputs is None or outputs is None:
+        return inputs or outputs or 1.0
+    return outputs / inputs
+
+
+# `"muon"`: of what is left to its fallback.
+_RULES = {"adam": _of_adam, "sgd": _of_sgd, "muon": _of_adam}
+_FIX = "Build both models with the same function, which takes the width."
+
+
+def _leaves_like(base_model: Params, model: Params) -> list:
+    """The leaves of the base model, each with a parameter of `model` or with none.
+
+    Static fields may differ: layers keep their sizes there.
+    """
+    here, there = (
+        jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
+        for tree in (base_model, model)
+    )
+    if [path for path, _ in here] != [path for path, _ in there]:
+        differ = disagreement("base_model", base_model, "model", model)
+        raise ValueError(f"mup: {differ} {_FIX}")
+    for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
+        if is_parameter(base) != is_parameter(x):
+            name = "base_model" if is_parameter(base) else "model"
+            raise ValueError(
+                f"mup: `{keystr(model, i)}` is a parameter in `{name}` alone. {_FIX}"
+            )
+        if is_parameter(x) and len(base.shape) != len(x.shape):
+            raise ValueError(
+                f"mup: `{keystr(model, i)}` has shape {base.shape} in `base_model` and "
+                f"{x.shape} in `model`, but both have the same number of axes. {_FIX}"
+            )
+    return [base for _, base in here]
+
+
+def _ratios(
+    model: Params, index: int, base: Any, x: Any, axes: Axes | None
+) -> tuple[float | None, float | None]:
+    """What the inputs and the outputs are multiplied by, `None` where they stay."""
+    ratios = {
+        axis: n / base.shape[axis] if base.shape[axis] else math.inf
+        for axis, n in enumerate(x.shape)
+        if n != base.shape[axis]
+    }
+    every = tuple(range(len(x.shape)))
+    sides = ((), every) if axes is None else (axes.reduction, axes.output)
+    infinite = [[axis for axis in side if axis in ratios] for side in sides]
+    misfit = (
+        f"mup: `{keystr(model, index)}` has shape {base.shape} in `base_model` and "
+    )
+    misfit += f"{x.shape} in `model`, but "
+    if len(ratios) > sum(map(len, infinite)):
+        raise ValueError(
+            f"{misfit}the number of stacked matrices must be the same: learning rates "
+            "transfer over widths, not over depths. Give the base model as many layers, "
+            "or say how the array is a matrix with `weight_dimension_numbers`."
+        )
+    if any(len(side) > 1 for side in infinite):
+        what = "an array that is no matrix" if axes is None else "each side of a matrix"
+        raise ValueError(
+            f"{misfit}only one axis of {what} may differ. Let the models differ in their "
+            "width alone, not in kernels or numbers of entries. If the array is a matrix,"
+            " say how with `weight_dimension_numbers`."
+        )
+    if any(ratio in (0, math.inf) for ratio in ratios.values()):
+        raise ValueError(f"{misfit}a width must not be zero.")
+    inputs, outputs = (ratios[side[0]] if side else None for side in infinite)
+    return inputs, outputs

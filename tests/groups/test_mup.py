@@ -1,0 +1,346 @@
+"""Learning rates that stay when the width changes."""
+
+import re
+import textwrap
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.groups import mup
+
+
+nn, KEY = eqx.nn, jax.random.key(0)
+TREES = "learning_rate", "weight_decay"
+
+
+def mlp(width, vmapped=False):
+    """Layers with inputs alone, with both and with outputs alone that are infinite."""
+    make = lambda key: nn.Linear(width, width, key=key)
+    return {
+        "in": nn.Linear(3, width, key=KEY),
+        "hidden": eqx.filter_vmap(make)(jax.random.split(KEY, 2))
+        if vmapped
+        else make(KEY),
+        "out": nn.Linear(width, 5, key=KEY),
+        "act": jax.nn.relu,
+        "steps": jnp.zeros(width, int),
+    }
+
+
+def factors(base, model, optimizer="adam", tree="learning_rate", **options):
+    """By key path."""
+    found = getattr(mup(base, model, optimizer, **options), tree)
+    return by_path(found)
+
+
+def by_path(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): x for path, x in leaves}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "muon"])
+@pytest.mark.parametrize("tree", TREES)
+def test_all_ones_for_the_base_model(optimizer, tree):
+    found = factors(mlp(8), mlp(8), optimizer, tree)
+    paths = by_path(eqx.filter(mlp(8), eqx.is_inexact_array))
+    assert found == dict.fromkeys(paths, 1.0)
+    assert all(type(factor) is float for factor in found.values())
+
+
+# By optimizer, for models three times as wide.
+TABLE = {
+    "adam": {"hidden": 1 / 3, "vectors": 1, "inner bias": 1},
+    "sgd": {"hidden": 1, "vectors": 3, "inner bias": 3},
+    "muon": {"hidden": 1, "vectors": 1, "inner bias": 1},
+}
+
+
+@pytest.mark.parametrize("optimizer", TABLE)
+@pytest.mark.parametrize("vmapped", [False, True])
+def test_table(optimizer, vmapped):
+    row = TABLE[optimizer]
+    models = mlp(4, vmapped), mlp(12, vmapped)
+    found = factors(*models, optimizer)
+    assert found == {
+        "['in'].weight": row["vectors"],
+        "['in'].bias": row["inner bias"],
+        "['hidden'].weight": row["hidden"],
+        "['hidden'].bias": row["inner bias"],
+        "['out'].weight": row["vectors"],
+        "['out'].bias": 1,
+    }
+    decays = factors(*models, optimizer, "weight_decay")
+    assert all(decays[path] * factor == 1 for path, factor in found.items())
+    narrower = factors(*models[::-1], optimizer)
+    assert all(narrower[path] * factor == 1 for path, factor in found.items())
+
+
+def test_each_matrix_by_its_inputs():
+    """Both sides are infinite, by different ratios."""
+    make = lambda n, m: nn.Linear(n, m, use_bias=False, key=KEY)
+    base, model = make(4, 6), make(20, 12)
+    assert factors(base, model) == {".weight": 1 / 5}
+    assert factors(base, model, "sgd") == {".weight": 2 / 5}
+
+
+conv = lambda n, m, size=3: nn.Conv2d(n, m, size, use_bias=False, key=KEY)
+OTHERS = {
+    "conv": (conv(2, 4), conv(4, 16), 1 / 2, 4 / 2),
+    "images": (conv(3, 4), conv(3, 16), 1, 4),
+    "embedding": (nn.Embedding(7, 4, key=KEY), nn.Embedding(7, 8, key=KEY), 1, 2),
+    "norm": (nn.RMSNorm(4, use_bias=False), nn.RMSNorm(8, use_bias=False), 1, 2),
+    "matrix": (jnp.ones((4, 6)), jnp.ones((20, 12)), 1 / 5, 2 / 5),
+    "positions": (jnp.ones((9, 4)), jnp.ones((9, 8)), 1, 2),
+    "cube": (jnp.ones((9, 4, 3)), jnp.ones((9, 8, 3)), 1, 2),
+    "number": (jnp.ones(()), jnp.ones(()), 1, 1),
+    "empty": (jnp.ones((0, 4)), jnp.ones((0, 8)), 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_layers_and_arrays(name):
+    base, model, of_adam, of_sgd = OTHERS[name]
+    assert [*factors(base, model).values()] == [of_adam]
+    assert [*factors(base, model, "sgd").values()] == [of_sgd]
+
+
+def test_nothing():
+    assert factors({}, {}) == {}
+
+
+def test_cells_and_attention():
+    cell = lambda n: nn.GRUCell(3, n, key=KEY)
+    assert factors(cell(4), cell(8)) == {
+        ".weight_ih": 1,
+        ".weight_hh": 1 / 2,
+        ".bias": 1,
+        ".bias_n": 1,
+    }
+    attention = lambda n: nn.MultiheadAttention(2, n, key=KEY)
+    assert set(factors(attention(4), attention(8)).values()) == {1 / 2}
+
+
+def test_arrays_of_ones_own():
+    """Weights of attention, (heads, width, head size)."""
+    numbers = eqopt.MatrixDimensionNumbers(1, (0, 2))
+    base, model = jnp.ones((2, 8, 4)), jnp.ones((6, 24, 4))
+    for given in (numbers, lambda params: numbers):
+        found = factors(base, model, weight_dimension_numbers=given)
+        assert found == {"": 1 / 3}
+    assert factors(base, model, "sgd", weight_dimension_numbers=numbers) == {"": 1}
+
+
+def test_what_muon_leaves_to_the_fallback():
+    """It follows Adam, also where it is a matrix."""
+    numbers = lambda params: jax.tree.map(lambda _: None, params)
+    found = factors(mlp(4), mlp(8), "muon", weight_dimension_numbers=numbers)
+    assert found == factors(mlp(4), mlp(8), "adam")
+    with pytest.raises(ValueError, match="an array that is no matrix"):
+        factors(mlp(4), mlp(8), "adam", weight_dimension_numbers=numbers)
+
+
+def test_shapes_do_and_fit_the_model():
+    base, model = (eqx.filter_eval_shape(mlp, width) for width in (4, 8))
+    found = mup(base, model)
+    assert by_path(found) == by_path(mup(mlp(4), mlp(8)))
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(mlp(8), eqx.is_inexact_array))
+    for tree in TREES:
+        scale = eqopt.ScaleByTree(getattr(found, tree))
+        updates, _ = scale.update(grads, scale.init(mlp(8)), mlp(8))
+        means = jax.tree.map(lambda u: float(u.mean()), updates)
+        assert by_path(means) == by_path(getattr(found, tree))
+
+
+def test_stored_parameters():
+    """Their shapes count, too."""
+    opt = eqopt.StoreParams(eqopt.Adam(1e-3), eqopt.storage.SplitMasterWeights())
+    model = eqopt.tree.cast(mlp(8), jnp.bfloat16)
+    factors_of = mup(mlp(4), model).learning_rate
+    opt = eqopt.StoreParams(
+        eqopt.Chain(opt.inner, eqopt.ScaleByTree(factors_of)), opt.storage
+    )
+    opt.init(model)
+
+
+BAD = {
+    "structure": (
+        {"a": jnp.ones(2)},
+        {"a": jnp.ones(2), "b": jnp.ones(2)},
+        r"Only `model` has a leaf at `\['b'\]`. Build both models with the same func",
+    ),
+    "nothing here": ({}, jnp.ones(2), "Only `model` has a leaf at ``. Build"),
+    "no parameter": (
+        {"a": jnp.ones(2, int), "b": jnp.ones(2)},
+        {"a": jnp.ones(2), "b": jnp.ones(2)},
+        r"`\['a'\]` is a parameter in `model` alone. Build",
+    ),
+    "nothing": ({"a": 1}, {"a": 1}, "mup: `params` has no parameters"),
+    "axes": (
+        {"a": jnp.ones(2)},
+        {"a": jnp.ones((2, 2))},
+        r"`\['a'\]` has shape \(2,\) in `base_model` and \(2, 2\) in `model`, but both",
+    ),
+    "kernel": (
+        conv(2, 4),
+        conv(4, 8, 5),
+        r"`.weight` has shape \(4, 2, 3, 3\) .* \(8, 4, 5, 5\) .* only one axis of each "
+        "side of a matrix may differ. Let the models differ in their width alone",
+    ),
+    "vocabulary": (
+        nn.Embedding(7, 4, key=KEY),
+        nn.Embedding(9, 8, key=KEY),
+        "`.weight` has .* only one axis of an array that is no matrix may differ",
+    ),
+    "depth": (
+        jax.tree.map(lambda x: x[None], nn.Linear(4, 4, key=KEY)),
+        jax.tree.map(lambda x: jnp.stack([x, x]), nn.Linear(4, 4, key=KEY)),
+        "`.weight` has .* over widths, not over depths. Give the base model as many",
+    ),
+    "empty": (jnp.ones(0), jnp.ones(2), "`.the root.` .* a width must not be zero"),
+    "emptied": (jnp.ones(2), jnp.ones(0), "a width must not be zero"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_models(name):
+    base, model, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        mup(base, model)
+
+
+def test_unknown_optimizer():
+    with pytest.raises(
+        ValueError, match=r"one of \['adam', 'sgd', 'muon'\], but is 'l"
+    ):
+        mup(mlp(4), mlp(8), "lion")
+
+
+def test_example_in_the_docstring():
+    example = re.search(r"```python\n(.*?)```", mup.__doc__ or "", re.DOTALL)
+    assert example is not None
+    names = {"eqopt": eqopt, "eqx": eqx, "jax": jax}
+    exec(textwrap.dedent(example[1]), names)
+    names["opt"].init(names["model"])
+
+
+def test_two_ways_to_decay():
+    """Before the decay, or behind an optimizer whose decay makes up for the factor."""
+    base, model = mlp(4), mlp(12)
+    found = mup(base, model)
+    eta, decay = 0.01, 0.1
+    chain = eqopt.Chain(
+        eqopt.ScaleByAdam(),
+        eqopt.ScaleByTree(found.learning_rate),
+        eqopt.AddDecayedWeights(decay),
+        eqopt.ScaleByLearningRate(eta),
+    )
+    values = sorted({*by_path(found.weight_decay).values()})
+    by_decay = {value: eqopt.AdamW(eta, weight_decay=decay * value) for value in values}
+    labels = jax.tree.map(lambda x: x, found.weight_decay)
+    behind = eqopt.Chain(
+        eqopt.Partition(by_decay, labels), eqopt.ScaleByTree(found.learning_rate)
+    )
+    params = eqx.filter(model, eqx.is_inexact_array)
+    grads = jax.tree.map(jnp.sin, params)
+    here, there = (
+        opt.update(grads, opt.init(params), params)[0] for opt in (chain, behind)
+    )
+    for x, y in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+    # To decay is the same for all.
+    bare, _ = chain.update(
+        jax.tree.map(jnp.zeros_like, grads), chain.init(params), params
+    )
+    for x, p in zip(jax.tree.leaves(bare), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(x, -eta * decay * p, rtol=1e-6)
+
+
+WIDTHS = 32, 128, 512
+
+
+class Net(eqx.Module):
+    """A perceptron that does the model's part."""
+
+    layers: list[nn.Linear]
+    multiplier: float = eqx.field(static=True)
+
+    def __init__(self, width):
+        keys = jax.random.split(KEY, 4)
+        sizes = [8, width, width, width, 4]
+        self.layers = [
+            nn.Linear(n, m, key=key)
+            for n, m, key in zip(sizes[:-1], sizes[1:], keys, strict=True)
+        ]
+        # Its values do not depend on the width, and the multiplier does.
+        weight = jax.random.normal(keys[-1], (4, width)) / 8
+        self.layers[-1] = eqx.tree_at(
+            lambda layer: layer.weight, self.layers[-1], weight
+        )
+        self.multiplier = WIDTHS[0] / width
+
+    def __call__(self, x):
+        before = []
+        for layer in self.layers[:-1]:
+            before.append(layer(x))
+            x = jnp.tanh(before[-1])
+        last = self.layers[-1]
+        bias = jnp.zeros(4) if last.bias is None else last.bias
+        return [*before, self.multiplier * (last.weight @ x) + bias]
+
+
+def changes(optimizer, make, width, with_factors, numbers=None):
+    """By how much three steps change what goes into each nonlinearity, and the output."""
+    model = Net(width)
+    opt = make()
+    if with_factors:
+        base = eqx.filter_eval_shape(Net, WIDTHS[0])
+        found = mup(base, model, optimizer, numbers)
+        opt = eqopt.Chain(opt, eqopt.ScaleByTree(found.learning_rate))
+    x = jax.random.normal(jax.random.key(1), (16, 8))
+    y = jax.random.normal(jax.random.key(2), (16, 4))
+
+    @eqx.filter_jit
+    def train_step(model, state):
+        loss = lambda m: jnp.mean((jax.vmap(m)(x)[-1] - y) ** 2)
+        return opt.step(eqx.filter_grad(loss)(model), state, model)
+
+    trained, state = model, opt.init(model)
+    for _ in range(3):
+        trained, state = train_step(trained, state)
+    before, after = (jax.vmap(m)(x) for m in (model, trained))
+    return [float(jnp.abs(b - a).mean()) for a, b in zip(before, after, strict=True)]
+
+
+hidden = lambda params: jax.tree.map(
+    lambda flag: eqopt.MatrixDimensionNumbers(1, 0) if flag else None,
+    eqopt.groups.path(r"layers.[12]..weight")(params),
+)
+WAYS = {
+    "adam": (lambda: eqopt.Adam(0.01), None),
+    "sgd": (lambda: eqopt.SGD(0.1), None),
+    "muon": (lambda: eqopt.Muon(0.03, weight_dimension_numbers=hidden), hidden),
+}
+
+
+@pytest.mark.parametrize("optimizer", WAYS)
+def test_coordinates(optimizer):
+    """Steps change what the layers compute by the same amount at all widths."""
+    make, numbers = WAYS[optimizer]
+    table = np.array([changes(optimizer, make, w, True, numbers) for w in WIDTHS])
+    spread = table.max(axis=0) / table.min(axis=0)
+    assert (spread < 2).all(), table
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_coordinates_without_factors(optimizer):
+    make, _ = WAYS[optimizer]
+    table = np.array([changes(optimizer, make, w, False) for w in WIDTHS])
+    growth = table[-1] / table[0]
+    if optimizer == "adam":
+        assert (growth[1:3] > 4).all(), table
+    else:  # of the first layer, and of biases
+        assert growth[0] < 1 / 4, table
