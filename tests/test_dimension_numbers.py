@@ -72,6 +72,39 @@ LAYERS = {
 }
 
 
+class Adapted(nn.Linear):
+    """A layer of a user's, with one more matrix."""
+
+    update: jax.Array
+
+    def __init__(self):
+        super().__init__(2, 3, key=KEY)
+        self.update = jnp.ones((2, 3))
+
+
+class Counting(nn.StatefulLayer):
+    scale: jax.Array
+
+    def __call__(self, x, state):
+        return self.scale @ x, state
+
+
+def test_subclasses_are_layers():
+    expected = {".weight": LINEAR, ".update": Numbers()}
+    assert chosen(Adapted()) == expected
+    assert chosen([Adapted()]) == {f"[0]{path}": n for path, n in expected.items()}
+    assert chosen(Counting(jnp.ones((2, 3)))) == {".scale": Numbers()}
+    # So a step depends on the layer as that of Equinox does.
+    opt = eqopt.Muon(0.1)
+    layers = [Adapted(), nn.Linear(2, 3, key=KEY)]
+    grads = [jax.tree.map(jnp.cos, eqx.filter(layer, eqx.is_array)) for layer in layers]
+    weights = [
+        opt.update(g, opt.init(layer), layer)[0].weight
+        for g, layer in zip(grads, layers, strict=True)
+    ]
+    np.testing.assert_array_equal(*weights)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
     make, expected = LAYERS[name]

@@ -1,6 +1,7 @@
 """How an array is a matrix, or a stack of matrices: which axes are which."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -68,9 +69,10 @@ DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
     """For each leaf (counting `None`s), how it multiplies the inputs of its layer.
 
-    The weights of Equinox's linear, convolution and recurrent layers are known by the
-    layer, stacked or not; what other layers hold (embeddings, scales of norms, biases) is
-    no matrix. Arrays elsewhere are matrices, inputs first, if they have two axes.
+    The weights of Equinox's linear, convolution and recurrent layers, and of subclasses
+    of these, are known by the layer, stacked or not; what other layers hold (embeddings,
+    scales of norms, biases) is no matrix. Arrays elsewhere, also in fields that a
+    subclass adds, are matrices, inputs first, if they have two axes.
     """
     is_inner = lambda x: x is None or (_is_layer(x) and x is not tree)
     numbers = []
@@ -79,8 +81,8 @@ def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
             numbers += of_layers(x)
         elif not is_parameter(x):
             numbers.append(None)
-        elif _is_layer(tree) and len(path) == 1:
-            numbers.append(_of_field(type(tree), tree, path[0].name))
+        elif _is_layer(tree) and len(path) == 1 and _is_own(tree, path[0].name):
+            numbers.append(_of_field(tree, path[0].name))
         else:
             numbers.append(_INPUTS_FIRST if x.ndim == 2 else None)
     return numbers
@@ -88,7 +90,20 @@ def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
 
 @no_type_check  # called once per leaf, like those below
 def _is_layer(x):
-    return isinstance(x, eqx.Module) and type(x).__module__.startswith("equinox.nn.")
+    return isinstance(x, eqx.Module) and _kind(type(x)) is not None
+
+
+@functools.cache
+def _kind(cls: type) -> Any:
+    """The layer of Equinox that a class is, or is a subclass of; `None` if of none."""
+    kinds = (base for base in cls.__mro__ if base.__module__.startswith("equinox.nn."))
+    return next(kinds, None)
+
+
+@no_type_check
+def _is_own(layer, name):
+    """Whether Equinox's layer has this field, and not a subclass of it alone."""
+    return name in {field.name for field in dataclasses.fields(_kind(type(layer)))}
 
 
 _INPUTS_FIRST = MatrixDimensionNumbers()
@@ -113,19 +128,14 @@ _NO_WEIGHTS = (), lambda layer: None
 
 
 @no_type_check
-def _of_field(cls, layer, name):
-    weights, of_weights = _WEIGHTS.get(cls, _NO_WEIGHTS)
+def _of_field(layer, name):
+    weights, of_weights = _WEIGHTS.get(_kind(type(layer)), _NO_WEIGHTS)
     return of_weights(layer) if name in weights else None
 
 
 def axes_of_inputs(layer: Any, name: str) -> tuple[int, ...] | None:
-    """The axes of a field that a layer sums over, `None` if the field is no weight.
-
-    Subclasses of Equinox's layers count.
-    """
-    bases = type(layer).__mro__
-    found = (_of_field(cls, layer, name) for cls in bases if cls in _WEIGHTS)
-    numbers = next(found, None)
+    """The axes of a field that a layer sums over, `None` if the field is no weight."""
+    numbers = _of_field(layer, name)
     return None if numbers is None else _tuple(numbers.reduction_axis)
 
 

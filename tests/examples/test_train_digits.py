@@ -90,7 +90,9 @@ def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["lion", "sgd"])
-def test_reads_97_percent_with_the_other_optimizers(script, tmp_path, capsys, optimizer):
+def test_reads_97_percent_with_the_other_optimizers(
+    script, tmp_path, capsys, optimizer
+):
     assert_learned(script, tmp_path, capsys, "--optimizer", optimizer, "--seed", "1")
 
 

@@ -55,7 +55,7 @@ METHODS = [
         idea="Adam of gradients without spikes, with resets",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
         deviates="Optax has no Stable-SPAM; beside it is its AdamW",
-        rates=(0.0032, 0.01, 0.0032, 0.001),
+        rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
         ratio=100.0,
         laws=[
