@@ -39,7 +39,11 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.ADOPT(0.1),
         eqopt.ADOPT(0.1, mu_dtype=jnp.bfloat16),
         eqopt.ADOPT(0.1, nesterov=True),
+        eqopt.EMANesterov(eqopt.Adam(0.1)),
+        eqopt.GPA(eqopt.Adam(0.1)),
+        eqopt.Grams(0.1, weight_decay=0.1),
         eqopt.MADGRAD(0.1, weight_decay=0.1),
+        eqopt.MARS(0.1),
         eqopt.NAdamW(0.1),
         eqopt.NoisySGD(0.1, key=0),
         eqopt.OptimisticAdam(0.1),
@@ -75,6 +79,9 @@ HALF = [True, False] * 5
         # The update before the momentum, for residuals of it: of one leaf at a time.
         (eqopt.CAME(0.1, weight_decay=0.1), 0.11),
         (eqopt.COCOB(weight_decay=0.1), 0.01),
+        # The direction, for the share of it that agrees: of one leaf at a time, and one
+        # that goes in.
+        (eqopt.Cautious(eqopt.AdamW(0.1, weight_decay=0.1)), 0.21),
         (eqopt.DAdaptAdamW(weight_decay=0.1), 0.01),
         (eqopt.DoG(), 0.01),
         (eqopt.DoWG(), 0.01),
@@ -87,6 +94,8 @@ HALF = [True, False] * 5
         # The singular vectors of one matrix, and on the way back one update in full.
         (eqopt.GaLore(0.1), 0.24),
         (eqopt.GaLore(0.1, 16), 0.24),
+        # The same, for its norm, and the parameters in the layout of matrices.
+        (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1), 0.41),
         (eqopt.MoMo(weight_decay=0.1), 0.01),
         (eqopt.MoMoAdam(weight_decay=0.1), 0.01),
         (eqopt.MoMoAdam(weight_decay=0.1, mask=HALF), 0.01),
@@ -98,6 +107,8 @@ HALF = [True, False] * 5
         # The curvature before the estimate, which the step takes, and after it. (The
         # parameters before the step are needed for the estimate of all others.)
         (eqopt.Sophia(0.1), 1.01),
+        # The direction and the quotient, for its mean square: of one leaf at a time.
+        (eqopt.StableAdamW(0.1, weight_decay=0.1), 0.21),
         # The gradients without spikes, for their norm: of one leaf at a time.
         (eqopt.StableSPAM(0.1, weight_decay=0.1), 0.11),
         # z and the parameters both need the other one as it was before.

@@ -274,9 +274,15 @@ class _OnMatrices(Equation):
         slots = jax.tree.leaves([x for x in arguments if not isinstance(x, eqx.Module)])
         if jnp.iscomplexobj(g) and slots and not any(map(jnp.iscomplexobj, slots)):
             raise ShapeMismatch("a complex update of what is real")
-        # In turn, or XLA on a CPU starts with the products of all leaves.
+        # In turn, or XLA on a CPU starts with what it makes of all leaves: products, and
+        # transposed parameters.
+        names = self._equation.leaves
+        there = [
+            after(turn, x) if name == "p" else x
+            for name, x in zip(names, arguments, strict=True)
+        ]
         fn = functools.partial(self._equation, **shared)
-        return layout.apply(fn, after(turn, g), *arguments)
+        return layout.apply(fn, after(turn, g), *there)
 
 
 _on_matrices = functools.lru_cache(KERNELS)(_OnMatrices)

@@ -23,7 +23,8 @@ def test_the_overview_is_that_of_the_rows():
 def test_the_page_of_the_family_has_it(family: str):
     """An entry that says when to use it, or where that is."""
     page = PAGES / f"{family}.md"
-    entries = re.findall(r"^::: eqopt\.(\w+)\n\n\*When to use it:\*", prose(page), re.M)
+    entry = r"^::: eqopt\.(\w+)\n(?:    .*\n)*\n\*When to use it:\*"
+    entries = re.findall(entry, prose(page), re.M)
     entries += re.findall(r"\[`eqopt\.(\w+)`\]\[\]", prose(page))
     assert {method.name for method in BY_FAMILY[family]} <= {*entries}
 

@@ -265,7 +265,7 @@ WIDTHS = 32, 128, 512
 class Net(eqx.Module):
     """A perceptron that does the model's part."""
 
-    layers: list[nn.Linear]
+    layers: list[eqx.nn.Linear]
     multiplier: float = eqx.field(static=True)
 
     def __init__(self, width):

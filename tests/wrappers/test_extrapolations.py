@@ -129,7 +129,7 @@ def test_a_constant_step_becomes_longer(x64):
     """By $1 / (1 - β)$, in the end."""
     opt = eqopt.EMANesterov(eqopt.SGD(1.0), 0.4, 0.9)
     with x64():
-        params = jnp.zeros(1)
+        params = before = jnp.zeros(1)
         state = opt.init(params)
         step = jax.jit(opt.step)
         for _ in range(400):

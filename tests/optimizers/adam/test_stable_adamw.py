@@ -25,7 +25,7 @@ def test_a_spike_makes_the_step_and_the_decay_shorter():
     params = {"w": jnp.asarray(START, jnp.float32), "b": jnp.ones(5)}
     opt = eqopt.StableAdamW(0.1, weight_decay=decay, mask={"w": True, "b": False})
     state = opt.init(params)
-    p, q, m, v = START, np.ones(5), 0, 0
+    p, q, m, v, rms = START, np.ones(5), 0, 0, 0
     for t, g in enumerate(grads, 1):
         u = jnp.asarray(g, jnp.float32)
         params, state = opt.step({"w": u, "b": u}, state, params)
@@ -45,6 +45,7 @@ def test_the_rate_of_a_leaf_is_its_own():
     params = {"calm": jnp.ones(3), "spiky": jnp.ones(3)}
     opt = eqopt.ScaleByStableAdam(b1=0.0)
     state = opt.init(params)
+    u = params
     for scale in [1.0] * 20 + [100.0]:
         grads = {"calm": jnp.ones(3), "spiky": jnp.full(3, scale)}
         u, state = opt.update(grads, state)

@@ -142,7 +142,10 @@ class EMANesterov(AbstractFused):
         next_beta = self._beta(count).astype(state.beta.dtype)
         new = EMANesterovState(count, next_beta, None, state.velocity)
         shared = {"beta": state.beta, "next_beta": next_beta, "decay": self.decay}
-        outer = pipeline.push("EMANesterov", Leafwise(ema_nesterov, new, shared))
+        # If the inner update depends on the parameters, one of both is copied anyway.
+        last = () if pipeline.reads_params else ("velocity",)
+        leafwise = Leafwise(ema_nesterov, new, shared, last=last)
+        outer = pipeline.push("EMANesterov", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())
 
     def _beta(self, count: Int[Array, ""]) -> Array:
