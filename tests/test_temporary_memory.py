@@ -69,6 +69,7 @@ def test_elementwise(opt):
 
 
 HALF = [True, False] * 5
+CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,8 @@ HALF = [True, False] * 5
         # The update before the momentum, for residuals of it: of one leaf at a time.
         (eqopt.CAME(0.1, weight_decay=0.1), 0.11),
         (eqopt.COCOB(weight_decay=0.1), 0.01),
+        # The direction, which the mask and the sum look at: of one leaf at a time.
+        (eqopt.AdamW(0.1, weight_decay=CAUTIOUS), 0.11),
         # The direction, for the share of it that agrees: of one leaf at a time, and one
         # that goes in.
         (eqopt.Cautious(eqopt.AdamW(0.1, weight_decay=0.1)), 0.21),
@@ -94,7 +97,9 @@ HALF = [True, False] * 5
         # The singular vectors of one matrix, and on the way back one update in full.
         (eqopt.GaLore(0.1), 0.24),
         (eqopt.GaLore(0.1, 16), 0.24),
-        # The same, for its norm, and the parameters in the layout of matrices.
+        # The inner update, which needs the parameters as they were.
+        (eqopt.EMANesterov(eqopt.AdamW(0.1, weight_decay=0.1)), 0.11),
+        # The direction, for its norm, and the parameters in the layout of matrices.
         (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1), 0.41),
         (eqopt.MoMo(weight_decay=0.1), 0.01),
         (eqopt.MoMoAdam(weight_decay=0.1), 0.01),

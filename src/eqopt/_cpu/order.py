@@ -227,20 +227,24 @@ def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
 
     So it is where a compiled `kernel`, which is called with `arguments`, sums something
     up: it has two passes over memory, and keeps what it has computed in the first. And
-    so it is where something is stored in another form: what is computed is kept besides.
+    so it is where something of the size of a leaf is `materialized`, or stored in another
+    form: what is computed is kept besides.
     """
     if g.size < LARGE or not isinstance(g, Tracer):
         return False
     if has_stored(arguments):
         return True
-    return _sums_up(kernel.trace(*arguments).jaxpr)
+    return _keeps(kernel.trace(*arguments).jaxpr)
 
 
-def _sums_up(jaxpr: ClosedJaxpr) -> bool:
+def _keeps(jaxpr: ClosedJaxpr) -> bool:
     for equation in jaxpr.eqns:
         if equation.primitive.name.startswith(("reduce_", "dot_general")):
             return True
-        if any(map(_sums_up, _inside(equation.params.values()))):
+        is_kept = equation.primitive is _materialized
+        if is_kept and any(x.aval.size >= LARGE for x in equation.invars):
+            return True
+        if any(map(_keeps, _inside(equation.params.values()))):
             return True
     return False
 

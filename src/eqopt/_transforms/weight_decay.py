@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_choice, check_range, check_scalar
+from .._cpu.order import materialized
 from .._equations import equation
 from .._fields import static_choice
 from .._owners import name_of
@@ -67,6 +68,8 @@ def decay_cautiously(
     *,
     weight_decay: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
+    # XLA on a CPU stores an update that is read twice. This way it is that of one leaf.
+    [g] = materialized([g])
     return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
 
 

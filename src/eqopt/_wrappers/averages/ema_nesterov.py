@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from ..._checks import check_count, check_range, check_scalar, check_state
+from ..._cpu.order import materialized
 from ..._equations import compute_dtype, equation
 from ..._leaves import parameters
 from ..._pipeline import Leafwise, Pipeline
@@ -45,7 +46,11 @@ def ema_nesterov(
     beta: Float[Array, ""],
     next_beta: Float[Array, ""],
     decay: Float[Array, ""],
+    reads_params: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    if reads_params:
+        # Those are replaced before the velocity is: g is kept, of one leaf at a time.
+        [g] = materialized([g])
     velocity = decay * velocity + (1 - decay) * (beta * velocity + g)
     return g + next_beta * velocity, velocity
 
@@ -141,8 +146,12 @@ class EMANesterov(AbstractFused):
         count = safe_increment(state.count)
         next_beta = self._beta(count).astype(state.beta.dtype)
         new = EMANesterovState(count, next_beta, None, state.velocity)
-        shared = {"beta": state.beta, "next_beta": next_beta, "decay": self.decay}
-        # If the inner update depends on the parameters, one of both is copied anyway.
+        shared = {
+            "beta": state.beta,
+            "next_beta": next_beta,
+            "decay": self.decay,
+            "reads_params": pipeline.reads_params,
+        }
         last = () if pipeline.reads_params else ("velocity",)
         leafwise = Leafwise(ema_nesterov, new, shared, last=last)
         outer = pipeline.push("EMANesterov", leafwise)
