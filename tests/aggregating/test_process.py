@@ -11,6 +11,9 @@ import eqopt
 from eqopt import aggregating
 
 
+pytestmark = pytest.mark.slow
+
+
 def bits(tree):
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     return [np.asarray(x).tobytes() for x in arrays]

@@ -326,6 +326,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", WAYS)
 def test_coordinates(optimizer):
     """Steps change what the layers compute by the same amount at all widths."""

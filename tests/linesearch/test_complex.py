@@ -11,6 +11,9 @@ import eqopt
 from .subjects import found, minimise
 
 
+pytestmark = pytest.mark.slow
+
+
 ZOOM = eqopt.ScaleByZoomLinesearch(20)
 BACKTRACKING = eqopt.ScaleByBacktrackingLinesearch(20, store_grad=True)
 OPTIMIZERS = {

@@ -12,6 +12,9 @@ import pytest
 from eqopt import losses
 
 
+pytestmark = pytest.mark.slow
+
+
 def paddings(lengths, size):
     return (np.arange(size) >= np.asarray(lengths)[:, None]).astype(np.float32)
 

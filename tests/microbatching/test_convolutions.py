@@ -13,6 +13,9 @@ from jax import lax
 from eqopt.microbatching import micro_value_and_grad, microbatch
 
 
+pytestmark = pytest.mark.slow
+
+
 def network(dims):
     """Strided, dilated, grouped and transposed convolutions."""
     conv, transposed = (

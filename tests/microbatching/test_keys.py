@@ -16,6 +16,9 @@ from eqopt.microbatching import (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 CONCAT = AccumulationType.CONCAT
 KEYS = [jr.key(0), jr.PRNGKey(0)]
 

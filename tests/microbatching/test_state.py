@@ -19,6 +19,9 @@ from eqopt.microbatching import (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
 CONCAT = AccumulationType.CONCAT
 

@@ -24,6 +24,9 @@ from .by_hand import adam_by_hand, one_at_a_time
 from .matrices import newton_schulz
 
 
+pytestmark = pytest.mark.slow
+
+
 PAGE = DOCS / "benchmark_rows.md"
 STEPS = 20
 LATE = 14  # from which on the record averages

@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._construction import Module
 from .._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
 from .._leaves import (
     check_parameters,
@@ -19,7 +19,7 @@ from .._storage import shapes_if_stored
 from .._types import Params
 
 
-class MupFactors(eqx.Module):
+class MupFactors(Module):
     """What [`eqopt.groups.mup`][] gives: two trees like the parameters.
 
     They hold Python floats, and `None` at leaves that are no parameters.

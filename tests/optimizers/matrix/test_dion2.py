@@ -11,6 +11,9 @@ import eqopt
 from ...parity.matrices import NUMBERS
 
 
+pytestmark = pytest.mark.slow
+
+
 def scale_by_dion2(fraction, **arguments):
     return eqopt.ScaleByDion2(fraction, weight_dimension_numbers=NUMBERS, **arguments)
 

@@ -13,6 +13,9 @@ from ...parity.matrices import NUMBERS
 from .programs import compiled_decompositions, decompositions
 
 
+pytestmark = pytest.mark.slow
+
+
 def shampoo(**arguments):
     return eqopt.ScaleByShampoo(weight_dimension_numbers=NUMBERS, **arguments)
 

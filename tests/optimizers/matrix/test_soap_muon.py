@@ -8,6 +8,9 @@ import pytest
 import eqopt
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 def test_singular_values_are_one(shape, dtype):

@@ -10,6 +10,9 @@ import eqopt
 from ...parity.matrices import NUMBERS
 
 
+pytestmark = pytest.mark.slow
+
+
 # Rows are outputs, as in the formulas.
 
 
