@@ -7,6 +7,20 @@ import pytest
 import eqopt
 
 
+SLOW = pytest.mark.slow
+
+
+def mostly_slow(names, cases):
+    """Cases of a parametrized test: each is a compilation, and a few are quick ones."""
+    quick = 4
+    params = [
+        pytest.param(*(case if isinstance(names, tuple) else [case]), marks=marks)
+        for case, marks in zip(cases, quick * [()] + len(cases) * [SLOW], strict=False)
+    ]
+    name = lambda x: repr(x) if isinstance(names, str) else type(x).__name__
+    return pytest.mark.parametrize(names, params, ids=name)
+
+
 def temporary(opt, leaves=10, shape=(300, 1000), **extra):
     """What it takes besides, as a fraction of the parameters."""
     params = [jax.ShapeDtypeStruct(shape, jnp.float32)] * leaves
@@ -23,7 +37,7 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
     return memory.temp_size_in_bytes / size
 
 
-@pytest.mark.parametrize(
+@mostly_slow(
     "opt",
     [
         eqopt.ACProp(0.1, weight_decay=0.1),
@@ -62,7 +76,6 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.SimplifiedAdEMAMix(0.1, weight_decay=0.1),
         eqopt.Yogi(0.1),
     ],
-    ids=repr,
 )
 def test_elementwise(opt):
     assert temporary(opt) < 0.01
@@ -72,7 +85,7 @@ HALF = [True, False] * 5
 CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
 
 
-@pytest.mark.parametrize(
+@mostly_slow(
     ("opt", "most"),
     [
         (eqopt.Adafactor(0.1), 0.02),
@@ -119,14 +132,13 @@ CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
         # z and the parameters both need the other one as it was before.
         (eqopt.ScheduleFreeAdamW(0.1, weight_decay=0.1), 1.01),
     ],
-    ids=lambda x: type(x).__name__,
 )
 def test_with_sums(opt, most):
     value_fn = lambda params: eqopt.tree.norm(params, squared=True)
     assert temporary(opt, value=jnp.ones(()), value_fn=value_fn) < most
 
 
-@pytest.mark.parametrize(
+@mostly_slow(
     ("block", "most"),
     [
         # Units have a norm each: here, two vectors of 1000 for each matrix.
@@ -141,14 +153,12 @@ def test_with_sums(opt, most):
         (eqopt.StatelessWithTreeMap(jnp.multiply), 0.01),
         (eqopt.ZeroNaNs(), 0.01),
     ],
-    ids=lambda x: type(x).__name__,
 )
 def test_building_blocks(block, most):
     assert temporary(eqopt.Chain(block, eqopt.SGD(0.1))) < most
 
 
 MUON = eqopt.Muon(0.1, weight_decay=0.1)
-SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import eqopt
 from eqopt import AbstractTransformation, groups
 from eqopt._annotations import kinds
 
-from .registry import REGISTRY, concrete_transformations
+from .registry import REGISTRY, TELLING, concrete_transformations, law
 from .subjects import params_of
 
 
@@ -24,7 +24,7 @@ WITHOUT_PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize("row", REGISTRY, ids=lambda row: row.name)
+@law(TELLING)
 def test_trees_without_parameters(row):
     opt = row()
     for params, message in WITHOUT_PARAMETERS:

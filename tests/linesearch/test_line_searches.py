@@ -60,7 +60,14 @@ def test_value_and_gradient_are_those_of_the_new_parameters(search):
         )
 
 
-@pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rosenbrock",
+        pytest.param("quadratic", marks=pytest.mark.slow),
+        pytest.param("logistic", marks=pytest.mark.slow),
+    ],
+)
 def test_the_wolfe_conditions_hold(name, x64):
     with x64():
         loss, before = problem(name)
@@ -221,6 +228,7 @@ def test_slopes_of_complex_parameters(search):
 
 
 @both
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [False, True])
 def test_complex_parameters_as_pairs(search, split):
     loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
