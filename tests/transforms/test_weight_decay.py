@@ -109,18 +109,18 @@ def test_it_is_data():
 
 def _decaying():
     """Every optimizer with a weight decay."""
-    public = (getattr(eqopt, name) for name in eqopt.__all__)
-    for cls in public:
-        is_one = isinstance(cls, type) and issubclass(cls, eqopt.AbstractOptimizer)
-        if is_one and "weight_decay" in {f.name for f in dataclasses.fields(cls)}:
-            yield cls
+    for cls in (getattr(eqopt, name) for name in eqopt.__all__):
+        if isinstance(cls, type) and issubclass(cls, eqopt.AbstractTransformation):
+            names = {field.name for field in dataclasses.fields(cls)}
+            if {"learning_rate", "weight_decay"} <= names:
+                yield cls
 
 
 # Theirs is an L2 penalty, or has another learning rate or none, or is in an equation.
 OF_THEIR_OWN = {
     *("Adadelta", "Adafactor", "AdamP", "Adan", "COCOB", "DAdaptAdamW", "DoG", "DoWG"),
     *("LARS", "MADGRAD", "MoMo", "MoMoAdam", "NovoGrad", "Prodigy", "SGDP"),
-    "StableAdamW",
+    *("ScheduleFreePlus", "StableAdamW"),
 }
 
 
@@ -132,6 +132,7 @@ TELLING = (eqopt.AdamW, eqopt.Lion, eqopt.Prodigy, eqopt.Scion)
     [
         pytest.param(cls, marks=() if cls in TELLING else pytest.mark.slow)
         for cls in _decaying()
+        if cls is not eqopt.AddDecayedWeights
     ],
     ids=lambda cls: cls.__name__,
 )
