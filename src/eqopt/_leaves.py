@@ -217,13 +217,16 @@ def mask_out(
     return select(tree, [flag is keep for flag in resolve_mask(mask, tree, params)])
 
 
-def resolve_mask(mask: Mask, tree: PyTree, params: Params | None) -> list[bool]:
+def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list[bool]:
     """One bool per leaf of `tree` (counting `None`s): `mask`, called and spread out.
 
-    It is false at all leaves that are no parameters. Arguments are as for `resolve`.
+    It is false at all leaves that are no parameters, and true at all others if there is
+    no mask. Arguments are as for `resolve`.
     """
-    flags = resolve("mask", mask, tree, params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+    if mask is None:
+        return [is_parameter(leaf) for leaf in leaves]
+    flags = resolve("mask", mask, tree, params)
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):
             raise TypeError(

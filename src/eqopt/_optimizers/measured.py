@@ -68,9 +68,3 @@ def decay(opt: Any, count: Any, step: Array) -> list[Leafwise]:
         return []
     rate = -step * value_at(opt, "weight_decay", count, step)
     return [Leafwise(decay_weights, shared={"weight_decay": rate}, mask=opt.mask)]
-
-
-def ratio(above: Array, below: Array) -> Array:
-    """`above / below`, or 0 where `below` is 0. A NaN stays one."""
-    is_zero = below == 0
-    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))

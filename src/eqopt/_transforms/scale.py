@@ -249,6 +249,12 @@ def has_learning_rate(transformation: AbstractTransformation) -> bool:
     return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))
 
 
+def ratio(above: Array, below: Array) -> Array:
+    """`above / below`, or 0 where `below` is 0. A NaN stays one."""
+    is_zero = below == 0
+    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
+
+
 def recorded(learning_rate: Any) -> Float[Array, ""]:
     # A copy: the state must not share a buffer with the hyperparameter it records.
     return jnp.array(learning_rate, jnp.float32)

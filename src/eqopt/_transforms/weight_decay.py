@@ -18,7 +18,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise, AbstractTransformation
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment
-from .scale import at, same
+from .scale import at, ratio, same
 
 
 Mode: TypeAlias = Literal[
@@ -29,16 +29,11 @@ Mode: TypeAlias = Literal[
 WeightDecay: TypeAlias = ScalarOrSchedule | AbstractTransformation
 
 
-def _ratio(above: Array, below: Array) -> Array:
-    is_zero = below == 0
-    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
-
-
 # What multiplies the decay, for a learning rate that multiplies all of it later.
 _FACTORS: dict[str, Callable[[Any, Any], Array]] = {
     "corrected": lambda eta, eta_max: eta / eta_max,
     "fully_decoupled": lambda eta, eta_max: 1 / eta_max,
-    "independent": lambda eta, eta_max: _ratio(jnp.ones_like(eta), eta),
+    "independent": lambda eta, eta_max: ratio(jnp.ones_like(eta), eta),
     "squared": lambda eta, eta_max: eta,
 }
 _NEEDS_MAXIMUM = ("corrected", "fully_decoupled")
@@ -128,7 +123,8 @@ class AddDecayedWeights(AbstractLeafwise):
         zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether an entry decays only where the update does not already make it
-        larger: where $g p \ge 0$.
+        larger: where $g p \ge 0$. So it stands in front of the learning rate, behind
+        which updates have the other sign.
     - `mode`: see above.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as that of
         the [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on

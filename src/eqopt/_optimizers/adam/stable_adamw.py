@@ -64,11 +64,7 @@ def stable_adam(
     mu_correction: Float[Array, ""],
     nu_correction: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
-    mu = (1 - b1) * g + b1 * mu
-    nu = (1 - b2) * abs_sq(g) + b2 * nu
-    nu_hat = nu / nu_correction
-    d = mu / mu_correction / (safe_sqrt(nu_hat) + eps)
-    return d / _surprise(g, nu_hat, eps), mu, nu
+    return _stable(g, mu, nu, None, b1, b2, eps, mu_correction, nu_correction)
 
 
 @equation
@@ -86,11 +82,16 @@ def stable_adamw(
     nu_correction: Float[Array, ""],
     weight_decay: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    decay = None if decays is None else weight_decay * p
+    return _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction)
+
+
+def _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     nu_hat = nu / nu_correction
     d = mu / mu_correction / (safe_sqrt(nu_hat) + eps)
-    d = d if decays is None else d + weight_decay * p
+    d = d if decay is None else d + decay
     return d / _surprise(g, nu_hat, eps), mu, nu
 
 
@@ -171,10 +172,8 @@ class ScaleByStableAdam(AbstractLeafwise):
         return leafwise._replace(reads={"decays": self._decays(params)})
 
     def _decays(self, params: Params) -> Params:
-        leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
-        flags = [True] * len(leaves)
-        if self.mask is not None:
-            flags = resolve_mask(self.mask, params, params)
+        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+        flags = resolve_mask(self.mask, params, params)
         return treedef.unflatten(_Decays() if flag else None for flag in flags)
 
 

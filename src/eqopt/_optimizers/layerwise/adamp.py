@@ -6,9 +6,7 @@ import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import (
-    DimensionNumbers,
-)
+from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise

@@ -34,12 +34,11 @@ class Leaf(eqx.Module):
 def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
     """What the fields of `owner` say of each leaf of the parameters."""
     params = required_params(type(owner).__name__, params)
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
     axes = resolve_dimension_numbers(given, params, None, _weights)
-    flags = [not is_off(owner.weight_decay)] * len(leaves)
-    if owner.mask is not None and any(flags):
-        flags = resolve_mask(owner.mask, params, params)
+    mask = False if is_off(owner.weight_decay) else owner.mask
+    flags = resolve_mask(mask, params, params)
     return treedef.unflatten(
         Leaf(a.reduction if a else (), a.output if a else (), flag)
         for a, flag in zip(axes, flags, strict=True)

@@ -8,9 +8,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ..._checks import check_range
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import (
-    DimensionNumbers,
-)
+from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise

@@ -1,7 +1,7 @@
 """MARS: gradients with less variance, for AdamW, Lion and Shampoo."""
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -160,7 +160,7 @@ class CorrectByMARS(AbstractLeafwise):
         return Leafwise(exact_mars, state, reads={"previous_grad": previous_grad})
 
 
-_TYPES = "adamw", "lion", "shampoo"
+MARSType: TypeAlias = Literal["adamw", "lion", "shampoo"]
 
 
 class MARS(AbstractOptimizer):
@@ -215,9 +215,7 @@ class MARS(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    mars_type: Literal["adamw", "lion", "shampoo"] = static_choice(
-        static=True, default="adamw"
-    )
+    mars_type: MARSType = static_choice(static=True, default="adamw")
     b1: Hyperparameter = 0.95
     b2: Hyperparameter = 0.99
     eps: Hyperparameter = 1e-8
@@ -236,7 +234,7 @@ class MARS(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
 
     def __check_init__(self):
-        check_choice(self, "mars_type", _TYPES)
+        check_choice(self, "mars_type", get_args(MARSType))
         check_moments(self)
 
     @property

@@ -13,6 +13,7 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._reductions import sum_over_leaves
+from ..._transforms.scale import ratio
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -28,7 +29,6 @@ from ..measured import (
     AbstractMeasured,
     corrected_step,
     decay,
-    ratio,
     scalar,
 )
 from ..moments import check_moments

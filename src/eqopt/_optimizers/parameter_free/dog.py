@@ -13,7 +13,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._reductions import sum_over_leaves
 from ..._transformation import AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, scale
+from ..._transforms.scale import ScaleByLearningRate, ratio, scale
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,
@@ -26,7 +26,7 @@ from ..._types import (
 from ...numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
-from ..measured import AbstractMeasured, ratio, scalar
+from ..measured import AbstractMeasured, scalar
 
 
 @equation

@@ -12,6 +12,7 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise, Pipeline
 from ..._reductions import sum_over_leaves
+from ..._transforms.scale import ratio
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -27,7 +28,6 @@ from ..measured import (
     AbstractMeasured,
     corrected_step,
     decay,
-    ratio,
     scalar,
 )
 

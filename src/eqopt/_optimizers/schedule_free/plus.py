@@ -19,6 +19,7 @@ from ..._fields import static_choice
 from ..._leaves import is_leaf, resolve_mask
 from ..._pipeline import Leafwise
 from ..._reductions import dot, sum_over_leaves
+from ..._transforms.scale import ratio
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -34,7 +35,7 @@ from ..._wrappers.averages.schedule_free import average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import copy, real_full_like
-from ..measured import AbstractMeasured, ratio, scalar, value_at
+from ..measured import AbstractMeasured, scalar, value_at
 from ..moments import check_moments
 
 
@@ -266,12 +267,7 @@ class ScheduleFreePlus(AbstractMeasured):
 
     def _decays(self, updates: Updates, params: Params, rate: Array) -> Updates:
         """What of each leaf is taken off: the rate, or nothing if it is masked."""
-        leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
-        flags = [True] * len(leaves)
-        if self.mask is not None:
-            flags = resolve_mask(self.mask, updates, params)
+        treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
+        flags = resolve_mask(self.mask, updates, params)
         nothing = jnp.zeros_like(rate)
-        return treedef.unflatten(
-            None if g is None else rate if flag else nothing
-            for g, flag in zip(leaves, flags, strict=True)
-        )
+        return treedef.unflatten(rate if flag else nothing for flag in flags)

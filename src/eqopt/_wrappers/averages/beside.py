@@ -5,12 +5,12 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ..._equations import equation
 from ..._leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
 from ..._pipeline import Leafwise, Pipeline
-from ..._types import Params, Updates
+from ..._types import IntegerLike, Params, Updates
 
 
 @equation
@@ -64,6 +64,15 @@ def followed(
     promise = pipeline.push(owner, leafwise)
     pipeline.finish()
     return promise()
+
+
+def synced(
+    steps_since_sync: Int[Array, ""], period: IntegerLike
+) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+    """Whether a slow step is due after this one, and the steps since the last then."""
+    count = steps_since_sync + 1
+    due = count >= jnp.asarray(period, jnp.int32)
+    return due, jnp.where(due, 0, count).astype(jnp.int32)
 
 
 def averaged_or(params: Params, state: Any, weight_sum: Array) -> Params:

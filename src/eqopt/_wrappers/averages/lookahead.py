@@ -20,7 +20,7 @@ from ..._types import Hyperparameter, IntegerLike, Params, State
 from ..._wrapper import AbstractWrapper, Call
 from ...tree import zeros_like
 from ...tree._like import copy
-from .beside import beside
+from .beside import beside, synced
 
 
 class LookaheadParams(Module):
@@ -125,7 +125,7 @@ class Lookahead(AbstractWrapper):
             params = load(params)
         fast, slow = self._split(state, params)
         new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
-        due, count = self._due(state)
+        due, count = synced(state.steps_since_sync, self.sync_period)
         if call.is_step:
             sync = lambda: self._synced(new, slow, fast_state)
             stay = lambda: (new, slow, fast_state)
@@ -163,11 +163,6 @@ class Lookahead(AbstractWrapper):
                 f"{kinds[not is_pair]}. Pass the same kind to both."
             )
         return (params.fast, params.slow) if is_pair else (params, state.slow)
-
-    def _due(self, state):
-        count = state.steps_since_sync + 1
-        due = count >= jnp.asarray(self.sync_period, jnp.int32)
-        return due, jnp.where(due, 0, count).astype(jnp.int32)
 
     def _moved(self, updates, fast, slow, fast_state):
         """A synchronization: what to add to the fast and to the slow parameters."""

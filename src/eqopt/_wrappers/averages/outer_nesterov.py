@@ -16,7 +16,7 @@ from ..._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..._wrapper import AbstractWrapper, Call
 from ...tree import zeros_like
 from ...tree._like import copy
-from .beside import beside, choose, put_beside
+from .beside import beside, choose, put_beside, synced
 
 
 class OuterNesterovState(eqx.Module):
@@ -145,15 +145,13 @@ class OuterNesterov(AbstractWrapper):
     ) -> tuple[Any, OuterNesterovState]:
         required_params("OuterNesterov", call.params)
         result, inner_state = call.run(self.inner, state.inner_state)
-        count = state.steps_since_sync + 1
-        due = count >= jnp.asarray(self.period, jnp.int32)
+        due, count = synced(state.steps_since_sync, self.period)
         outer = _Outer(state.slow, state.trace)
         result, outer = filter_cond(
             due,
             lambda: self._synced(call, result, outer),
             lambda: (result, outer),
         )
-        count = jnp.where(due, 0, count).astype(jnp.int32)
         return result, OuterNesterovState(inner_state, count, outer.slow, outer.trace)
 
     def _synced(self, call: Call, result: Any, outer: _Outer) -> tuple[Any, _Outer]:

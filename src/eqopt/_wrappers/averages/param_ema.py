@@ -14,7 +14,7 @@ from ..._equations import compute_dtype
 from ..._leaves import parameters
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractTransformation
-from ..._transforms.scale import at
+from ..._transforms.scale import at, ratio
 from ..._types import Params, ScalarOrSchedule, State
 from ..._wrapper import AbstractFusedWrapper
 from ...numerics import safe_increment
@@ -146,9 +146,7 @@ class ParamEMA(AbstractFusedWrapper):
         new: Any = 1 - at(self, "decay", state.count)
         new = jnp.asarray(new).astype(dtype)
         weight_sum = state.weight_sum + new * (1 - state.weight_sum)
-        # No weight at all: the decay has been 1 so far.
-        is_zero = weight_sum == 0
-        weight = jnp.where(is_zero, 0, new / jnp.where(is_zero, 1, weight_sum))
+        weight = ratio(new, weight_sum)  # none at all if the decay has been 1 so far
         count = safe_increment(state.count)
         return (
             ParamEMAState(count, weight_sum, None, state.average),

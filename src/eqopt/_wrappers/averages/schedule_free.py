@@ -13,7 +13,7 @@ from ..._equations import compute_dtype, equation
 from ..._leaves import parameters
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractFused, AbstractTransformation
-from ..._transforms.scale import at
+from ..._transforms.scale import at, ratio
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ...numerics import safe_increment
 from ...tree._like import copy
@@ -163,9 +163,7 @@ class ScheduleFree(AbstractFused):
         max_lr = jnp.maximum(state.max_lr, eta)
         weight = max_lr ** jnp.asarray(self.weight_lr_power, dtype)
         weight_sum = state.weight_sum + weight
-        # No weight at all yet: a warm-up that starts at zero.
-        is_zero = weight_sum == 0
-        c = jnp.where(is_zero, 0, weight / jnp.where(is_zero, 1, weight_sum))
+        c = ratio(weight, weight_sum)  # 0 while a warm-up from zero gives no weight
         new = ScheduleFreeState(
             b1=jnp.array(self.b1, dtype),
             weight_sum=weight_sum,
