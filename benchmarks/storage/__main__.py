@@ -52,10 +52,13 @@ def _row(way: Way, rounds: int) -> Row:
 def _panel(task: str, name: str) -> Panel:
     print(f"{task}, {name} ...", file=sys.stderr, flush=True)
     found = TASKS[task]()
-    full = [train(found, name, FULL, seed) for seed in range(3)]
-    ways = {state: Way("float32", state) for state in ("8 bits", "4 bits")}
-    others = {state: train(found, name, way) for state, way in ways.items()}
-    return Panel(f"{name}, {found.name}", full, others)
+    ways = {"float32": FULL}
+    ways |= {state: Way("float32", state) for state in ("8 bits", "4 bits")}
+    runs = {
+        state: [train(found, name, way, seed) for seed in range(3)]
+        for state, way in ways.items()
+    }
+    return Panel(f"{name}, {found.name}", runs)
 
 
 def _write(page: pathlib.Path, marker: str, part: str) -> None:

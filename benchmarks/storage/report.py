@@ -32,14 +32,13 @@ def table(rows: list[Row]) -> str:
 
 
 class Panel(NamedTuple):
-    """One task and one optimizer: runs in float32 by seed, and one of each other way."""
+    """One task and one optimizer: the runs of three seeds, by how the state is kept."""
 
     title: str
-    full: list[Run]
-    others: dict[str, Run]
+    runs: dict[str, list[Run]]
 
 
-COLOURS = {"8 bits": "#d95f02", "4 bits": "#1b9e77"}
+COLOURS = {"float32": "#1f4e9c", "8 bits": "#d95f02", "4 bits": "#1b9e77"}
 
 
 def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
@@ -47,14 +46,13 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
     figure = Figure(figsize=(9.6, 5.6), layout="constrained")
     axes = figure.subplots(2, len(panels) // 2)
     for panel, ax in zip(panels, axes.ravel(), strict=True):
-        for i, run in enumerate(panel.full):
-            label = "float32, three seeds" if i == 0 else None
-            _draw(ax, run, "#1f4e9c", 0.9, label)
-        for name, run in panel.others.items():
-            _draw(ax, run, COLOURS[name], 1.4, name)
+        for name, of_seeds in panel.runs.items():
+            for i, run in enumerate(of_seeds):
+                _draw(ax, run, COLOURS[name], name if i == 0 else None)
         ax.set_yscale("log")
         # From where they differ; with plain numbers.
-        low, start = min(r.final for r in runs(panel)), panel.full[0].losses[0]
+        low = min(run.final for of_seeds in panel.runs.values() for run in of_seeds)
+        start = panel.runs["float32"][0].losses[0]
         ax.set_ylim(0.4 * low if low < 1 else 0.95 * low, 0.7 * start)
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 5)))
         ax.yaxis.set_major_formatter("{x:.3g}")
@@ -74,27 +72,22 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def runs(panel: Panel) -> list[Run]:
-    return [*panel.full, *panel.others.values()]
-
-
-def _draw(ax, run, colour, width, label) -> None:
+def _draw(ax, run, colour, label) -> None:
     window = len(run.losses) // 20
     smooth = np.convolve(run.losses, np.ones(window) / window, "valid")
     steps = window / 2 + np.arange(len(smooth))
-    ax.plot(steps, smooth, color=colour, linewidth=width, label=label, alpha=0.85)
+    ax.plot(steps, smooth, color=colour, linewidth=0.9, label=label, alpha=0.8)
     ax.plot(1.04 * len(run.losses), run.final, "o", color=colour, markersize=4)
 
 
 def summary(panels: list[Panel]) -> str:
-    """The final losses in the picture."""
-    lines = [
-        "| | float32, three seeds | 8 bits | 4 bits |",
-        "|:--|--:|--:|--:|",
-    ]
+    """The final losses in the picture: the mean over seeds, the least and the largest."""
+    lines = ["| | float32 | 8 bits | 4 bits |", "|:--|--:|--:|--:|"]
     for panel in panels:
-        full = [run.final for run in panel.full]
-        ends = f"{min(full):.3f} to {max(full):.3f}"
-        others = " | ".join(f"{run.final:.3f}" for run in panel.others.values())
-        lines.append(f"| {panel.title} | {ends} | {others} |")
+        cells = []
+        for of_seeds in panel.runs.values():
+            final = [run.final for run in of_seeds]
+            ends = f"{min(final):.3f} to {max(final):.3f}"
+            cells.append(f"{np.mean(final):.3f} ({ends})")
+        lines.append(f"| {panel.title} | {' | '.join(cells)} |")
     return "\n".join(lines)

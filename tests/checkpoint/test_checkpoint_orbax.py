@@ -103,6 +103,47 @@ def test_goes_on_bit_identically(tmp_path):
     assert_same(trained(4, whole), trained(7))
 
 
+STORED = {
+    "8 bits": (eqopt.storage.BlockwiseQuantized(), eqopt.storage.SplitMasterWeights()),
+    "4 bits": (eqopt.storage.BlockwiseQuantized(4), eqopt.storage.KahanSummation()),
+    "float8": (eqopt.storage.Float8(), eqopt.storage.MasterWeights()),
+    "rounded": (eqopt.storage.StochasticRounding(),) * 2,
+}
+
+
+@pytest.mark.parametrize(("of_state", "of_params"), STORED.values(), ids=STORED)
+def test_what_is_stored_in_fewer_bytes(tmp_path, of_state, of_params):
+    """It comes back bit by bit, from what is no module; another storage is refused."""
+    inner = eqopt.StoreState(eqopt.AdamW(0.1), of_state, eqopt.groups.everything)
+    opt = eqopt.StoreParams(inner, of_params)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+    params = {"w": draw(40, 33), "b": draw(7)}
+    step = jax.jit(opt.step)
+
+    def on(tree):
+        for i in range(3):
+            grads = jax.tree.map(lambda p, i=i: jnp.cos(p + i), tree["params"])
+            new, state = step(grads, tree["state"], tree["params"])
+            tree = {"params": new, "state": state}
+        return tree
+
+    tree = on({"params": params, "state": opt.init(params)})
+    with manager_of(tmp_path) as manager:
+        save(manager, 0, tree)
+        manager.wait_until_finished()
+        like = eqx.filter_eval_shape(lambda: arrays(tree))
+        restored = restore(manager, 0, like)
+        bits = eqopt.storage.BlockwiseQuantized(block_size=64)
+        other = eqopt.StoreParams(
+            eqopt.StoreState(eqopt.AdamW(0.1), bits, eqopt.groups.everything), of_params
+        )
+        with pytest.raises(CheckpointError, match="mu"):
+            restore(manager, 0, arrays({**tree, "state": other.init(params)}))
+    assert_same(restored, tree)
+    assert_same(on(eqx.combine(restored, tree)), on(tree))
+
+
 def test_saves_while_training_goes_on_in_the_same_memory(tmp_path):
     """An asynchronous save is of the arrays as they were, though these are donated."""
     tree = trained(1)

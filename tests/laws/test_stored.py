@@ -48,8 +48,10 @@ def stored_state(row: Row) -> Row:
     return dataclasses.replace(row, make=make)
 
 
-def stored_params(row: Row) -> Row:
-    storage = eqopt.storage.SplitMasterWeights()
+SPLIT, WHOLE = eqopt.storage.SplitMasterWeights(), eqopt.storage.MasterWeights()
+
+
+def stored_params(row: Row, storage=SPLIT) -> Row:
     make = lambda **data: eqopt.StoreParams(row(**data), storage)
     return dataclasses.replace(row, make=make)
 
@@ -105,16 +107,23 @@ def test_stored_state(row):
 @law(QUICK)
 def test_stored_parameters(row):
     """They are those of training in float32, bit for bit."""
-    row, plain = stored_params(row), row()
+    plain_row, row = row, stored_params(row)
     half = params_of(jnp.bfloat16)
     moments = trail(row, jnp.bfloat16, jnp.float32, steps=2)
     check_laws(row, half, moments, jnp.float32)
+    is_long = row.name in OPTIMIZERS
+    opts = [row(), *[stored_params(plain_row, WHOLE)()] * is_long]
     full = eqopt.tree.cast(half, jnp.float32)
-    opt, state = row(), plain.init(full)
-    params, stored = half, opt.init(half)
-    for i in range(20 if row.name in OPTIMIZERS else 3):
+    plain = plain_row()
+    state = plain.init(full)
+    stored = [(half, opt.init(half)) for opt in opts]
+    for i in range(20 if is_long else 3):
         grads = grads_of(half, i, jnp.float32)
         full, state = step(plain, grads, state, full)
-        params, stored = step(opt, grads, stored, params)
-    assert_equal(opt.full_params(stored, params), full)
-    assert_equal(stored.inner_state, state)
+        stored = [
+            step(opt, grads, of_opt, params)
+            for opt, (params, of_opt) in zip(opts, stored, strict=True)
+        ]
+    for opt, (params, of_opt) in zip(opts, stored, strict=True):
+        assert_equal(opt.full_params(of_opt, params), full)
+        assert_equal(of_opt.inner_state, state)

@@ -42,18 +42,28 @@ class Blocks(eqx.Module):
 
     @no_type_check  # called once per leaf, like the others
     def cut(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """`x` as (rows, shards, blocks, elements); the last block ends with zeros."""
+        """`x` as (rows, shards, blocks, elements), without blocks if one is shorter."""
         size = min(self.size, self.length)
-        count = -(-self.length // size)
-        x = x.reshape(*self.rows, self.shards, self.length)
-        if pad := count * size - self.length:
-            x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
-        return x.reshape(*self.rows, self.shards, count, size)
+        in_blocks = (self.length,) if self.length % size else (-1, size)
+        return x.reshape(*self.rows, self.shards, *in_blocks)
 
     @no_type_check
-    def joined(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The way back from `cut`: (rows, shards, elements)."""
-        return x.reshape(*self.rows, self.shards, -1)[..., : self.length]
+    def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """The largest of each block of `x`, which is cut and nowhere below zero."""
+        if pad := -self.length % min(self.size, self.length):
+            # XLA makes no array of it: it is read right here, and nowhere else.
+            x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
+            x = x.reshape(*x.shape[:-1], -1, self.size)
+        return jnp.max(x, axis=-1)
+
+    @no_type_check
+    def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """What `x` has for each block, for each element of what is cut."""
+        x = x[..., None]
+        if self.length % min(self.size, self.length) == 0:
+            return x
+        x = jnp.broadcast_to(x, (*x.shape[:-1], self.size))
+        return x.reshape(*x.shape[:-2], -1)[..., : self.length]
 
     @no_type_check
     def flat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:

@@ -48,7 +48,7 @@ class Quantized(AbstractStored):
 def _loaded(map, blocks, codes, scales):
     codes = unpacked(blocks.unflat(codes), map.bits)
     y = map.decode(blocks.cut(codes[..., : blocks.length]), scales.dtype.type)
-    return blocks.joined(y * blocks.unflat(scales)[..., None]).reshape(blocks.shape)
+    return (y * blocks.spread(blocks.unflat(scales))).reshape(blocks.shape)
 
 
 @no_type_check
@@ -61,12 +61,12 @@ def quantized(x, map, blocks):
 @no_type_check
 def _codes_and_scales(map, blocks, x):
     x = blocks.cut(x)
-    scales = jnp.max(jnp.abs(x), axis=-1)
-    # XLA multiplies by 1 / scale, which for the largest numbers would be taken for zero.
+    scales = blocks.largest(jnp.abs(x))
+    # Of the largest numbers, 1 / scale would be taken for zero.
     unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
-    divisors = jnp.where(scales == 0, 1, scales * unit)
-    y = x * unit[..., None] / divisors[..., None]
-    codes = packed(blocks.joined(map.encode(y)), map.bits)
+    inverse = 1 / jnp.where(scales == 0, 1, scales * unit)
+    y = x * blocks.spread(unit) * blocks.spread(inverse)
+    codes = packed(blocks.unflat(map.encode(y)), map.bits)
     return blocks.flat(codes), blocks.flat(scales)
 
 
