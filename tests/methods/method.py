@@ -37,6 +37,8 @@ class Method:
         Default to the class and to what has its name in Optax. Where Optax's defaults are
         other ones, `theirs` has eqopt's. What is not in Optax is compared with what is
         nearest to it there.
+    - `default_rate`: the learning rate that its authors, or their code, begin with. The
+        grids of `benchmarks/workloads` lie around it.
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
         `python -m benchmarks.training --tune` finds them, by eqopt's loss alone.
         Empty if it is not for batches.
@@ -56,6 +58,7 @@ class Method:
     by_hand: Mapping[str, ByHand] = field(default_factory=dict)
     ours: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
     theirs: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
+    default_rate: float = 1e-3
     rates: tuple[float, ...] = ()
     temporary: float | None = 0.01
     ratio: float = 1.05

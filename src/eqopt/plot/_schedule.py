@@ -1,7 +1,6 @@
 """Curves of schedules."""
 
 import dataclasses
-import importlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._types import Schedule
+from ._axes import axes_or_current
 
 
 # As many as there are pixels to tell them apart.
@@ -58,8 +58,7 @@ def schedule(
     more or fewer labels than schedules.
     """
     _check(schedules, steps, labels)
-    if axes is None:
-        axes = _pyplot().gca()
+    axes = axes_or_current(axes, "schedule")
     spread = np.linspace(0, steps - 1, min(steps, _MOST_POINTS))
     counts = np.rint(spread).astype(np.int64)
     names = default_labels(schedules) if labels is None else labels
@@ -127,13 +126,3 @@ def _check(schedules: Sequence[Any], steps: int, labels: Sequence[str] | None) -
             f"eqopt.plot.schedule: `labels` must be as many as the schedules, which are "
             f"{len(schedules)}, but are {len(labels)}."
         )
-
-
-def _pyplot() -> Any:
-    try:
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:
-        raise ImportError(
-            "eqopt.plot.schedule needs matplotlib, which cannot be imported. Install it "
-            "with `pip install 'eqopt[plot]'`."
-        ) from error

@@ -23,6 +23,7 @@ METHODS = [
         eqopt.Adamax,
         idea="the largest gradient in the place of the mean square",
         in_optax="adamax",
+        default_rate=0.002,
         rates=(0.0032, 0.032, 0.0032, 0.0032),
         laws=[
             row(eqopt.ScaleByAdamax, b1=0.8, b2=0.9, eps=1e-3),
@@ -54,6 +55,7 @@ METHODS = [
         eqopt.AdamaxW,
         idea="Adamax with decoupled weight decay",
         in_optax="adamaxw",
+        default_rate=0.002,
         rates=(0.0032, 0.032, 0.0032, 0.0032),
         laws=[
             row(eqopt.AdamaxW, at=0.01, learning_rate=0.1, weight_decay=0.3),

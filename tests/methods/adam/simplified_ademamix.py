@@ -14,6 +14,7 @@ METHODS = [
         eqopt.SimplifiedAdEMAMix,
         idea="AdEMAMix in one momentum",
         in_optax="contrib.simplified_ademamix",
+        default_rate=0.0001,
         rates=(0.0001, 0.0001, 0.0001, 0.0001),
         laws=[
             row(eqopt.ScaleBySimplifiedAdEMAMix, b1=0.8, b2=0.9, alpha=3.0, eps=1e-3),

@@ -23,6 +23,7 @@ METHODS = [
         eqopt.Yogi,
         idea="Adam whose second moment moves slowly",
         in_optax="yogi",
+        default_rate=0.01,
         rates=(0.01, 0.01, 0.0032, 0.001),
         laws=[
             row(

@@ -15,6 +15,7 @@ METHODS = [
         eqopt.Adadelta,
         idea="RMSprop in the units of the parameters",
         in_optax="adadelta",
+        default_rate=1.0,
         rates=(1, 0.32, 0.32, 0.32),
         laws=[
             row(eqopt.ScaleByAdadelta, rho=0.8, eps=1e-3),

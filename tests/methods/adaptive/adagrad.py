@@ -14,6 +14,7 @@ METHODS = [
         eqopt.Adagrad,
         idea="the gradient over the root of the sum of squares; for sparse ones",
         in_optax="adagrad",
+        default_rate=0.01,
         rates=(0.1, 0.1, 0.032, 0.032),
         laws=[
             row(eqopt.ScaleByRSS, initial_accumulator_value=0.3, eps=1e-3),

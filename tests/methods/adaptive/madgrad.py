@@ -14,6 +14,7 @@ METHODS = [
         eqopt.MADGRAD,
         idea="dual averaging with a cube root",
         in_optax="contrib.madgrad",
+        default_rate=0.01,
         rates=(0.00032, 0.0001, 0.00032, 0.001),
         laws=[
             row(

@@ -28,6 +28,7 @@ METHODS = [
         eqopt.RMSprop,
         idea="the gradient over the root of the mean square",
         in_optax="rmsprop",
+        default_rate=0.001,
         rates=(0.0032, 0.001, 0.001, 0.001),
         laws=[
             row(eqopt.ScaleByRMS, **RMS),

@@ -21,6 +21,7 @@ METHODS = [
         eqopt.SM3,
         idea="Adagrad with one number for each row and column, and momentum",
         in_optax="sm3",
+        default_rate=0.1,
         rates=(0.1, 0.1, 0.01, 0.01),
         temporary=0.11,
         laws=[

@@ -22,6 +22,7 @@ METHODS = [
         eqopt.Adafactor,
         idea="Adam in hardly any memory: one number for each row and column",
         in_optax="adafactor",
+        default_rate=0.01,
         rates=(0.0032, 0.0032, 0.01, 0.01),
         temporary=0.5,
         laws=[

@@ -22,6 +22,7 @@ METHODS = [
         eqopt.Fromage,
         idea="steps relative to the norm of each layer",
         in_optax="fromage",
+        default_rate=0.01,
         rates=(0.0032, 0.001, 0.01, 0.01),
         temporary=None,
         laws=[

@@ -14,6 +14,7 @@ METHODS = [
         eqopt.LARS,
         idea="momentum by the norm of each layer; for huge batches",
         in_optax="lars",
+        default_rate=1.0,
         rates=(0.32, 0.1, 1, 1),
         temporary=None,
         laws=[

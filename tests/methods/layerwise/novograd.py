@@ -14,6 +14,7 @@ METHODS = [
         eqopt.NovoGrad,
         idea="one second moment for each layer",
         in_optax="novograd",
+        default_rate=0.01,
         rates=(0.001, 0.0001, 0.001, 0.0032),
         temporary=None,
         laws=[

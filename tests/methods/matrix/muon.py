@@ -38,6 +38,7 @@ METHODS = [
         idea="orthogonal steps for matrices",
         in_optax="contrib.muon",
         # On the digits not the 0.01 of the grid: there rounding errors decide.
+        default_rate=0.02,
         rates=(0.0032, 0.01, 0.0032, 0.005),
         temporary=0.2,
         laws=[

@@ -45,6 +45,7 @@ METHODS = [
         idea="orthogonal steps, row by row at a length of their own",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no NorMuon; beside it is its Muon",
+        default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
         laws=[

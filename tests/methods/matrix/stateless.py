@@ -47,6 +47,7 @@ METHODS = [
         idea="rows and columns of one length, without state",
         theirs=lambda rate: optax.adamw(rate),
         deviates="Optax has no SinkGD; beside it is its AdamW",
+        default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.01),
         temporary=None,
         ratio=100.0,

@@ -15,6 +15,7 @@ METHODS = [
         eqopt.COCOB,
         idea="coin betting: no learning rate at all",
         in_optax="contrib.cocob",
+        default_rate=1.0,
         rates=(0.0001, 0.0001, 0.0001, 0.0001),
         laws=[
             row(eqopt.ScaleByCOCOB, alpha=50.0, eps=1e-3),

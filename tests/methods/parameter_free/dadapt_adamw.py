@@ -14,6 +14,7 @@ METHODS = [
         eqopt.DAdaptAdamW,
         idea="AdamW that finds its learning rate; older than Prodigy",
         in_optax="contrib.dadapt_adamw",
+        default_rate=1.0,
         rates=(0.1, 0.32, 0.32, 0.32),
         temporary=None,
         laws=[

@@ -14,6 +14,7 @@ METHODS = [
         eqopt.DoG,
         idea="SGD that finds its learning rate",
         in_optax="contrib.dog",
+        default_rate=1.0,
         rates=(1, 1, 1, 1),
         temporary=None,
         laws=[
@@ -59,6 +60,7 @@ METHODS = [
         eqopt.DoWG,
         idea="DoG in which old gradients count for less",
         in_optax="contrib.dowg",
+        default_rate=1.0,
         rates=(0.1, 0.32, 0.32, 0.32),
         temporary=None,
         laws=[

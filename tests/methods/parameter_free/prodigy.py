@@ -14,6 +14,7 @@ METHODS = [
         eqopt.Prodigy,
         idea="AdamW that finds its learning rate",
         in_optax="contrib.prodigy",
+        default_rate=1.0,
         rates=(0.032, 0.1, 0.1, 0.1),
         temporary=None,
         laws=[

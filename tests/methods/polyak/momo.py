@@ -23,6 +23,7 @@ METHODS = [
         eqopt.MoMo,
         idea="PolyakSGD with momentum",
         in_optax="contrib.momo",
+        default_rate=1.0,
         rates=(0.01, 0.001, 0.01, 0.1),
         temporary=None,
         laws=[
@@ -67,6 +68,7 @@ METHODS = [
         eqopt.MoMoAdam,
         idea="PolyakSGD with Adam",
         in_optax="contrib.momo_adam",
+        default_rate=0.01,
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
             row(

@@ -22,6 +22,7 @@ METHODS = [
         eqopt.PolyakSGD,
         idea="a step as long as the loss asks for",
         in_optax="polyak_sgd",
+        default_rate=1.0,
         rates=(0.01, 0.001, 0.01, 0.1),
         temporary=None,
         laws=[

@@ -20,6 +20,7 @@ METHODS = [
         eqopt.ScheduleFreeSGD,
         idea="SGD and an average of the parameters",
         in_optax="contrib.schedule_free_sgd",
+        default_rate=1.0,
         rates=(0.032, 0.001, 0.01, 0.32),
         laws=[
             row(
@@ -63,6 +64,7 @@ METHODS = [
         eqopt.ScheduleFreeAdamW,
         idea="AdamW and an average of the parameters",
         in_optax="contrib.schedule_free_adamw",
+        default_rate=0.0025,
         rates=(0.01, 0.032, 0.0032, 0.0032),
         laws=[
             row(

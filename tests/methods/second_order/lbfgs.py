@@ -16,6 +16,7 @@ METHODS = [
         idea="the inverse of the Hessian, guessed from the last steps; "
         "for losses that stay the same",
         in_optax="lbfgs",
+        default_rate=1.0,
         laws=[
             row(eqopt.ScaleByLBFGS),
             row(

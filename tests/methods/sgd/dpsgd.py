@@ -24,6 +24,7 @@ METHODS = [
         in_optax="contrib.dpsgd",
         ours=lambda rate: eqopt.DPSGD(rate, 1.0, 0.0, key=0),
         theirs=lambda rate: dpsgd(rate, 1.0, 0.0, 0),
+        default_rate=0.1,
         rates=(0.01, 0.001, 0.032, 0.32),
         temporary=None,
         per_example=True,

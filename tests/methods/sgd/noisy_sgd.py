@@ -16,6 +16,7 @@ METHODS = [
         in_optax="noisy_sgd",
         ours=lambda rate: eqopt.NoisySGD(rate, key=0),
         theirs=lambda rate: optax.noisy_sgd(rate, key=0),
+        default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),
         deviates="the noise is another",
         laws=[

@@ -14,6 +14,7 @@ METHODS = [
         eqopt.OptimisticGradientDescent,
         idea="SGD that expects the gradient to change as it did before; for games",
         in_optax="optimistic_gradient_descent",
+        default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),
         laws=[
             row(eqopt.ScaleByOptimisticGradient, alpha=0.5, beta=2.0),

@@ -14,6 +14,7 @@ METHODS = [
         eqopt.SGD,
         idea="the gradient; with momentum, the state is 1",
         in_optax="sgd",
+        default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),
         laws=[
             row(eqopt.SGD, at=0.1, learning_rate=0.2),

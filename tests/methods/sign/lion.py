@@ -14,6 +14,7 @@ METHODS = [
         eqopt.Lion,
         idea="the sign of two interpolated momenta",
         in_optax="lion",
+        default_rate=0.0003,
         rates=(0.0032, 0.001, 0.001, 0.001),
         ratio=0.7,
         laws=[

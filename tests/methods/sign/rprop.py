@@ -17,6 +17,7 @@ METHODS = [
         eqopt.Rprop,
         idea="a step of its own for each coordinate; for full batches",
         in_optax="rprop",
+        default_rate=0.01,
         rates=(0.0001, 0.0001, 0.0001, 0.032),
         deviates="Optax's is one step late",
         laws=[

@@ -1,0 +1,125 @@
+"""All runs that have no result yet, and the page."""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+from typing import NamedTuple
+
+from tests.methods import METHODS
+
+from .. import machine
+from . import page, pictures
+from .protocol import EVALUATIONS, FACTORS, SEEDS, Cell, loss_at_start
+from .results import FOLDER, Failure, read, read_about, write_about
+from .summary import Row, rows
+from .sweep import WORKLOADS, Job, sweep
+from .workload import Workload
+
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PAGE, IMAGES = DOCS / "which_optimizer.md", DOCS / "images"
+SHOWN = ["SGD", "AdamW", "Lion", "Muon", "SOAP", "Prodigy", "ScheduleFreeAdamW"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads")
+    add = parser.add_argument
+    add("--only", action="append", choices=METHODS, metavar="OPTIMIZER")
+    add("--workload", action="append", choices=WORKLOADS, metavar="NAME")
+    add("--again", action="store_true", help="also what has a result")
+    add("--budget", type=float, default=1e6, help="minutes after which nothing starts")
+    add("--processes", type=int, default=_cores(), help="one for each core")
+    add("--at-once", type=int, default=1, help="runs that are mapped over by vmap")
+    add("--results", type=pathlib.Path, default=FOLDER, help="the folder of results")
+    add("--write", action="store_true", help="only write the page and its pictures")
+    options = parser.parse_args(arguments)
+    folder = options.results
+    if options.write:
+        write(folder)
+        return 0
+    end = time.monotonic() + 60 * options.budget
+    jobs = [
+        Job(name, workload, options.at_once, end)
+        for name in options.only or METHODS
+        for workload in options.workload or WORKLOADS
+        if options.again or name not in read(workload, folder)
+    ]
+    sweep(jobs, options.processes, folder)
+    starts = {name: loss_at_start(make()) for name, make in WORKLOADS.items()}
+    write_about({"machine": machine.describe(), "starts": starts}, folder)
+    return 0
+
+
+class Found(NamedTuple):
+    """All that the page is made of."""
+
+    workloads: dict[str, Workload]
+    results: dict[str, dict[str, Cell | Failure]]
+    starts: dict[str, float]
+    rows: list[Row]
+    parts: dict[str, str]
+
+
+def found_in(folder: pathlib.Path) -> Found:
+    """From the files in `folder` and from nothing else."""
+    workloads = {name: make() for name, make in WORKLOADS.items()}
+    results, about = (
+        {name: read(name, folder) for name in workloads},
+        read_about(folder),
+    )
+    targets = {name: workload.target for name, workload in workloads.items()}
+    starts = about["starts"]
+    found = rows(results, starts, targets)
+    parts = {
+        "workloads": page.workloads_table(workloads, starts),
+        "optimizers": page.table(found, workloads),
+        "failures": page.failures(found, workloads),
+        "published": page.published(found, "language"),
+        "machine": f"{machine.in_one_line(about['machine'])}. {_hours(results)}",
+    }
+    return Found(workloads, results, starts, found, parts)
+
+
+def write(folder: pathlib.Path) -> None:
+    """The page and its pictures."""
+    workloads, results, starts, found, parts = found_in(folder)
+    text = PAGE.read_text()
+    for marker, part in parts.items():
+        before, begin, rest = text.partition(f"<!-- {marker} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {marker} -->\n")
+        assert begin and end, f"{PAGE} has no place for {marker}"
+        text = f"{before}{begin}\n{part}\n\n{end}{after}"
+    PAGE.write_text(text)
+    pictures.save_steps(found, workloads, IMAGES / "which_steps.svg")
+    pictures.save_rates(found, results, workloads, starts, IMAGES / "which_rates.svg")
+    pictures.save_curves(SHOWN, results, workloads, IMAGES / "which_curves.svg")
+
+
+def _hours(results: dict) -> str:
+    """The time of all runs, from the times of their steps."""
+    runs = len(FACTORS) + 2 * len(SEEDS)
+    cells = [
+        (cell, name)
+        for name, of in results.items()
+        for cell in of.values()
+        if isinstance(cell, Cell)
+    ]
+    seconds = sum(
+        cell.compile_s + runs * WORKLOADS[name]().steps * cell.step_ms / 1e3
+        for cell, name in cells
+    )
+    count = runs * len(cells)
+    return (
+        f"{count:,} runs, each with {EVALUATIONS} evaluations, took {seconds / 3600:.1f} "
+        "hours of one core, compiling included."
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

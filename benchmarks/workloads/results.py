@@ -1,0 +1,75 @@
+"""Results, on disk: one file for each workload, one line for each optimizer."""
+
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+from .protocol import Cell
+
+
+FOLDER = pathlib.Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """An optimizer that does not run on a workload, and why not."""
+
+    name: str
+    failure: str
+
+
+def read(workload: str, folder: pathlib.Path = FOLDER) -> dict[str, Cell | Failure]:
+    """What is known of a workload, by optimizer. A line that a kill cut off is not."""
+    path = folder / f"{workload}.jsonl"
+    found: dict[str, Cell | Failure] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            fields = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        kind = Failure if "failure" in fields else Cell
+        found[fields["name"]] = kind(**{k: _numbers(v) for k, v in fields.items()})
+    return found
+
+
+def add(workload: str, result: Cell | Failure, folder: pathlib.Path = FOLDER) -> None:
+    """Adds a result, in the place of an older one of the same optimizer, in one piece."""
+    known = {**read(workload, folder), result.name: result}
+    folder.mkdir(exist_ok=True)
+    lines = [_line(known[name]) for name in sorted(known)]
+    path = folder / f"{workload}.jsonl"
+    new = path.with_suffix(".new")
+    new.write_text("".join(lines))
+    new.replace(path)
+
+
+def read_about(folder: pathlib.Path = FOLDER) -> dict[str, Any]:
+    """The machine and the versions, and the losses at the start by workload."""
+    return json.loads((folder / "about.json").read_text())
+
+
+def write_about(about: dict[str, Any], folder: pathlib.Path = FOLDER) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _line(result: Cell | Failure) -> str:
+    fields = {k: _rounded(v) for k, v in dataclasses.asdict(result).items()}
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits; JSON has no NaN and no infinity, which are strings here."""
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.5g}") if math.isfinite(value) else str(value)
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_numbers(v) for v in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value

@@ -1,0 +1,145 @@
+"""What the results say of an optimizer: few numbers of many."""
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from .protocol import EVALUATIONS, Cell
+from .results import Failure
+
+
+TRAINS = 0.9  # of AdamW's progress
+
+Results = Mapping[str, Mapping[str, Cell | Failure]]
+
+
+class Mark(NamedTuple):
+    """An optimizer on a workload, in numbers.
+
+    **Attributes:**
+
+    - `to_target`: the part of the budget after which the mean over seeds is at the
+        target for the first time; infinite if it never is.
+    - `by_seed`: the same of each seed.
+    - `final`: the mean of the validation losses at the end.
+    - `low`, `high`: the lowest and the highest of them.
+    - `progress`: the way from the loss at the start to the target, of which `final` is
+        the end; 1 is the target.
+    - `robust`: the share of the nine learning rates by which training makes at least 90 %
+        of AdamW's progress.
+    - `cost`: the time of a step, as a multiple of AdamW's.
+    - `state_bytes`: bytes of state for each parameter.
+    - `at_edge`: whether the best learning rate is the first or the last one.
+    """
+
+    to_target: float
+    by_seed: tuple[float, ...]
+    final: float
+    low: float
+    high: float
+    progress: float
+    robust: float
+    cost: float
+    state_bytes: float
+    at_edge: bool
+
+
+def mark(cell: Cell, adamw: Cell, start: float, target: float) -> Mark:
+    curves = np.array(cell.curves)
+    ends = curves[:, -1]
+    return Mark(
+        _first(curves.mean(0), target),
+        tuple(_first(curve, target) for curve in curves),
+        float(ends.mean()),
+        float(ends.min()),
+        float(ends.max()),
+        _progress(float(ends.mean()), start, target),
+        statistics.mean(_progress(x, start, target) >= TRAINS for x in cell.finals),
+        cell.step_ms / adamw.step_ms,
+        cell.state_bytes,
+        cell.best in (cell.rates[0], cell.rates[-1]),
+    )
+
+
+def _first(curve: np.ndarray, target: float) -> float:
+    reached = np.flatnonzero(curve <= target)
+    return (int(reached[0]) + 1) / EVALUATIONS if len(reached) else math.inf
+
+
+def _progress(loss: float, start: float, target: float) -> float:
+    """In logarithms: the losses of one workload fall by a factor of 10,000."""
+    if not math.isfinite(loss):
+        return -math.inf
+    if loss <= 0:
+        return math.inf
+    return math.log(start / loss) / math.log(start / target)
+
+
+class Row(NamedTuple):
+    """An optimizer on all workloads.
+
+    **Attributes:**
+
+    - `marks`: by workload; without those on which it does not run.
+    - `failures`: why not, by workload.
+    - `relative`: the median over workloads of the steps to the target, as a multiple of
+        AdamW's. Infinite if it does not reach the target on most of them.
+    - `reached`: on how many workloads it reaches the target.
+    - `robust`, `cost`, `state_bytes`: means over workloads; of times the geometric one.
+    """
+
+    name: str
+    marks: dict[str, Mark]
+    failures: dict[str, str]
+    relative: float
+    reached: int
+    robust: float
+    cost: float
+    state_bytes: float
+
+
+def rows(
+    results: Results, starts: Mapping[str, float], targets: Mapping[str, float]
+) -> list[Row]:
+    """One for each optimizer that has a result on every workload; the best ones first."""
+    names = set.intersection(*(set(of) for of in results.values()))
+    found = []
+    for name in names:
+        marks, failures = {}, {}
+        for workload, of in results.items():
+            cell, adamw = of[name], of["AdamW"]
+            assert isinstance(adamw, Cell)
+            if isinstance(cell, Failure):
+                failures[workload] = cell.failure
+            else:
+                at = starts[workload], targets[workload]
+                marks[workload] = mark(cell, adamw, *at)
+        found.append(_row(name, marks, failures, results, starts, targets))
+    return sorted(found, key=lambda row: (row.relative, -row.reached, row.name))
+
+
+def _row(name, marks, failures, results, starts, targets) -> Row:
+    ratios = []
+    for workload, of in results.items():
+        adamw = of["AdamW"]
+        assert isinstance(adamw, Cell)
+        theirs = mark(adamw, adamw, starts[workload], targets[workload]).to_target
+        mine = marks[workload].to_target if workload in marks else math.inf
+        ratios.append(mine / theirs)
+    all_marks = [*marks.values()]
+    if not all_marks:
+        return Row(name, marks, failures, math.inf, 0, 0.0, math.nan, math.nan)
+    mean = lambda field: float(np.mean([getattr(m, field) for m in all_marks]))
+    return Row(
+        name,
+        marks,
+        failures,
+        statistics.median(ratios),
+        sum(math.isfinite(ratio) for ratio in ratios),
+        mean("robust"),
+        statistics.geometric_mean(m.cost for m in all_marks),
+        mean("state_bytes"),
+    )

@@ -1,0 +1,195 @@
+"""Which optimizer? What the sweep trains, keeps, and says on the page."""
+
+import dataclasses
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from benchmarks.workloads.__main__ import PAGE, found_in
+from benchmarks.workloads.protocol import (
+    SCHEDULES,
+    SEEDS,
+    Cell,
+    measure,
+    member,
+    population,
+)
+from benchmarks.workloads.results import FOLDER, Failure, add, read
+from benchmarks.workloads.summary import mark, rows
+from benchmarks.workloads.sweep import WORKLOADS
+
+import eqopt
+
+from ..methods import METHODS
+
+
+def by_hand(workload, rate, seed):
+    """AdamW with a warm-up and a cosine, in a loop as one writes it for one run."""
+    model_key, batch_key = jr.split(jr.key(seed))
+    model = workload.model(model_key)
+    warm_up = workload.steps // 20
+
+    def rate_at(i):
+        if i < warm_up:
+            return rate * i / warm_up
+        share = (i - warm_up) / (workload.steps - warm_up)
+        return rate * (1 + math.cos(math.pi * share)) / 2
+
+    @eqx.filter_jit
+    def train_step(model, state, i, rate):
+        rows = jr.randint(
+            jr.fold_in(batch_key, i), (workload.batch,), 0, len(workload.examples[0])
+        )
+        xs, ys = (jnp.asarray(x)[rows] for x in workload.examples)
+
+        def mean_loss(model):
+            return jnp.mean(jax.vmap(lambda x, y: workload.loss(model, (x, y)))(xs, ys))
+
+        grads = eqx.filter_grad(mean_loss)(model)
+        return eqopt.AdamW(rate).step(grads, state, model)
+
+    validation_loss = eqx.filter_jit(workload.validation_loss)
+    state, losses = eqopt.AdamW(rate).init(model), []
+    for i in range(workload.steps):
+        rate_now = jnp.asarray(rate_at(i), jnp.float32)
+        model, state = train_step(model, state, jnp.asarray(i), rate_now)
+        if (i + 1) % (workload.steps // 20) == 0:
+            losses.append(float(validation_loss(model)))
+    return losses
+
+
+def test_a_run_is_a_plain_loop():
+    workload = WORKLOADS["tumours"]()._replace(steps=20)
+    run = jax.jit(member(METHODS["AdamW"], workload))
+    found = run(jnp.float32(0.003), jr.key(1))
+    np.testing.assert_allclose(found, by_hand(workload, 0.003, 1), 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tumours", "diabetes"])
+def test_what_is_on_disk_is_a_plain_loop(name):
+    """The best cell of AdamW, all three seeds; another processor rounds otherwise."""
+    cell = read(name)["AdamW"]
+    assert isinstance(cell, Cell)
+    for seed, curve in zip(SEEDS, cell.curves, strict=True):
+        np.testing.assert_allclose(
+            curve, by_hand(WORKLOADS[name](), cell.best, seed), 0.02
+        )
+
+
+def without_times(cell):
+    return dataclasses.replace(cell, step_ms=0.0, compile_s=0.0)
+
+
+@pytest.mark.slow
+def test_again_it_gives_the_same():
+    workload = WORKLOADS["diabetes"]()._replace(steps=20)
+    one, other = (measure(METHODS["Lion"], workload) for _ in range(2))
+    assert without_times(one) == without_times(other)
+    assert len(one.rates) == len(one.finals) == 9
+    assert np.shape(one.curves) == (3, 20)
+    assert one.state_bytes == pytest.approx(4, abs=0.02)
+
+
+@pytest.mark.slow
+def test_a_population_by_vmap_is_one_after_the_other():
+    workload = WORKLOADS["diabetes"]()._replace(steps=20)
+    rates, keys = jnp.array([1e-3, 1e-2]), jr.split(jr.key(0), 2)
+    one, many = (
+        jax.jit(population(METHODS["Adam"], workload, n))(rates, keys) for n in (1, 2)
+    )
+    np.testing.assert_allclose(one, many, 1e-4)
+
+
+CELL = Cell(
+    "SGD",
+    [0.1, 1.0],
+    [0.5, math.nan],
+    0.1,
+    [[3.0, 1.0], [2.0, math.inf]],
+    1.0,
+    [1.0, 2.0],
+    0.5,
+    4.0,
+    1.0,
+)
+
+
+def test_results_come_back(tmp_path):
+    add("digits", CELL, tmp_path)
+    add("digits", Failure("Adam", "ValueError: no"), tmp_path)
+    add("digits", dataclasses.replace(CELL, best=1.0), tmp_path)
+    with (tmp_path / "digits.jsonl").open("a") as file:
+        file.write('{"name":"Lion","rates":[0.1,')  # killed here
+    found = read("digits", tmp_path)
+    assert list(found) == ["Adam", "SGD"]
+    assert found["Adam"] == Failure("Adam", "ValueError: no")
+    sgd = found["SGD"]
+    assert isinstance(sgd, Cell)
+    assert sgd.best == 1.0
+    assert math.isnan(sgd.finals[1])
+    assert sgd.curves == CELL.curves
+
+
+def test_marks():
+    adamw = dataclasses.replace(CELL, name="AdamW", step_ms=0.25)
+    curves = [[4.0] * 10 + [1.0] * 10, [4.0] * 15 + [1.0] * 5, [4.0] * 19 + [0.5]]
+    cell = dataclasses.replace(CELL, curves=curves, finals=[1.0, math.nan])
+    found = mark(cell, adamw, start=8.0, target=1.0)
+    assert found.by_seed == (0.55, 0.8, 1.0)
+    assert found.to_target == 1.0
+    assert (found.low, found.high) == (0.5, 1.0)
+    assert found.robust == 0.5
+    assert found.cost == 2.0
+    assert found.at_edge
+    results = {"digits": {"AdamW": cell, "SGD": Failure("SGD", "no")}}
+    first, second = rows(results, {"digits": 8.0}, {"digits": 1.0})
+    assert (first.name, first.relative, first.reached) == ("AdamW", 1.0, 1)
+    assert (second.name, second.relative, second.failures) == (
+        "SGD",
+        math.inf,
+        {"digits": "no"},
+    )
+
+
+def test_every_optimizer_has_a_result():
+    for name in WORKLOADS:
+        assert read(name).keys() == METHODS.keys()
+    assert METHODS.keys() >= SCHEDULES.keys()
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_results_say():
+    page = PAGE.read_text()
+    for name, part in found_in(FOLDER).parts.items():
+        assert f"<!-- {name} -->\n\n{part}\n\n<!-- end of {name} -->" in page, name
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_goes_on(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.workloads", "--workload", "diabetes"]
+    command += ["--processes", "1", "--results", str(tmp_path)]
+    command += ["--only", "SGD", "--only", "Lion", "--only", "Signum"]
+    path = tmp_path / "diabetes.jsonl"
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    end = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = path.read_text()
+    assert len(before.splitlines()) < 3
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    assert read("diabetes", tmp_path).keys() == {"SGD", "Lion", "Signum"}
+    assert set(before.splitlines()) <= set(path.read_text().splitlines())
