@@ -75,6 +75,7 @@ def found_in(folder: pathlib.Path) -> Found:
     parts = {
         "workloads": page.workloads_table(workloads, starts),
         "optimizers": page.table(found, workloads),
+        "finals": page.finals(found, workloads),
         "failures": page.failures(found, workloads),
         "published": page.published(found, "language"),
         "machine": f"{machine.in_one_line(about['machine'])}. {_hours(results)}",

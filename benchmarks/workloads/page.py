@@ -27,12 +27,14 @@ def workloads_table(
 def table(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
     titles = [workload.title for workload in workloads.values()]
     lines = [
-        f"| Optimizer | All | Reached | {' | '.join(titles)} | Rates that train | Time | "
-        "State |",
-        "|:--" + "|--:" * (len(titles) + 5) + "|",
+        f"| Optimizer | Steps | Time | Reached | {' | '.join(titles)} | "
+        "Rates that train | Time of a step | State |",
+        "|:--" + "|--:" * (len(titles) + 6) + "|",
     ]
     for row in rows:
-        all_of_them = f"**{row.relative:.2f}**" if math.isfinite(row.relative) else "no"
+        all_of_them = "no | no"
+        if math.isfinite(row.relative):
+            all_of_them = f"**{row.relative:.2f}** | {row.relative_time:.2f}"
         schedule = "°" if row.name in SCHEDULES else ""
         name = f"[`{row.name}`][eqopt.{row.name}]{schedule}"
         cells = " | ".join(_cell(row, workload) for workload in workloads)
@@ -52,6 +54,21 @@ def _cell(row: Row, workload: str) -> str:
     if mark.progress == -math.inf:
         return f"diverges{edge}"
     return f"({mark.final:.3g}){edge}"
+
+
+def finals(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
+    """The losses at the end: means over seeds, and half of the range."""
+    titles = [workload.title for workload in workloads.values()]
+    lines = [
+        f"| Optimizer | {' | '.join(titles)} |",
+        "|:--" + "|--:" * len(titles) + "|",
+    ]
+    for row in rows:
+        marks = [row.marks.get(workload) for workload in workloads]
+        ends = [(m.final, (m.high - m.low) / 2) if m else None for m in marks]
+        cells = [f"{end[0]:.3g} ± {end[1]:.1g}" if end else "" for end in ends]
+        lines.append(f"| [`{row.name}`][eqopt.{row.name}] | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def failures(rows: list[Row], workloads: Mapping[str, Workload]) -> str:

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import eqopt
@@ -136,4 +137,6 @@ def save_curves(
 
 def _save(figure: Figure, path: pathlib.Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    # The same file from the same numbers: else its names are drawn at random.
+    with rc_context({"svg.hashsalt": "eqopt"}):
+        figure.savefig(path, metadata={"Date": None})

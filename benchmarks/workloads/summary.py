@@ -87,6 +87,7 @@ class Row(NamedTuple):
     - `failures`: why not, by workload.
     - `relative`: the median over workloads of the steps to the target, as a multiple of
         AdamW's. Infinite if it does not reach the target on most of them.
+    - `relative_time`: the same of the time to the target.
     - `reached`: on how many workloads it reaches the target.
     - `robust`, `cost`, `state_bytes`: means over workloads; of times the geometric one.
     """
@@ -95,6 +96,7 @@ class Row(NamedTuple):
     marks: dict[str, Mark]
     failures: dict[str, str]
     relative: float
+    relative_time: float
     reached: int
     robust: float
     cost: float
@@ -122,22 +124,25 @@ def rows(
 
 
 def _row(name, marks, failures, results, starts, targets) -> Row:
-    ratios = []
+    ratios, times = [], []
     for workload, of in results.items():
         adamw = of["AdamW"]
         assert isinstance(adamw, Cell)
         theirs = mark(adamw, adamw, starts[workload], targets[workload]).to_target
-        mine = marks[workload].to_target if workload in marks else math.inf
-        ratios.append(mine / theirs)
+        runs = workload in marks
+        ratios.append(marks[workload].to_target / theirs if runs else math.inf)
+        times.append(ratios[-1] * (marks[workload].cost if runs else 1))
     all_marks = [*marks.values()]
     if not all_marks:
-        return Row(name, marks, failures, math.inf, 0, 0.0, math.nan, math.nan)
+        never, unknown = math.inf, math.nan
+        return Row(name, marks, failures, never, never, 0, 0.0, unknown, unknown)
     mean = lambda field: float(np.mean([getattr(m, field) for m in all_marks]))
     return Row(
         name,
         marks,
         failures,
         statistics.median(ratios),
+        statistics.median(times),
         sum(math.isfinite(ratio) for ratio in ratios),
         mean("robust"),
         statistics.geometric_mean(m.cost for m in all_marks),
