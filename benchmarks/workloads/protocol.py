@@ -1,8 +1,8 @@
 """The protocol: which runs an optimizer has on a workload, and what is kept of them.
 
-1. Nine learning rates, evenly spaced in their logarithms over four decades around the one
-   that the optimizer's authors begin with, each once, from seed 0. What else there is to
-   set has its default.
+1. Nine learning rates, evenly spaced in their logarithms over four decades around one
+   that is usual for the optimizer, each once, from seed 0. What else there is to set has
+   its default.
 2. The two that end with the lowest validation loss, each from the seeds 1, 2 and 3. Of
    these the better one, by its mean, is what is reported: so no run is reported by which
    something was chosen.

@@ -37,8 +37,8 @@ class Method:
         Default to the class and to what has its name in Optax. Where Optax's defaults are
         other ones, `theirs` has eqopt's. What is not in Optax is compared with what is
         nearest to it there.
-    - `default_rate`: the learning rate that its authors, or their code, begin with. The
-        grids of `benchmarks/workloads` lie around it.
+    - `default_rate`: the learning rate that is usual for it, of its authors where they
+        name one. The grids of `benchmarks/workloads` lie around it.
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
         `python -m benchmarks.training --tune` finds them, by eqopt's loss alone.
         Empty if it is not for batches.
