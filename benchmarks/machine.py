@@ -16,7 +16,7 @@ def describe() -> dict[str, Any]:
     device = jax.devices()[0]
     return {
         "cpu": _cpu_model(),
-        "cores": _cores(),
+        "cores": cores(),
         "memory_gb": _memory_gb(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "platform": platform.platform(),
@@ -45,7 +45,7 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cores() -> int | None:
+def cores() -> int | None:
     # Those that this process may use, which in a container can be fewer than there are.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

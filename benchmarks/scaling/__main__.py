@@ -17,6 +17,7 @@ if __name__ == "__main__":  # before JAX starts
 import jax  # noqa: E402
 
 from .. import machine  # noqa: E402
+from ..pages import write_parts  # noqa: E402
 from .extrapolation import extrapolated  # noqa: E402
 from .table import measured, table  # noqa: E402
 
@@ -36,13 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     print("\n\n".join(parts.values()))
     if options.write:
-        text = PAGE.read_text()
-        for name, part in parts.items():
-            before, begin, rest = text.partition(f"<!-- {name} -->\n")
-            _, end, after = rest.partition(f"<!-- end of {name} -->\n")
-            assert begin and end, f"{PAGE} has no place for what is {name}"
-            text = f"{before}{begin}\n{part}\n\n{end}{after}"
-        PAGE.write_text(text)
+        write_parts(PAGE, parts)
     return 0
 
 

@@ -7,6 +7,7 @@ import sys
 import jax
 
 from .. import machine
+from ..pages import write_parts
 from .report import Panel, Row, save_picture, summary, table
 from .runs import OPTIMIZERS, cost, train
 from .tasks import TASKS
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         page, marker, text = "benchmarks.md", "storage", f"{table(rows)}\n\n{found}."
     print(text)
     if options.write:
-        _write(DOCS / page, marker, text)
+        write_parts(DOCS / page, {marker: text})
     return 0
 
 
@@ -59,13 +60,6 @@ def _panel(task: str, name: str) -> Panel:
         for state, way in ways.items()
     }
     return Panel(f"{name}, {found.name}", runs)
-
-
-def _write(page: pathlib.Path, marker: str, part: str) -> None:
-    before, begin, rest = page.read_text().partition(f"<!-- {marker} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {marker} -->\n")
-    assert begin and end, f"{page} has no place for what is {marker}"
-    page.write_text(f"{before}{begin}\n{part}\n\n{end}{after}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import optax
 from optax import contrib
 from tests.methods.method import Method
 
+from ..optimizers import evaluate
 from .problems import Problem
 
 
@@ -65,7 +66,7 @@ def _ours(method: Method, problem: Problem, rate: float) -> Any:
 
         def step(carry, batch):
             params, state = carry
-            grads, extra = _evaluate(method, problem, params, batch)
+            grads, extra = evaluate(method, problem, params, batch)
             return opt.step(grads, state, params, **extra), None
 
         start = problem.params, opt.init(problem.params)
@@ -81,7 +82,7 @@ def _theirs(method: Method, problem: Problem, rate: float) -> Any:
 
     def step(carry, batch):
         params, state = carry
-        grads, extra = _evaluate(method, problem, params, batch)
+        grads, extra = evaluate(method, problem, params, batch)
         extra |= {"obj_fn": extra.pop("value_fn")}
         updates, state = opt.update(grads, state, params, **extra)
         return (optax.apply_updates(params, updates), state), None
@@ -95,12 +96,3 @@ def _theirs(method: Method, problem: Problem, rate: float) -> Any:
         return params
 
     return run()
-
-
-def _evaluate(method: Method, problem: Problem, params: Any, batch: Any):
-    """Gradients, and all that an optimizer may want besides."""
-    value_fn = lambda params: problem.mean_loss(params, batch)
-    value, grads = jax.value_and_grad(value_fn)(params)
-    if method.per_example:
-        grads = jax.vmap(jax.grad(problem.loss), (None, 0))(params, batch)
-    return grads, {"value": value, "value_fn": value_fn}

@@ -1,7 +1,6 @@
 """All runs that have no result yet, and the page."""
 
 import argparse
-import os
 import pathlib
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from tests.methods import METHODS
 
 from .. import machine
+from ..pages import write_parts
 from . import page, pictures
 from .protocol import EVALUATIONS, FACTORS, SEEDS, Cell, loss_at_start
 from .results import FOLDER, Failure, read, read_about, write_about
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--workload", action="append", choices=WORKLOADS, metavar="NAME")
     add("--again", action="store_true", help="also what has a result")
     add("--budget", type=float, default=1e6, help="minutes after which nothing starts")
-    add("--processes", type=int, default=_cores(), help="one for each core")
+    add("--processes", type=int, default=machine.cores() or 1, help="one for each core")
     add("--at-once", type=int, default=1, help="runs that are mapped over by vmap")
     add("--results", type=pathlib.Path, default=FOLDER, help="the folder of results")
     add("--write", action="store_true", help="only write the page and its pictures")
@@ -47,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.again or name not in read(workload, folder)
     ]
     sweep(jobs, options.processes, folder)
-    starts = {name: loss_at_start(make()) for name, make in WORKLOADS.items()}
+    starts = read_about(folder).get("starts", {})
+    for name in options.workload or WORKLOADS:
+        starts[name] = loss_at_start(WORKLOADS[name]())
     write_about({"machine": machine.describe(), "starts": starts}, folder)
     return 0
 
@@ -65,10 +67,8 @@ class Found(NamedTuple):
 def found_in(folder: pathlib.Path) -> Found:
     """From the files in `folder` and from nothing else."""
     workloads = {name: make() for name, make in WORKLOADS.items()}
-    results, about = (
-        {name: read(name, folder) for name in workloads},
-        read_about(folder),
-    )
+    results = {name: read(name, folder) for name in workloads}
+    about = read_about(folder)
     targets = {name: workload.target for name, workload in workloads.items()}
     starts = about["starts"]
     found = rows(results, starts, targets)
@@ -86,13 +86,7 @@ def found_in(folder: pathlib.Path) -> Found:
 def write(folder: pathlib.Path) -> None:
     """The page and its pictures."""
     workloads, results, starts, found, parts = found_in(folder)
-    text = PAGE.read_text()
-    for marker, part in parts.items():
-        before, begin, rest = text.partition(f"<!-- {marker} -->\n")
-        _, end, after = rest.partition(f"<!-- end of {marker} -->\n")
-        assert begin and end, f"{PAGE} has no place for {marker}"
-        text = f"{before}{begin}\n{part}\n\n{end}{after}"
-    PAGE.write_text(text)
+    write_parts(PAGE, parts)
     pictures.save_steps(found, workloads, IMAGES / "which_steps.svg")
     pictures.save_rates(found, results, workloads, starts, IMAGES / "which_rates.svg")
     pictures.save_curves(SHOWN, results, workloads, IMAGES / "which_curves.svg")
@@ -116,10 +110,6 @@ def _hours(results: dict) -> str:
         f"{count:,} runs, each with {EVALUATIONS} evaluations, took {seconds / 3600:.1f} "
         "hours of one core, compiling included."
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from tests.methods.method import Method
 
 import eqopt
 
+from ..optimizers import evaluate
 from .workload import Workload
 
 
@@ -118,16 +119,6 @@ def member(
         return jax.lax.scan(stretch, arrays, steps)[1]
 
     return run
-
-
-def evaluate(method: Method, workload: Workload, model: Any, batch: Any) -> Any:
-    """Gradients, and all that an optimizer may want besides."""
-    value_fn = lambda model: workload.mean_loss(model, batch)
-    value, grads = eqx.filter_value_and_grad(value_fn)(model)
-    if method.per_example:
-        gradient = eqx.filter_grad(workload.loss)
-        grads = jax.vmap(gradient, (None, 0))(model, batch)
-    return grads, {"value": value, "grad": grads, "value_fn": value_fn}
 
 
 def population(method: Method, workload: Workload, at_once: int = 1) -> Any:

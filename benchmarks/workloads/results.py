@@ -47,7 +47,8 @@ def add(workload: str, result: Cell | Failure, folder: pathlib.Path = FOLDER) ->
 
 def read_about(folder: pathlib.Path = FOLDER) -> dict[str, Any]:
     """The machine and the versions, and the losses at the start by workload."""
-    return json.loads((folder / "about.json").read_text())
+    path = folder / "about.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def write_about(about: dict[str, Any], folder: pathlib.Path = FOLDER) -> None:

@@ -107,44 +107,44 @@ def rows(
     results: Results, starts: Mapping[str, float], targets: Mapping[str, float]
 ) -> list[Row]:
     """One for each optimizer that has a result on every workload; the best ones first."""
-    names = set.intersection(*(set(of) for of in results.values()))
-    found = []
-    for name in names:
-        marks, failures = {}, {}
-        for workload, of in results.items():
-            cell, adamw = of[name], of["AdamW"]
-            assert isinstance(adamw, Cell)
-            if isinstance(cell, Failure):
-                failures[workload] = cell.failure
-            else:
-                at = starts[workload], targets[workload]
-                marks[workload] = mark(cell, adamw, *at)
-        found.append(_row(name, marks, failures, results, starts, targets))
-    return sorted(found, key=lambda row: (row.relative, -row.reached, row.name))
-
-
-def _row(name, marks, failures, results, starts, targets) -> Row:
-    ratios, times = [], []
+    marks: dict[str, dict[str, Mark]] = {}
+    failures: dict[str, dict[str, str]] = {}
     for workload, of in results.items():
         adamw = of["AdamW"]
         assert isinstance(adamw, Cell)
-        theirs = mark(adamw, adamw, starts[workload], targets[workload]).to_target
-        runs = workload in marks
-        ratios.append(marks[workload].to_target / theirs if runs else math.inf)
-        times.append(ratios[-1] * (marks[workload].cost if runs else 1))
-    all_marks = [*marks.values()]
-    if not all_marks:
-        never, unknown = math.inf, math.nan
-        return Row(name, marks, failures, never, never, 0, 0.0, unknown, unknown)
-    mean = lambda field: float(np.mean([getattr(m, field) for m in all_marks]))
+        for name, found in of.items():
+            if isinstance(found, Failure):
+                failures.setdefault(name, {})[workload] = found.failure
+            else:
+                at = starts[workload], targets[workload]
+                marks.setdefault(name, {})[workload] = mark(found, adamw, *at)
+    names = set.intersection(*(set(of) for of in results.values()))
+    found = [
+        _row(name, marks.get(name, {}), failures.get(name, {}), marks["AdamW"])
+        for name in names
+    ]
+    return sorted(found, key=lambda row: (row.relative, -row.reached, row.name))
+
+
+def _row(
+    name: str,
+    marks: dict[str, Mark],
+    failures: dict[str, str],
+    adamw: Mapping[str, Mark],
+) -> Row:
+    never = [math.inf] * len(failures)
+    steps = {w: mark.to_target / adamw[w].to_target for w, mark in marks.items()}
+    times = [steps[w] * mark.cost for w, mark in marks.items()]
+    costs = [mark.cost for mark in marks.values()]
+    mean = lambda numbers: float(np.mean(numbers)) if marks else math.nan
     return Row(
         name,
         marks,
         failures,
-        statistics.median(ratios),
-        statistics.median(times),
-        sum(math.isfinite(ratio) for ratio in ratios),
-        mean("robust"),
-        statistics.geometric_mean(m.cost for m in all_marks),
-        mean("state_bytes"),
+        statistics.median([*steps.values(), *never]),
+        statistics.median([*times, *never]),
+        sum(map(math.isfinite, steps.values())),
+        mean([mark.robust for mark in marks.values()]) if marks else 0.0,
+        statistics.geometric_mean(costs) if marks else math.nan,
+        mean([mark.state_bytes for mark in marks.values()]),
     )

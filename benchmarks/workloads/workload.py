@@ -26,7 +26,7 @@ class Workload(NamedTuple):
     - `held_out`: what the validation loss is of, stacked. Nothing is trained on it.
     - `steps`: the budget.
     - `target`: the validation loss that AdamW reaches at 80 % of the budget: the mean of
-        three seeds at its best learning rate. Found before any other optimizer ran.
+        three seeds at its best learning rate.
     - `batch`: the examples of a step; `None` for all of them in every step.
     - `held_out_loss`: of one that is held out, if it is another one.
     """

@@ -58,9 +58,7 @@ def training_curves(
     for label, values in arrays.items():
         at = np.arange(1, values.shape[1] + 1) if points is None else points
         _line(axes, at, values, label)
-    if target is not None:
-        axes.axhline(target, color="0.5", linewidth=1, linestyle="--")
-    _finish(axes, arrays, "steps")
+    _finish(axes, arrays, "steps", target)
     return axes
 
 
@@ -125,10 +123,8 @@ def learning_rates(
             markersize=4,
             transform=axes.get_xaxis_transform(),
         )
-    if target is not None:
-        axes.axhline(target, color="0.5", linewidth=1, linestyle="--")
     axes.set_xscale("log")
-    _finish(axes, arrays, "learning rate")
+    _finish(axes, arrays, "learning rate", target)
     return axes
 
 
@@ -164,7 +160,11 @@ def _line(axes: Any, at: Any, values: Any, label: str, **style: Any) -> Any:
     return lines
 
 
-def _finish(axes: Any, arrays: Mapping[str, Any], xlabel: str) -> None:
+def _finish(
+    axes: Any, arrays: Mapping[str, Any], xlabel: str, target: float | None
+) -> None:
+    if target is not None:
+        axes.axhline(target, color="0.5", linewidth=1, linestyle="--")
     finite = np.concatenate([values[np.isfinite(values)] for values in arrays.values()])
     if finite.size and finite.min() > 0:
         axes.set_yscale("log")
