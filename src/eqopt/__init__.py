@@ -4,18 +4,12 @@ Every gradient transformation, optimizer, combinator and schedule is a frozen
 `equinox.Module`. What there is to import stands in the stub beside this file.
 """
 
-# JAX and Equinox come first: whatever an instrumented module is the first to import
-# would be compiled from source, which for JAX takes seconds.
-import equinox  # noqa: F401
-import jax  # noqa: F401
-from jaxtyping import install_import_hook
-
-from . import _typecheck  # noqa: F401  # which checks everything but itself
+from ._typecheck import check_package
 
 
-# Stays installed: rooms are imported lazily, long after this line has run.
+# Rooms are imported lazily, long after this line has run, and checked all the same.
 # `JAXTYPING_DISABLE=1` in the environment turns the checks off.
-install_import_hook("eqopt", "eqopt._typecheck.when_called")
+check_package("eqopt")
 
 from ._lazy import attach_stub  # noqa: E402
 

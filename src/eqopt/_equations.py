@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, jaxtyped
+from jaxtyping import Array
 
 from ._cpu.order import computed_once, reordered
 from ._storage import is_stored
-from ._typecheck import no_type_check, when_called
+from ._typecheck import checked, no_type_check
 from .numerics import common_dtype
 
 
@@ -37,7 +37,7 @@ class Equation:
         functools.update_wrapper(self, fn)
         fn = inspect.unwrap(fn)  # the import hook may have been here before
         is_annotated = bool(getattr(fn, "__annotations__", None))
-        self._fn = jaxtyped(fn, typechecker=when_called) if is_annotated else fn
+        self._fn = checked(fn) if is_annotated else fn
 
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)

@@ -117,9 +117,10 @@ def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
     - `x`: a non-negative array.
     """
+    # Not `jnp.where`, a function of its own to trace and lower for each shape.
     positive = x > 0
-    root = jnp.sqrt(jnp.where(positive, x, 1))
-    return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
+    root = lax.sqrt(lax.select(positive, x, lax.full_like(x, 1)))
+    return lax.select(positive, root, lax.stop_gradient(x))  # zero, or a NaN
 
 
 def safe_norm(

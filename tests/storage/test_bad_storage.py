@@ -65,7 +65,8 @@ CASES = {
     ),
     "a class for parameters": (
         lambda: params(SplitMasterWeights),
-        "StoreParams: `storage` must be an `AbstractParamStorage`",
+        "StoreParams: `storage` must be an",
+        "`AbstractParamStorage`",
         "the class SplitMasterWeights: create an instance of it",
     ),
     "a string": (lambda: state("8bit"), "StoreState: `storage` must be", "str"),

@@ -125,7 +125,8 @@ def reordered(
     as the leaf, for those that share it. To divide again takes no memory.
     """
     is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
-    if is_debugging or not (late or fn is not fn_on_cpu):
+    has_order = late or fn is not fn_on_cpu
+    if is_debugging or g.size < SMALL or not has_order:
         return fn(packed, g, *arguments)
     leaves, treedef = jax.tree.flatten((packed, g, *arguments))
     flat = lambda fn: lambda *leaves: fn(*treedef.unflatten(leaves))
@@ -217,7 +218,9 @@ ad.primitive_jvps[_is_never] = lambda primals, tangents: (
 mlir.register_lowering(_is_never, _is_never_on_cpu, platform="cpu")
 
 
-# Leaves of fewer elements are not worth the time that it takes to compile an order.
+# Leaves of fewer elements are not worth the time that it takes to trace an order (two
+# thirds of that of a small model with Lion) or, for those in turn, to compile one.
+SMALL = 2**12
 LARGE = 2**16
 
 
