@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array
 
 from ._cpu.order import computed_once, reordered
-from ._storage import is_stored
+from ._storage import has_stored, is_stored
 from ._typecheck import checked, no_type_check
 from .numerics import common_dtype
 
@@ -137,8 +137,13 @@ def _evaluate(
 ) -> tuple:
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
+        run = functools.partial(_run, program, takes_params, kind)
+        if has_stored(arguments[takes_params:]):
+            # Slots that are stored come after the result as it is, each in a branch.
+            result, slots = run(packed, g, *arguments)
+            return result, *slots
         on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
-        run = run_on_cpu = functools.partial(_run, program, takes_params, kind)
+        run_on_cpu = run
         if on_cpu != program:
             run_on_cpu = functools.partial(_run, on_cpu, takes_params, kind)
         late = _late(program)

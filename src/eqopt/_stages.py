@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
-from ._cpu.order import after, takes_turn
+from ._cpu.order import after, loaded_after, takes_turn
 from ._equations import Operation, Result, ShapeMismatch, equation_of, kernel, pack
 from ._leaves import (
     align,
@@ -72,7 +72,8 @@ def walk(
         try:
             has_turn = takes_turn(run, g, packed, g, *arguments)
             if has_turn and previous is not None:
-                out = run(after(previous, packed), g, *arguments)
+                waiting = [loaded_after(previous, x) for x in arguments]
+                out = run(after(previous, packed), g, *waiting)
             else:
                 out = run(packed, g, *arguments)
         except (ShapeMismatch, TypeCheckError) as error:

@@ -26,7 +26,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from .._storage import Joined, has_stored
+from .._storage import Joined, has_stored, is_stored
 from .._typecheck import no_type_check
 
 
@@ -77,6 +77,19 @@ def _read_after(x: Array, first: Array) -> Array:
 
 mlir.register_lowering(_after, lambda ctx, x, first: [x])
 mlir.register_lowering(_after, _after_on_cpu, platform="cpu")
+
+
+@no_type_check
+def loaded_after(first: Array, x: Any) -> Any:
+    """`x`; if it is stored with scales, these are read once `first` has been computed.
+
+    An equation may load a slot and go on with it before it reads any shared value. To
+    wait for what is as large as the leaf would cost more than it saves.
+    """
+    if not is_stored(x) or isinstance(x, Joined):
+        return x
+    size = x.like.size
+    return jax.tree.map(lambda y: after(first, y) if y.size < size else y, x)
 
 
 def materialized(tree: _Tree) -> _Tree:
