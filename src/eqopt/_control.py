@@ -18,7 +18,7 @@ _Carry = TypeVar("_Carry")
 def while_loop(
     goes_on: Callable[[_Carry], Any], body: Callable[[_Carry], _Carry], start: _Carry
 ) -> _Carry:
-    """`lax.while_loop`; outside of `jit` it is `while`.
+    """`lax.while_loop`; outside `jit` it is `while`.
 
     There JAX would compile the two functions, which close over arrays, in each step anew.
     """

@@ -71,7 +71,7 @@ def _in_use(mesh: Any, arrays: PyTree) -> Any:
 
 
 def shardings_of(tree: PyTree) -> PyTree:
-    """Those of the arrays in `tree`, as their types say: `None` in place of all else."""
+    """Those of the arrays in `tree`, as their types say: `None` elsewhere."""
     mesh: Any = _mesh_of(tree)
 
     def of(x):

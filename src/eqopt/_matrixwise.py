@@ -131,7 +131,7 @@ class AbstractMatrixwise(AbstractContracting):
         make: Callable[[Any], Any],
         dtype: DTypeLike | None = None,
     ) -> PyTree:
-        """A part of the state: what `make` gives for each matrix, `None` for all else.
+        """A part of the state: what `make` gives for each matrix, `None` elsewhere.
 
         **Arguments:**
 

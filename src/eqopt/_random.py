@@ -55,7 +55,7 @@ def next_key(
 
 
 def split_like(key: Any, tree: PyTree) -> PyTree:
-    """A key in the place of each inexact array in `tree`.
+    """A key instead of each inexact array in `tree`.
 
     Places of `None` count, so that two parts of one tree get different keys.
     """

@@ -147,7 +147,7 @@ def has_stored(tree: PyTree) -> bool:
 
 
 def load(tree: PyTree) -> PyTree:
-    """`tree` with arrays in the place of all that is stored."""
+    """`tree` with arrays instead of all that is stored."""
     loaded = lambda x: x.load().astype(x.dtype) if is_stored(x) else x
     with standard_promotion():
         return jax.tree.map(loaded, tree, is_leaf=is_stored)

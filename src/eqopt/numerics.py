@@ -190,7 +190,7 @@ def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
     - `decay`: $\beta$, a real number or a 0-d array in $[0, 1)$.
     - `count`: $t$, the number of values averaged so far, a 0-d integer array.
     """
-    # Not `decay**count`: outside of `jit`, where the exponent is known, JAX compiles a
+    # Not `decay**count`: outside `jit`, where the exponent is known, JAX compiles a
     # power of its own for each exponent, that is for each step. And not of an integer:
     # JAX's derivative of that multiplies a float by it, wherever it is taken.
     base = jnp.asarray(as_float(decay))

@@ -1,4 +1,4 @@
-"""What Adam and its kin have in common: two moments, and how biased they are."""
+"""What Adam and its variants have in common: two moments, and how biased they are."""
 
 import dataclasses
 from collections.abc import Callable

@@ -24,7 +24,7 @@ _Axis: TypeAlias = int | tuple[int, ...] | None
 def unitwise_norm(
     x: Inexact[Array, "*leaf"], axis: _Axis = None
 ) -> Float[Array, "*leaf"]:
-    r"""The norms of the slices of `x` along some axes, each in the place of its slice.
+    r"""The norms of the slices of `x` along some axes, each instead of its slice.
 
     **Arguments:**
 

@@ -133,9 +133,9 @@ class ScaleByFactoredRMS(AbstractLeafwise):
       \beta_t = 1 - t^{-c}
     \end{aligned}$$
 
-    for matrices, and $u_t = g_t / \sqrt{v_t}$ with
-    $v_t = \beta_t v_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ for all else. A matrix
-    of $n \times m$ needs $n + m$ numbers of state, in at least float32.
+    for matrices, and $u_t = g_t / \sqrt{v_t}$ with $v_t = \beta_t v_{t-1} + (1 -
+    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. A matrix of $n \times m$
+    needs $n + m$ numbers of state, in at least float32.
 
     Which parameters are matrices is, by default, a matter of their shapes: the two
     largest axes of an array count as its rows and columns if both are large enough, and
@@ -265,5 +265,5 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         v = full_like_leaf(x, 0, dtype)
         if axes is None:
             return (), (), v
-        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        # Reduced, not made again, so that they are sharded like the axes that remain.
         return jnp.sum(v, axes.columns), jnp.sum(v, axes.rows), ()

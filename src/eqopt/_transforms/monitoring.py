@@ -244,7 +244,7 @@ def _measure(measure, updates, state, params, extra):
 
 
 def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
-    """Zeros in the place of what `measure` will give."""
+    """Zeros instead of what `measure` will give."""
     shapes = eqx.filter_eval_shape(
         lambda p: jax.tree.map(jnp.asarray, measure(p)), parameters(params)
     )

@@ -30,13 +30,12 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         \sum_i g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)
         + \sigma C\, \xi \right), \qquad \xi \sim \mathcal N(0, I).$$
 
-    With `clipped=True`, it takes the sum, which
-    [`eqopt.microbatching.clipped_grad`][] computes with little more time and memory than
-    a gradient. Otherwise it takes the $g_i$: updates with one more axis than the
-    parameters, the first one, along which are the examples. It gives back updates like
-    the parameters, so it stands first in a chain. Do not put it inside of
-    [`eqopt.MultiSteps`][] or another wrapper that adds up gradients, which would add up
-    those of different examples.
+    With `clipped=True`, it takes the sum, which [`eqopt.microbatching.clipped_grad`][]
+    computes with little more time and memory than a gradient. Otherwise it takes the
+    $g_i$: updates with one more axis than the parameters, the first one, along which
+    are the examples. It gives back updates like the parameters, so it stands first in a
+    chain. Do not put it inside [`eqopt.MultiSteps`][] or another wrapper that adds up
+    gradients, which would add up those of different examples.
 
     Batches are best drawn anew for each step, each example with the same probability
     $q$ (*Poisson sampling*), as accountants assume. Then their size is random, and tells

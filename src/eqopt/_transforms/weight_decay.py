@@ -90,7 +90,7 @@ class AddDecayedWeights(AbstractLeafwise):
     as in AdamW; before the preconditioner it is an $L^2$ penalty.
 
     Any optimizer that has decoupled weight decay takes an `AddDecayedWeights` as its
-    `weight_decay`, in the place of a number. It gives it the learning rate and the mask.
+    `weight_decay`, instead of a number. It gives it the learning rate and the mask.
 
     !!! example
 

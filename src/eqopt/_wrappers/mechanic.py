@@ -100,12 +100,12 @@ class Mechanic(AbstractFused):
         opt = eqopt.Mechanic(eqopt.AdamW(schedule))
         ```
 
-    A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
-    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][], [`eqopt.GPA`][],
-    [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][] belong
-    outside, too: an inner one would move what it keeps by updates without the factor.
-    [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average the parameters after the whole
-    step, may be inside, but not in another wrapper there.
+    A NaN in the gradients makes all that it has learnt NaN. To leave such steps out,
+    put this inside [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][], [`eqopt.GPA`][],
+    [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][]
+    belong outside, too: an inner one would move what it keeps by updates without the
+    factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average the parameters after
+    the whole step, may be inside, but not in another wrapper there.
 
     **Arguments:**
 

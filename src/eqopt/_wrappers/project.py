@@ -91,9 +91,9 @@ class Project(AbstractWrapper):
     projection. Those to begin with are not projected before the first step.
 
     With `step`, the result is in the set; with `update`, the sum of parameters and
-    updates is, but for rounding. Nothing may follow this in a chain. An average goes
-    outside, `ParamEMA(Project(...))`: a convex set holds the average, too. One inside is
-    an average of what was to be projected, and is projected when it is evaluated.
+    updates is, except for rounding. Nothing may follow this in a chain. An average goes
+    outside, `ParamEMA(Project(...))`: a convex set holds the average, too. One inside
+    is an average of what was to be projected, and is projected when it is evaluated.
 
     **Arguments:**
 

@@ -97,9 +97,9 @@ class SAM(AbstractWrapper):
     The updates must be added to the parameters as they are: nothing may follow this in a
     chain.
 
-    A NaN in an adversarial step makes the parameters NaN, and the next gradient, but not
-    the ones to go back to. To leave such a gradient out, put this inside of
-    [`eqopt.ApplyIfFinite`][]. In opaque mode put that inside of this: the gradients of
+    A NaN in an adversarial step makes the parameters NaN, and the next gradient, but
+    not the ones to go back to. To leave such a gradient out, put this inside
+    [`eqopt.ApplyIfFinite`][]. In opaque mode put that inside this: the gradients of
     `grad_fn` are looked at, too, and the whole step is left out.
 
     **Arguments:**
@@ -109,8 +109,8 @@ class SAM(AbstractWrapper):
         default is that of the paper, $\hat\epsilon$ with $\rho = 0.05$.
     - `sync_period`: how many gradients a step of `inner` takes, an integer of at least 1.
         In the paper, it is 2; with 1, there is no adversarial step.
-    - `reset_state`: whether the adversary starts afresh after each step of `inner`, but
-        for its random keys, as in [`eqopt.Lookahead`][].
+    - `reset_state`: whether the adversary starts afresh after each step of `inner`,
+        except for its random keys, as in [`eqopt.Lookahead`][].
     - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
         Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
         out.

@@ -50,11 +50,11 @@ class ZeRO1(AbstractWrapper):
     $n$, it is stored with zeros behind, up to $N \lceil n/N \rceil$. So a device holds
     $\lceil n/N \rceil / n$ of each array; of scalars, and of keys, it holds all.
 
-    The inner transformation sees neither shards nor zeros, but all arrays in full, as XLA
-    distributes them. So the result is that of `inner` alone but for rounding, whatever it
-    computes: norms, trust ratios, and matrix products, too, for which XLA communicates
-    what they need. Use it under `jit`; call by call it is correct, but slow. On one
-    device it is `inner`.
+    The inner transformation sees neither shards nor zeros, but all arrays in full, as
+    XLA distributes them. So the result is that of `inner` alone except for rounding,
+    whatever it computes: norms, trust ratios, and matrix products, too, for which XLA
+    communicates what they need. Use it under `jit`; call by call it is correct, but
+    slow. On one device it is `inner`.
 
     Automatic and explicit axes give the same. On a mesh of several axes the parameters
     may be sharded over the others; the state is sharded over this one, and over automatic

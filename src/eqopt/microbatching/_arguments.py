@@ -12,7 +12,7 @@ from ._state import StateArgument, find_state
 
 
 class Arguments(eqx.Module):
-    """What a function is called with: a batch, and all else."""
+    """What a function is called with: a batch, and everything else."""
 
     batch: Batch
     state: StateArgument | None

@@ -23,7 +23,7 @@ _CALLS = {"jit", "pjit", "closed_call", "core_call"} | _REMATERIALISED
 
 
 def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
-    """The outputs of a traced function; calls inside of it are inlined.
+    """The outputs of a traced function; calls inside it are inlined.
 
     But for those of `jax.checkpoint`, which stay what they are.
     """
@@ -40,7 +40,7 @@ def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
 
 
 def rematerialised(eqn: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
-    """The function in a call of what `jax.checkpoint` returned; `None` for all else."""
+    """The function in a call of what `jax.checkpoint` returned; `None` elsewhere."""
     is_one = eqn.primitive.name in _REMATERIALISED
     return _inner_of(eqn)[0] if is_one else None
 

@@ -151,7 +151,7 @@ def _examples(
         pairs = zip(leaves, axes, strict=True)
         row = [x if axis is None else next(rows) for x, axis in pairs]
         args, kwargs = arguments.rebuild(row, state, index)
-        # `jax.vmap` returns arrays only: all else goes through as metadata.
+        # `jax.vmap` returns arrays only: everything else goes through as metadata.
         dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
         is_done.append(True)
         if state is None:

@@ -178,7 +178,7 @@ def estimate_control_variate_coefficients(
 
     **Returns:**
 
-    A tree like the gradient with a 0-d array of at least float32 in the place of each
+    A tree like the gradient with a 0-d array of at least float32 instead of each
     parameter. It is 0 where $H_{ni}$ does not vary at all. It counts as a constant in
     derivatives.
 

@@ -70,7 +70,7 @@ def score_function_jacobians(
 
     **Returns:**
 
-    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
     for all other leaves. The mean along the first axis is the estimate of the gradient;
     from the variance along it follows the error.
@@ -141,7 +141,7 @@ def pathwise_jacobians(
 
     **Returns:**
 
-    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
     for all other leaves. The mean along the first axis is the estimate of the gradient.
 

@@ -53,7 +53,7 @@ def measure_valued_jacobians(
 
     **Returns:**
 
-    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
     for all other leaves. The mean along the first axis is the estimate of the gradient.
 

@@ -27,7 +27,7 @@ def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) ->
 
 
 def random_signs(key: Any, p: Any) -> Inexact[Array, "..."]:
-    """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
+    """Signs instead of `p`; numbers of modulus 1, if it is complex."""
     real = jnp.finfo(p.dtype).dtype
     if not jnp.iscomplexobj(p):
         return rademacher(key, p.shape, real)

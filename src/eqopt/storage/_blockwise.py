@@ -115,9 +115,9 @@ class BlockwiseQuantized(AbstractStateStorage):
     **Arguments:**
 
     - `bits`: 8 or 4.
-    - `block_size`: the elements of a block, a positive integer; the last one of an array
-        may be smaller. No block straddles two shards of an array that is sharded when
-        `init` is called, outside of `jit`. Defaults to 256 for 8 bits, to 128 for 4.
+    - `block_size`: the elements of a block, a positive integer; the last one of an
+        array may be smaller. No block straddles two shards of an array that is sharded
+        when `init` is called, outside `jit`. Defaults to 256 for 8 bits, to 128 for 4.
 
     **Raises:**
 

@@ -43,8 +43,8 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
 
     **Returns:**
 
-    `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does all
-    else.
+    `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does
+    everything else.
     """
     return replaced("cast", lambda x: _as(x, _dtype_for(x, dtype)), tree)
 
@@ -263,7 +263,7 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     **Returns:**
 
     `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are no parameters,
-    and stay, as does all else.
+    and stay, as does everything else.
     """
     return replaced("batch_shape", lambda x: _batched(x, shape), tree)
 

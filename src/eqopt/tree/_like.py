@@ -21,7 +21,7 @@ _Leaf: TypeAlias = (
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Zeros in the place of every inexact array, `None` in the place of all else.
+    """Zeros instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -40,7 +40,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Ones in the place of every inexact array, `None` in the place of all else.
+    """Ones instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -57,7 +57,7 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 def full_like(
     tree: PyTree, fill_value: RealScalarLike | complex, dtype: DTypeLike | None = None
 ) -> PyTree:
-    """One number in the place of every inexact array, `None` in the place of all else.
+    """One number instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -119,7 +119,7 @@ def full_like_leaf(
 
 
 def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> PyTree:
-    """`value` in the place of every inexact array, real also for complex ones.
+    """`value` instead of every inexact array, real also for complex ones.
 
     For second moments. `dtype` defaults to the real dtype of each array's precision.
     """

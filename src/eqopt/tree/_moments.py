@@ -59,7 +59,7 @@ def update_moment_per_elem_norm(
 
     **Raises:**
 
-    As [`eqopt.tree.update_moment`][], but for the `TypeError`.
+    As [`eqopt.tree.update_moment`][], except for the `TypeError`.
     """
     owner = "update_moment_per_elem_norm"
     return _averaged(

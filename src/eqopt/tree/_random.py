@@ -19,7 +19,7 @@ from ._together import check_numbers, own_dtype
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
-    """A key in the place of every inexact array, `None` in the place of all else.
+    """A key instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -44,7 +44,7 @@ def random_like(
     sampler: Callable[..., Any] = jr.normal,
     dtype: DTypeLike | None = None,
 ) -> PyTree:
-    """Random numbers in the place of every inexact array, `None` in that of all else.
+    """Random numbers instead of every inexact array, `None` in that of everything else.
 
     !!! example
 
@@ -97,7 +97,7 @@ def _sharded_like(x: Any, sample: Any) -> Any:
 
 
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
-    """`input_tree` with the bits of its typed random keys in their place.
+    """`input_tree` with the bits of its typed random keys instead.
 
     Typed keys can be neither compared as numbers nor saved by
     `eqx.tree_serialise_leaves`; the arrays of bits can.

@@ -210,7 +210,7 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
 
 
 def replaced(owner: str, fn: Callable, tree: PyTree) -> PyTree:
-    """`tree` with `fn(x)` in the place of each array `x`, all else as it is."""
+    """`tree` with `fn(x)` instead of each array `x`, everything else as it is."""
     check_numbers(owner, "tree", tree)
     return jtu.tree_map(lambda x: fn(x) if is_parameter(x) else x, tree)
 

@@ -90,7 +90,7 @@ class ScaleByACProp(AbstractLeafwise):
     - `rectify`: if not, $r_t = 1$ for $t > 1$ and $u_1 = g_1$, as in the paper. Then
         steps are huge where the first gradients are tiny, unless `eps` is large.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
 
     **Raises:**
 
@@ -146,8 +146,8 @@ class ACProp(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByACProp`][], which has the equations and the
-    reference. The weight decay is decoupled. The first steps are as long as the
+    where $u_t$ is the update of [`eqopt.ScaleByACProp`][], which has the equations and
+    the reference. The weight decay is decoupled. The first steps are as long as the
     gradients, as in [`eqopt.RAdam`][].
 
     **Arguments:**

@@ -131,9 +131,9 @@ class Adam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations and the
-    reference. The $\varepsilon$ is outside the root and applies to the bias-corrected
-    moments, as in the paper and in `torch.optim.Adam`.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations and
+    the reference. The $\varepsilon$ is outside the root and applies to the
+    bias-corrected moments, as in the paper and in `torch.optim.Adam`.
 
     **Arguments:**
 
@@ -160,9 +160,9 @@ class AdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations. As in
-    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default of
-    $\lambda$ is a hundredth of torch's.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations. As in
+    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default
+    of $\lambda$ is a hundredth of torch's.
 
     **Arguments:**
 
@@ -209,7 +209,7 @@ class NAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
     equations and the reference. In `torch.optim.NAdam` $\beta_1$ is half as large at
     first, and grows by its `momentum_decay`: with a huge one both are the same.
 
@@ -238,7 +238,7 @@ class NAdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
     equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
     another $\beta_1$ at first, see [`eqopt.NAdam`][].
 

@@ -123,7 +123,7 @@ class ScaleByAdamMini(AbstractLeafwise):
         parameters or a prefix of it, or a function of the parameters that gives one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
         and takes any other array as one block. It matters in `init` only.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of a parameter that has more: there are few blocks.
 
@@ -185,8 +185,8 @@ class AdamMini(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamMini`][], which has the equations and the
-    reference. The authors let neither norms nor biases decay.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamMini`][], which has the equations
+    and the reference. The authors let neither norms nor biases decay.
 
     **Arguments:**
 

@@ -108,8 +108,8 @@ class ScaleByAdan(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. There is none in the paper.
         Derivatives through the step are finite also without it.
     - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
-        to that of each parameter.
-    - `nu_dtype`: the dtype in which $n$ is stored. Defaults likewise.
+        to the parameter's dtype.
+    - `nu_dtype`: the dtype in which $n$ is stored. Same default.
 
     **Raises:**
 
@@ -208,9 +208,9 @@ class Adan(AbstractOptimizer):
 
     $$p_t = \frac{p_{t-1} - \eta_t\, u_t}{1 + \eta_t \lambda_t},$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdan`][], which has the equations and the
-    reference. The weight decay is a proximal step, as in the paper: it comes after the
-    update and never turns the sign of a parameter.
+    where $u_t$ is the update of [`eqopt.ScaleByAdan`][], which has the equations and
+    the reference. The weight decay is a proximal step, as in the paper: it comes after
+    the update and never turns the sign of a parameter.
 
     **Arguments:**
 

@@ -101,10 +101,10 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to that of each
-        parameter. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move: for
-        bfloat16 parameters ask for `jnp.float32`.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults likewise.
+    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the
+        parameter's dtype. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move:
+        for bfloat16 parameters ask for `jnp.float32`.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Same default.
 
     **Raises:**
 
@@ -155,8 +155,8 @@ class AdEMAMix(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdEMAMix`][], which has the equations and the
-    reference.
+    where $u_t$ is the update of [`eqopt.ScaleByAdEMAMix`][], which has the equations
+    and the reference.
 
     **Arguments:**
 

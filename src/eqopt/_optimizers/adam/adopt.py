@@ -77,14 +77,14 @@ class ScaleByADOPT(AbstractLeafwise):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, the least that a gradient is divided by.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `nesterov`: whether to use Nesterov momentum.
     - `use_clipping`: whether to clip what goes into the mean (real and imaginary part
         each by itself). Without it, one gradient that is small at first and large later
         can throw the parameters far off.
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the parameter's dtype.
 
     **Raises:**
 
@@ -142,8 +142,8 @@ class ADOPT(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByADOPT`][], which has the equations and the
-    reference. The parameters stay where they are in the first step.
+    where $u_t$ is the update of [`eqopt.ScaleByADOPT`][], which has the equations and
+    the reference. The parameters stay where they are in the first step.
 
     **Arguments:**
 

@@ -119,7 +119,7 @@ class ScaleByRAdam(AbstractLeafwise):
     - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in its code.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
 
     **Raises:**
 
@@ -167,10 +167,10 @@ class RAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRAdam`][], which has the equations and the
-    reference. The first steps (five by default) are those of gradient descent with
-    momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$ before
-    it corrects the bias of the root, and so weakens it at first.
+    where $u_t$ is the update of [`eqopt.ScaleByRAdam`][], which has the equations and
+    the reference. The first steps (five by default) are those of gradient descent with
+    momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$
+    before it corrects the bias of the root, and so weakens it at first.
 
     **Arguments:**
 

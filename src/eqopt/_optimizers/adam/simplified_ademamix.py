@@ -49,7 +49,7 @@ def simplified_ademamix(
 
 
 class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
-    r"""AdEMAMix with the gradient itself in the place of the fast mean.
+    r"""AdEMAMix with the gradient itself instead of the fast mean.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + g_t \\
@@ -70,7 +70,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
 
     **Raises:**
 
@@ -120,8 +120,8 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the equations
-    and the reference.
+    where $u_t$ is the update of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the
+    equations and the reference.
 
     **Arguments:**
 

@@ -125,7 +125,7 @@ class ScaleByStableAdam(AbstractLeafwise):
         zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Stable-SPAM: Adam of gradients without spikes, whose moments start anew."""
+"""Stable-SPAM: Adam of gradients without spikes, whose moments start again."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def adam_with_reset(
 
 
 class ScaleByAdamWithReset(AbstractLeafwise):
-    r"""[`eqopt.ScaleByAdam`][] whose moments start anew every so many steps.
+    r"""[`eqopt.ScaleByAdam`][] whose moments start again every so many steps.
 
     In each step whose number is a multiple of `reset_every` both moments are set to zero
     before the gradient comes in, and the bias corrections begin with $t = 1$ again. So a
@@ -76,7 +76,7 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     - `reset_every`: an integer of at least 1, or `None` for no reset.
     - `total_steps`, `eta_min`: as in [`eqopt.AdaClipGN`][], for a factor of $\beta_1$.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
 
     **Raises:**
 
@@ -131,12 +131,12 @@ class StableSPAM(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamWithReset`][], of what
+    where $u_t$ is the update of [`eqopt.ScaleByAdamWithReset`][], of what
     [`eqopt.AdaClipGN`][] makes of the gradients; they have the equations and the
-    reference. It differs from the code of the authors in two points. There the step of a
-    reset still averages with the old moments, and a reset begins the bias corrections of
-    $\tau$, $a$ and $b$ anew as well, although these go on: for some hundred steps after
-    it nothing would be clipped.
+    reference. It differs from the code of the authors in two points. There the step of
+    a reset still averages with the old moments, and a reset begins the bias corrections
+    of $\tau$, $a$ and $b$ anew as well, although these go on: for some hundred steps
+    after it nothing would be clipped.
 
     **Arguments:**
 

@@ -104,7 +104,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
     - `momentum`: $\beta \in [0, 1)$, with which $x$ is a mean of the $z$ so far.
     - `eps`: $\varepsilon \ge 0$. With very small gradients, take 0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
-        that of each parameter; take float32 for half-precision parameters, or the sums
+        the parameter's dtype; take float32 for half-precision parameters, or the sums
         soon stop growing.
 
     **Raises:**
@@ -169,10 +169,11 @@ class MADGRAD(AbstractOptimizer):
 
     $$p_k = p_{k-1} + u_k,$$
 
-    where $u_k$ is that of [`eqopt.ScaleByMADGRAD`][] for the gradient
-    $g_k + \lambda p_{k-1}$; there are the equations and the reference. As in the authors'
-    code, weight decay is an $L^2$ penalty. It needs less of it than other optimizers,
-    often none, and a learning rate that is neither Adam's nor SGD's: search anew.
+    where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][] for the gradient
+    $g_k + \lambda p_{k-1}$; there are the equations and the reference. As in the
+    authors' code, weight decay is an $L^2$ penalty. It needs less of it than other
+    optimizers, often none, and a learning rate that is neither Adam's nor SGD's: search
+    anew.
 
     **Arguments:**
 

@@ -107,7 +107,7 @@ class ScaleBySM3(AbstractLeafwise):
     - `b2`: $\beta_2 \in (0, 1]$.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
     - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
         like the parameters or a prefix of it, or a function of the parameters that gives
         one. Where it is `None`, each axis is covered. It matters in `init` only.
@@ -176,8 +176,9 @@ class SM3(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
 
-    where $\mu_t$ is that of [`eqopt.ScaleBySM3`][], which has the equations and the
-    reference. The authors warm the learning rate up as the square of the step count.
+    where $\mu_t$ is the update of [`eqopt.ScaleBySM3`][], which has the equations and
+    the reference. The authors warm the learning rate up as the square of the step
+    count.
 
     **Arguments:**
 

@@ -91,7 +91,7 @@ class ScaleByAdamP(AbstractLeafwise):
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are weights, as for
         [`eqopt.ScaleByMuon`][]: `None` in a tree stands for no projection. By default,
         the vectors of an `eqx.nn.Embedding` are outputs, too.
@@ -150,8 +150,8 @@ class AdamP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamP`][], which has the equations and the
-    reference, and the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamP`][], which has the equations and
+    the reference, and the weight decay in it.
 
     **Arguments:**
 

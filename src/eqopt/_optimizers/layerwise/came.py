@@ -160,7 +160,7 @@ class ScaleByCAME(AbstractLeafwise):
     \end{aligned}$$
 
     and $c_t$, $C_t$ with means over the rows. A parameter that is no matrix has a full
-    second moment $v_t$ in the place of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
+    second moment $v_t$ instead of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
     $d_t = \mu_t$. A matrix of $n \times m$ needs $2 (n + m)$ numbers of state besides
     $\mu$.
 
@@ -183,9 +183,9 @@ class ScaleByCAME(AbstractLeafwise):
         parameters or a prefix of it, or a function of the parameters that gives one.
         Defaults to the last two axes of all that have two or more. The kernels of
         convolutions have others. It matters in `init` only.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `nu_dtype`: the dtype in which all else is stored. Defaults to float32, or the
-        precision of a parameter that has more.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
+    - `nu_dtype`: the dtype in which everything else is stored. Defaults to float32, or
+        the precision of a parameter that has more.
 
     **Raises:**
 
@@ -241,7 +241,7 @@ class ScaleByCAME(AbstractLeafwise):
         v = full_like_leaf(x, 0, self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype))
         if axes is None or not x.size:  # of nothing there is no mean
             return (), (), v
-        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        # Reduced, not made again, so that they are sharded like the axes that remain.
         row = jnp.sum(v, axes.output, keepdims=True)
         return row, jnp.sum(v, axes.reduction, keepdims=True), ()
 
@@ -263,8 +263,9 @@ class CAME(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (d_t + \lambda p_{t-1}),$$
 
-    where $d_t$ is that of [`eqopt.ScaleByCAME`][], which has the equations and the
-    reference. The authors take 0.5 to 0.9 times the learning rate of AdamW, warmed up.
+    where $d_t$ is the update of [`eqopt.ScaleByCAME`][], which has the equations and
+    the reference. The authors take 0.5 to 0.9 times the learning rate of AdamW, warmed
+    up.
 
     **Arguments:**
 

@@ -37,8 +37,8 @@ class LARS(AbstractOptimizer):
         parameters of normalisation layers are often left out of both.
     - `momentum`: $\beta$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
+        dtype.
 
     The reference is that of [`eqopt.ScaleByTrustRatio`][].
     """

@@ -72,8 +72,8 @@ class ScaleBySGDP(AbstractLeafwise):
     - `momentum`: $\beta \in [0, 1)$.
     - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
     - `nesterov`: whether to look ahead.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
+        dtype.
     - The others are those of [`eqopt.ScaleByAdamP`][].
 
     **Raises:**
@@ -118,7 +118,7 @@ class SGDP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySGDP`][], with the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], with the weight decay in it.
 
     **Arguments:**
 

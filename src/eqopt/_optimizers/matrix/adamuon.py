@@ -88,7 +88,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     - `nesterov`: whether to use Nesterov momentum.
     - `consistent_rms`: $\rho \ge 0$. With 0.2, learning rates of Adam fit.
     - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 

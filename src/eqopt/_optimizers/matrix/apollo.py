@@ -52,7 +52,7 @@ class ScaleByAPOLLOState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `mu`: for each matrix a tuple of one array, the mean of the projected gradients,
-        of shape (stack, rank, long side); `None` for all else.
+        of shape (stack, rank, long side); `None` elsewhere.
     - `nu`: the same for the mean of their squares.
     - `projector`: with `proj="svd"`, tuples of $P$, of shape (stack, short side, rank);
         otherwise of `None`.
@@ -141,10 +141,10 @@ class ScaleByAPOLLO(AbstractMatrixwise):
       \|\tilde u_t\|_F / (\|\hat u_{t-1}\|_F + 10^{-8})\big)}, \qquad
       u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
 
-    where $P$ has $r$ columns, and is made anew after every $T$ steps, while the moments
-    stay as they are. The limit of growth, $\gamma$, does not hold for the first update,
-    nor for one that follows an update of zero. What is no matrix passes unchanged,
-    without state.
+    where $P$ has $r$ columns, and is made again after every $T$ steps, while the
+    moments stay as they are. The limit of growth, $\gamma$, does not hold for the first
+    update, nor for one that follows an update of zero. What is no matrix passes
+    unchanged, without state.
 
     The state has $2 r n$ numbers for each matrix, and with `proj="svd"` $m r$ more.
     APOLLO-Mini is `rank=1`, `scale_type="tensor"` and `scale=128`: it has about as
@@ -263,8 +263,8 @@ class APOLLO(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAPOLLO`][], which has the equations and the
-    reference. (In the authors' code the decay is of the parameters after the step.)
+    where $u_t$ is the update of [`eqopt.ScaleByAPOLLO`][], which has the equations and
+    the reference. (In the authors' code the decay is of the parameters after the step.)
     `APOLLO(1e-2, 1, 128.0, "tensor")` is APOLLO-Mini.
 
     **Arguments:**

@@ -106,7 +106,7 @@ class ScaleByAurora(AbstractMatrixwise):
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
     - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 

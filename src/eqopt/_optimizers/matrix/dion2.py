@@ -165,7 +165,7 @@ class ScaleByDion2(AbstractMatrixwise):
     - `eps`: $\varepsilon \ge 0$, also beside the norm in $\operatorname{NS}$.
     - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
     - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 
@@ -232,8 +232,8 @@ class Dion2(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByDion2`][], which has the equations and the
-    reference. All rows decay, in each step.
+    where $u_t$ is the update of [`eqopt.ScaleByDion2`][], which has the equations and
+    the reference. All rows decay, in each step.
 
     **Arguments:**
 

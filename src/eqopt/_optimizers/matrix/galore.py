@@ -58,7 +58,7 @@ class ScaleByGaLoreState(eqx.Module):
     - `count`: the steps taken so far, a 0-d int32 array.
     - `inner_state`: that of the inner optimizer, for projected matrices.
     - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
-        stack may have any number of axes, and `None` in the place of what is no matrix.
+        stack may have any number of axes, and `None` instead of what is no matrix.
     """
 
     count: Int[Array, ""]
@@ -132,7 +132,7 @@ class ScaleByGaLore(AbstractContracting):
             *stack, short, _ = matrices.shape
             shape = *stack, short, min(self.rank, short)
             projectors[i] = jnp.zeros(shape, matrices.dtype)
-            # Computed, not made anew: it is sharded like the parameter then.
+            # Computed, not made again: it is sharded like the parameter then.
             leaves[i] = projected(projectors[i], matrices)
         return ScaleByGaLoreState(
             jnp.zeros((), jnp.int32),
@@ -219,9 +219,9 @@ class GaLore(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByGaLore`][], which has the equations and the
-    reference. For an $m \times n$ matrix with $m \le n$, Adam's state takes
-    $m r + 2 r n$ numbers in the place of $2 m n$.
+    where $u_t$ is the update of [`eqopt.ScaleByGaLore`][], which has the equations and
+    the reference. For an $m \times n$ matrix with $m \le n$, Adam's state takes
+    $m r + 2 r n$ numbers instead of $2 m n$.
 
     **Arguments:**
 

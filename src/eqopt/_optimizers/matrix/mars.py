@@ -111,8 +111,8 @@ class CorrectByMARS(AbstractLeafwise):
     - `max_norm`: $C > 0$; `None` for no clipping.
     - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
         costs a copy of them in the state, but no second gradient.
-    - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to that of
-        each parameter.
+    - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to the
+        parameter's dtype.
 
     **Raises:**
 
@@ -201,8 +201,8 @@ class MARS(AbstractOptimizer):
     - `coefficients`, `steps`, `ns_dtype`: of the iteration of `"shampoo"`, as
         `coefficients`, `steps` and `dtype` in [`eqopt.Orthogonalize`][].
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
-        Defaults to that of each parameter.
-    - `nu_dtype`: the dtype in which the second moment is stored. Defaults likewise.
+        Defaults to the parameter's dtype.
+    - `nu_dtype`: the dtype in which the second moment is stored. Same default.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to

@@ -37,8 +37,8 @@ class ScaleByNorMuonState(eqx.Module):
 
     **Attributes:**
 
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` in
-        the place of what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        instead of what is no matrix.
     - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
         the parameter with size 1 along its inputs.
     """
@@ -96,7 +96,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
     - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper; or
         `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
     - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 
@@ -168,8 +168,8 @@ class NorMuon(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByNorMuon`][], which has the equations and the
-    reference. Besides the momentum there is one number of state for each row.
+    where $u_t$ is the update of [`eqopt.ScaleByNorMuon`][], which has the equations and
+    the reference. Besides the momentum there is one number of state for each row.
 
     **Arguments:**
 

@@ -47,7 +47,7 @@ class NewtonSchulz(eqx.Module):
     - `rows`: the coefficients of each step.
     - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by it.
     - `by_gram`: whether to iterate on $X X^*$ alone.
-    - `restarts`: the steps before which $X X^*$ is computed anew then.
+    - `restarts`: the steps before which $X X^*$ is computed again then.
     - `ns_dtype`: in what to iterate.
     """
 
@@ -158,9 +158,9 @@ class Orthogonalize(AbstractMatrixwise):
         updates.
     - `eps`: $\varepsilon \ge 0$.
     - `gram`: whether to iterate on $X X^*$, and to multiply by $X$ at the end: the same
-        but for rounding, and cheaper where one side is much longer than the other.
+        except for rounding, and cheaper where one side is much longer than the other.
     - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
-        computed anew, which keeps rounding errors small.
+        computed again, which keeps rounding errors small.
     - `dtype`: the dtype of the iteration. Defaults to float32 or that of a gradient which
         has more; on accelerators bfloat16 is usual.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows

@@ -142,7 +142,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     - `max_skew`: a side that is longer than this integer times the other one has one,
         too. `None` for no limit.
     - `stagger`: whether matrices take turns to be fitted.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 

@@ -36,8 +36,8 @@ class ScaleByMuonState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` in
-        the place of what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        instead of what is no matrix.
     """
 
     count: Int[Array, ""]
@@ -86,7 +86,7 @@ class ScaleByMuon(AbstractTransformation):
     - `ns_steps`: how many steps, if `ns_coeffs` is one row; else it is of no effect.
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
     - `eps`: $\varepsilon \ge 0$.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `nesterov`: whether to use Nesterov momentum.
     - `adaptive`: whether to multiply the update of each matrix by
         $\langle \hat\mu_t, u_t \rangle$, about the sum of the singular values of

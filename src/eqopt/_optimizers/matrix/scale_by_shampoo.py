@@ -190,7 +190,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         Those of `kl` do not start there.
     - `kl`: see above.
     - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 

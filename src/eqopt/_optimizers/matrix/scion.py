@@ -103,7 +103,7 @@ class ScaleByLMO(AbstractMatrixwise):
     - `normalized`: see above.
     - `coefficients`, `steps`: as for [`eqopt.Orthogonalize`][].
     - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 

@@ -48,8 +48,8 @@ class ScaleBySOAPState(eqx.Module):
     **Attributes:**
 
     - `count`: the calls so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` in the
-        place of what is no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` instead
+        of what is no matrix.
     - `nu`: the mean of the squares in the eigenbasis.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side that has none.
@@ -165,7 +165,7 @@ class ScaleBySOAP(AbstractMatrixwise):
         on.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them refreshes its eigenvectors.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
 
@@ -263,8 +263,9 @@ class SOAP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySOAP`][], which has the equations and the
-    references. (In the authors' code the decay is of the parameters after the step.)
+    where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
+    the references. (In the authors' code the decay is of the parameters after the
+    step.)
 
     **Arguments:**
 

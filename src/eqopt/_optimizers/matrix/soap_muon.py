@@ -41,16 +41,16 @@ class SOAPMuon(AbstractOptimizer):
     )
     ```
 
-    It follows the authors' code for modded-nanogpt, but for one thing: they multiply the
-    orthogonal update by Adam's correction $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$,
+    It follows the authors' code for modded-nanogpt, except for one thing: they multiply
+    the orthogonal update by Adam's correction $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$,
     which is 2.8 in the first step and near 1 after ten. Their code for OLMo takes five
     quintic steps more, and divides by the root mean square in the end, about what
     `scale="spectral"` does. The record of the speedrun (track 3, #46) differs: it has
     Nesterov momentum before, and $\nu$ is the mean of the squared projected momentum,
-    with $\beta_2 = 0.9$; $\varepsilon^2$ is the least that $\nu$ can be; $Q$ is made anew
-    in each step; $v_t$ gets back the norm of the momentum; and $\operatorname{NS}$ has 12
-    steps of $(2, -\frac32, \frac12)$, here `coefficients="simple"`. Its first step is
-    that of Muon.
+    with $\beta_2 = 0.9$; $\varepsilon^2$ is the least that $\nu$ can be; $Q$ is made
+    again in each step; $v_t$ gets back the norm of the momentum; and
+    $\operatorname{NS}$ has 12 steps of $(2, -\frac32, \frac12)$, here
+    `coefficients="simple"`. Its first step is that of Muon.
 
     **Arguments:**
 

@@ -129,7 +129,7 @@ class DAdaptAdamW(AbstractMeasured):
     - `estim_lr0`: $d_0 > 0$, a bound that is certainly too small.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's dtype.
     - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
         the parameters are of half precision.
 

@@ -139,7 +139,7 @@ class Prodigy(AbstractMeasured):
     - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's dtype.
     - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
         the parameters are of half precision.
 

@@ -100,7 +100,7 @@ class MoMo(AbstractMoMo):
     - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
         for want of a good bound.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to the parameter's dtype.
 
     **Raises:**
 
@@ -162,7 +162,7 @@ class MoMoAdam(AbstractMoMo):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of $d$, $\bar f$ and $\gamma$.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$.
     - `eps`: $\varepsilon \ge 0$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the parameter's dtype.
     - The others are those of [`eqopt.MoMo`][], which has the reference.
 
     **Raises:**

@@ -122,10 +122,10 @@ class ScheduleFreePlus(AbstractMeasured):
       y_t &= \beta x_t + (1 - \beta)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], and products and norms are those of
-    all leaves. The parameters are $y$: take the gradients there. Evaluate with $x$, that
-    is with `opt.eval_params(state, params)`. The loss $f$ must not fall below zero.
-    `update` and `step` need it as the extra argument `value`, and `params`:
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and products and norms are
+    those of all leaves. The parameters are $y$: take the gradients there. Evaluate with
+    $x$, that is with `opt.eval_params(state, params)`. The loss $f$ must not fall below
+    zero. `update` and `step` need it as the extra argument `value`, and `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)
@@ -147,7 +147,7 @@ class ScheduleFreePlus(AbstractMeasured):
     - `weight_lr_power`: $\rho \ge 0$.
     - `average_from`: in as many steps $c_t = 1$; an integer of at least 0.
     - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
-        stored. Default to that of each parameter.
+        stored. Default to the parameter's dtype.
 
     **Raises:**
 

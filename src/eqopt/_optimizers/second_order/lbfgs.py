@@ -178,7 +178,7 @@ def _preconditioned(
     count: Int[Array, ""],
     scales: bool,
 ) -> tuple[Any, ...]:
-    """The new updates, and the new state but for the count."""
+    """The new updates, and the new state except for the count."""
     real = rho.dtype
     newest = (count - 1) % len(rho)
     s = [_difference(x, y, real) for x, y in zip(p, last_p, strict=True)]

@@ -174,8 +174,8 @@ class Rprop(AbstractOptimizer):
 
     $$p_t = p_{t-1} - u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRprop`][], which has the equations and the
-    references.
+    where $u_t$ is the update of [`eqopt.ScaleByRprop`][], which has the equations and
+    the references.
 
     **Arguments:**
 

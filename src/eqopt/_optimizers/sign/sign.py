@@ -85,8 +85,8 @@ class Signum(AbstractOptimizer):
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
+        dtype.
 
     **Raises:**
 

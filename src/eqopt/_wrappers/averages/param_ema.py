@@ -58,8 +58,8 @@ class ParamEMA(AbstractFusedWrapper):
     them. An average that `inner` keeps itself is only used until then.
 
     The parameters are averaged as they would be without rounding to their dtype, as far
-    as `inner` leaves the addition of its updates to others. What follows this in a chain
-    is averaged, too. But inside of another wrapper this does not see it: nothing may
+    as `inner` leaves the addition of its updates to others. What follows this in a
+    chain is averaged, too. But inside another wrapper this does not see it: nothing may
     follow in `Chain(MultiSteps(ParamEMA(AdamW(1e-3)), 8))`.
 
     !!! warning
@@ -76,8 +76,8 @@ class ParamEMA(AbstractFusedWrapper):
     - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
         number of steps taken so far (0 in the first one).
     - `debias`: whether to leave the initial parameters out.
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        each parameter. In bfloat16, which has 8 binary digits, an average with
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        parameter's dtype. In bfloat16, which has 8 binary digits, an average with
         `decay=0.999` does not move: choose float32.
 
     **Raises:**
@@ -140,7 +140,7 @@ class ParamEMA(AbstractFusedWrapper):
         )
 
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
-        """The state but for the average, and what moves that."""
+        """The state except for the average, and what moves that."""
         dtype = state.weight_sum.dtype
         # Not `1 - jnp.asarray(decay)`: a Python number has all of its digits here.
         new: Any = 1 - at(self, "decay", state.count)

@@ -47,9 +47,9 @@ class SWA(AbstractFusedWrapper):
     with the period $c$, from step $s$ on.
 
     Training does not see the average. It comes out of `opt.eval_params(state, params)`;
-    before step $s$, the parameters themselves do, or what `inner` has instead of them. A
-    step that adds nothing to the average does not touch it. What follows this in a chain
-    is averaged, too. But inside of another wrapper this does not see it: nothing may
+    before step $s$, the parameters themselves do, or what `inner` has instead of them.
+    A step that adds nothing to the average does not touch it. What follows this in a
+    chain is averaged, too. But inside another wrapper this does not see it: nothing may
     follow in `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
 
     Every call is a step, also one in which `inner` leaves the parameters as they are. So
@@ -63,8 +63,9 @@ class SWA(AbstractFusedWrapper):
     - `inner`: the optimizer.
     - `start`: $s \ge 1$, the first step after which to average, an integer.
     - `period`: $c \ge 1$, an integer.
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        each parameter; half precision is too little for more than some hundred values.
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        parameter's dtype; half precision is too little for more than some hundred
+        values.
 
     **Raises:**
 

@@ -47,9 +47,10 @@ def state_from_optax(
         model, state = opt.step(grads, state, model)
         ```
 
-    Every array is taken over bit by bit, without a copy but for the counts. The steps
-    after that are those of Optax up to rounding, but for Adan; in float32 they have the
-    same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
+    Every array is taken over bit by bit, without a copy except for the counts. The
+    steps after that are those of Optax up to rounding, but for Adan; in float32 they
+    have the same bits for most optimizers if Optax's is made by
+    `optax.inject_hyperparams`.
 
     Hyperparameters are those of `opt`, also if `optax_state` is one of
     `optax.inject_hyperparams`: look them up there.
@@ -118,8 +119,8 @@ def state_to_optax(
     **Arguments:**
 
     - `tx`: the Optax transformation. If it is made by `optax.inject_hyperparams`, then
-        its hyperparameters are those it starts with, or what its schedules give; stateful
-        schedules begin anew.
+        its hyperparameters are those it starts with, or what its schedules give;
+        stateful schedules begin again.
     - `state`: what `init`, `update` or `step` of an eqopt optimizer returned.
     - `params`: the model, or the parameters as they are given to Optax.
     - `count`: the steps taken so far, for `optax.inject_hyperparams`. Defaults to what

@@ -82,7 +82,7 @@ def _floats_as_arrays(tree: PyTree) -> PyTree:
 
 
 def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
-    """Zeros in the place of what is no update: an integer's, or JAX's `float0`."""
+    """Zeros instead of what is no update: an integer's, or JAX's `float0`."""
     others = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
     if not jax.tree.leaves(others):
         return others

@@ -18,7 +18,7 @@ from ...adam.adam import AdamW
 
 
 def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
-    """A mask: `flag` for matrices, and the opposite for all else."""
+    """A mask: `flag` for matrices, and the opposite for everything else."""
     axes = resolve_dimension_numbers(numbers, params, None)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     return treedef.unflatten((a is not None) is flag for a in axes)
