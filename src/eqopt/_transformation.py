@@ -106,8 +106,8 @@ class AbstractTransformation(Module):
 
         **Returns:**
 
-        The new updates, with the structure, shapes and dtypes of the given ones, and the
-        new state, likewise. Add the updates to the parameters with
+        The new updates, with the structure, shapes and dtypes of the given ones, and
+        the new state, of the same kind. Add the updates to the parameters with
         [`eqopt.apply_updates`][].
 
         **Raises:**

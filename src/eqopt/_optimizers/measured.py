@@ -52,7 +52,7 @@ def value_at(opt: Any, name: str, count: Any, like: Array) -> Float[Array, ""]:
 
 
 def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
-    r"""$d\, \eta_t$ with Adam's two bias corrections, which are those of `opt`."""
+    r"""$d\, \eta_t$ with the two bias corrections of Adam, taken from `opt`."""
     t, b1, b2 = (
         safe_increment(count),
         value_at(opt, "b1", count, d),

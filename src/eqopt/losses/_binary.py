@@ -69,7 +69,7 @@ def sigmoid_focal_loss(
     - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or one for all.
     - `alpha`: $\alpha \in [0, 1]$, the weight of positive examples, a number or a 0-d
         array. Defaults to `None`: $w = 1$.
-    - `gamma`: $\gamma \ge 0$, likewise. Defaults to 2; 0 is the cross entropy.
+    - `gamma`: $\gamma \ge 0$, of the same kind. Defaults to 2; 0 is the cross entropy.
 
     **Returns:**
 

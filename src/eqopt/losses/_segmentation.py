@@ -58,8 +58,8 @@ def dice_loss(
     - `class_weights`: what each $\ell_c$ is multiplied by, of shape `(classes,)`.
         Defaults to 1.
     - `smooth`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
-    - `alpha`: $\alpha \ge 0$, likewise. Defaults to 0.5.
-    - `beta`: $\beta \ge 0$, likewise. Defaults to 0.5.
+    - `alpha`: $\alpha \ge 0$, of the same kind. Defaults to 0.5.
+    - `beta`: $\beta \ge 0$, of the same kind. Defaults to 0.5.
     - `apply_softmax`: whether $p$ is the softmax of `predictions`, or the sigmoid if
         there is one class. Defaults to `True`.
     - `reduction`: what becomes of the classes, `"mean"`, `"sum"` or `"none"`. Defaults

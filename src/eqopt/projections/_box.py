@@ -52,7 +52,7 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     - `lower`: $l$, a number or an array that broadcasts to the shape of each array, or
         a tree of them with the structure of `tree` or of the upper part of it. `None`,
         instead of a whole branch too, is no bound.
-    - `upper`: $u$, likewise.
+    - `upper`: $u$, of the same kind.
 
     **Returns:**
 

@@ -84,7 +84,7 @@ class AbstractSchedule(Module):
         **Arguments:**
 
         - `min_value`: the lowest value, a number or a 0-d array, or `None` for no bound.
-        - `max_value`: the highest, likewise.
+        - `max_value`: the highest, of the same kind.
         """
         return Clipped(self, min_value, max_value)
 
@@ -219,7 +219,7 @@ class Clipped(AbstractSchedule):
     - `schedule`: $s_0$, a schedule, or any function of a 0-d integer array that gives a
         number or a 0-d array.
     - `min_value`: $a$, a number or a 0-d array. Defaults to `None`, for no bound.
-    - `max_value`: $b$, likewise.
+    - `max_value`: $b$, of the same kind.
 
     **Raises:**
 

@@ -64,7 +64,7 @@ def acprop(
 #    first gradient happens to be zero, the second one is divided by nothing.
 #
 # Differs from the authors' code in:
-# 1. The bias of the last second moment is that of t - 1 steps, also when rectifying.
+# 1. The bias of the last second moment is computed for t - 1 steps, also when rectifying.
 class ScaleByACProp(AbstractLeafwise):
     r"""Divides the gradient by the standard deviation of the gradients before it.
 

@@ -123,7 +123,7 @@ class ScaleByBelief(AbstractLeafwise):
 
 
 class AdaBelief(AbstractOptimizer):
-    r"""AdaBelief: Adam that trusts a gradient as far as it was to be expected.
+    r"""AdaBelief: Adam that trusts a gradient as far as it was expected.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

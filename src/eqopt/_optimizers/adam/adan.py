@@ -34,7 +34,7 @@ class ScaleByAdanState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m`: the mean of the gradients, a tree like the parameters.
-    - `v`: the mean of the differences of successive gradients, likewise.
+    - `v`: the mean of the differences of successive gradients, a tree of the same kind.
     - `n`: the second moment, real also for complex parameters.
     - `previous_gradient`: the gradients of the last step.
     """

@@ -35,7 +35,7 @@ class ScaleByAdEMAMixState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m1`: the fast mean of the gradients, a tree like the parameters.
-    - `m2`: the slow one, likewise.
+    - `m2`: the slow mean, a tree of the same kind.
     - `nu`: the second moment, real also for complex parameters.
     """
 

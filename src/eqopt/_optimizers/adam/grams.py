@@ -68,10 +68,10 @@ class ScaleByGrams(AbstractLeafwise):
     is zero, so is the update, however large the momentum. The sign of a complex number is
     $g / |g|$.
 
-    As in the code of the authors, $\varepsilon$ is added to the root of $\nu_t$ with its
-    bias: in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
-    [`eqopt.Chain`][] the sign is that of what comes in, so parts in front, such as
-    momentum, change it.
+    As in the authors' code, $\varepsilon$ is added to the root of the uncorrected
+    $\nu_t$, so in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
+    [`eqopt.Chain`][], the sign is the sign of the incoming updates, so preceding parts,
+    such as momentum, change it.
 
     **Arguments:**
 

@@ -19,7 +19,7 @@ from .adam import ScaleByAdam
 
 
 class DescendOptimisticallyState(eqx.Module):
-    """That of `ScaleByLearningRate` and of `ScaleByOptimisticGradient` in one."""
+    """The states of `ScaleByLearningRate` and `ScaleByOptimisticGradient` in one."""
 
     count: Int[Array, ""]
     learning_rate: Float[Array, ""]
@@ -75,7 +75,7 @@ class OptimisticAdam(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `optimism`: $o$, likewise. Defaults to $\eta$, as in the paper.
+    - `optimism`: $o$, a number or a schedule. Defaults to $\eta$, as in the paper.
     - `nesterov`: whether to use Nesterov momentum; the paper does not.
     - The others are those of [`eqopt.ScaleByAdam`][].
 

@@ -68,7 +68,7 @@ def rectification(
     with jax.numpy_dtype_promotion("standard"):
         rate = -jnp.log(jnp.asarray(b2))
         # The formula of the paper subtracts numbers of the size of 1 / (1 - b2), which
-        # leaves three digits in float32; hence the differences of what is small.
+        # leaves three digits in float32. So this one uses differences of small numbers.
         rho_inf = 1 / jnp.tanh(rate / 2)
         rho = 1 + _window(rate, count) - _window(rate, 1)
         is_known = rho >= threshold
@@ -168,9 +168,9 @@ class RAdam(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByRAdam`][], which has the equations and
-    the reference. The first steps (five by default) are those of gradient descent with
+    the reference. The first steps (five by default) are steps of gradient descent with
     momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$
-    before it corrects the bias of the root, and so weakens it at first.
+    before it corrects the bias of the root, which weakens $\varepsilon$ at first.
 
     **Arguments:**
 

@@ -131,12 +131,12 @@ class StableSPAM(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdamWithReset`][], of what
-    [`eqopt.AdaClipGN`][] makes of the gradients; they have the equations and the
-    reference. It differs from the code of the authors in two points. There the step of
-    a reset still averages with the old moments, and a reset begins the bias corrections
-    of $\tau$, $a$ and $b$ anew as well, although these go on: for some hundred steps
-    after it nothing would be clipped.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamWithReset`][] for the gradients that
+    [`eqopt.AdaClipGN`][] returns; they have the equations and the references. It
+    differs from the authors' code in two points. There, the step of a reset still
+    averages with the old moments. And there, a reset restarts the bias corrections of
+    $\tau$, $a$ and $b$, although these averages continue: for some hundred steps after
+    it, nothing would be clipped.
 
     **Arguments:**
 

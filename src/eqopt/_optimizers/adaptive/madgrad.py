@@ -170,10 +170,10 @@ class MADGRAD(AbstractOptimizer):
     $$p_k = p_{k-1} + u_k,$$
 
     where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][] for the gradient
-    $g_k + \lambda p_{k-1}$; there are the equations and the reference. As in the
-    authors' code, weight decay is an $L^2$ penalty. It needs less of it than other
-    optimizers, often none, and a learning rate that is neither Adam's nor SGD's: search
-    anew.
+    $g_k + \lambda p_{k-1}$. [`eqopt.ScaleByMADGRAD`][] has the equations and the
+    reference. As in the authors' code, weight decay is an $L^2$ penalty. MADGRAD needs
+    less weight decay than other optimizers, often none. Its best learning rate is
+    neither Adam's nor SGD's, so tune it separately.
 
     **Arguments:**
 

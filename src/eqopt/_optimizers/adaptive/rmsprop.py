@@ -224,8 +224,8 @@ class RMSprop(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByRMS`][], or of [`eqopt.ScaleByStddev`][]
-    if centered. Momentum ([`eqopt.Trace`][]) is that of the steps $-\eta_t u_t$: with a
-    schedule, steps that were large go on for a while.
+    if centered. Momentum ([`eqopt.Trace`][]) accumulates the steps $-\eta_t u_t$: with
+    a schedule, the effect of large steps persists for a while.
 
     `torch.optim.RMSprop` has $\varepsilon$ outside the root (`eps_in_sqrt=False`),
     `decay=0.99` (called `alpha`) as default, and multiplies by the learning rate after

@@ -30,9 +30,9 @@ class ScaleBySM3State(eqx.Module):
 
     - `mu`: the mean of the updates so far, a tree like the parameters; `None` without
         momentum.
-    - `nu`: the accumulators. In the place of each parameter there is a tuple of real
-        arrays, one for each set of its cover, with the axes that the parameter has. An
-        axis over which the set extends has size 1.
+    - `nu`: the accumulators. For each parameter there is a tuple of real arrays, one
+        for each set of its cover, with the axes of the parameter. An axis over which
+        the set extends has size 1.
     """
 
     mu: Updates | None
@@ -94,12 +94,12 @@ class ScaleBySM3(AbstractLeafwise):
     The new update is $\mu_t$. At $\beta_2 < 1$ the sum is a mean,
     $\bar\nu_t = \beta_2 \min_r \nu_{t-1}(r) + (1 - \beta_2)\, |g_t|^2$.
 
-    An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$ accumulators,
-    one for each index of each axis. (For a vector or a scalar this is Adagrad.) Layers in
-    a stack then share those of their rows and columns, and the axes of a convolution
-    kernel are covered one by one. Say by `weight_dimension_numbers` which axes are the
-    rows and columns of a matrix, and each matrix gets accumulators of its own, one for
-    each row and each column.
+    An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$
+    accumulators, one for each index of each axis. (For a vector or a scalar, this is
+    Adagrad.) Stacked layers then share the accumulators of their rows and columns, and
+    the axes of a convolution kernel are covered one by one. Use
+    `weight_dimension_numbers` to say which axes are the rows and columns of a matrix.
+    Each matrix then has its own accumulators, one for each row and each column.
 
     **Arguments:**
 

@@ -41,10 +41,10 @@ from ..moments import check_moments
 class ScaleByCAMEState(eqx.Module):
     """The momentum, and the second moments of gradients and of residuals.
 
-    But for `mu`, they are trees like the parameters of real numbers, with an empty tuple
-    where they are not in use: a parameter has either all of `v_row`, `v_col`, `s_row` and
-    `s_col`, or `v`. Rows and columns have the axes of the parameter; those over which
-    they are means have size 1.
+    Except for `mu`, they are trees like the parameters with real numbers, and hold an
+    empty tuple where they are not in use: a parameter has either all of `v_row`,
+    `v_col`, `s_row` and `s_col`, or `v`. Rows and columns have the axes of the
+    parameter. The axes over which they are means have size 1.
 
     **Attributes:**
 
@@ -178,11 +178,11 @@ class ScaleByCAME(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `eps_confidence`: $\varepsilon' \ge 0$.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
-    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][] for
-        each parameter that is to be factored, and `None` for all others: a tree like the
-        parameters or a prefix of it, or a function of the parameters that gives one.
-        Defaults to the last two axes of all that have two or more. The kernels of
-        convolutions have others. It matters in `init` only.
+    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][]
+        for each parameter to factor, and `None` for all others. A tree like the
+        parameters or a prefix of it, or a function of the parameters that returns one.
+        Defaults to the last two axes of all parameters that have two or more. The
+        kernels of convolutions have others. It matters in `init` only.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `nu_dtype`: the dtype in which everything else is stored. Defaults to float32, or
         the precision of a parameter that has more.

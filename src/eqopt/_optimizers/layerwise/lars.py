@@ -33,14 +33,14 @@ class LARS(AbstractOptimizer):
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `trust_coefficient`: $c$.
     - `eps`: $\varepsilon \ge 0$.
-    - `trust_ratio_mask`: for which parameters to rescale, likewise. Biases and the
-        parameters of normalisation layers are often left out of both.
+    - `trust_ratio_mask`: the parameters to rescale, a mask of the same kind. Biases and
+        the parameters of normalisation layers are often left out of both.
     - `momentum`: $\beta$.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
         dtype.
 
-    The reference is that of [`eqopt.ScaleByTrustRatio`][].
+    For the reference, see [`eqopt.ScaleByTrustRatio`][].
     """
 
     learning_rate: ScalarOrSchedule

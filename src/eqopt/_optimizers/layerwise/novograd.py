@@ -65,9 +65,9 @@ class ScaleByNovoGrad(AbstractFused):
       u_t &= \mu_t
     \end{aligned}$$
 
-    The norm is that of one leaf, so $\nu$ is a single number for each. The momentum is a
-    sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times larger than
-    without.
+    The norm is taken over one leaf, so $\nu$ is a single number for each leaf. The
+    momentum is a sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times
+    larger than without.
 
     **Arguments:**
 

@@ -32,7 +32,7 @@ class Leaf(eqx.Module):
 
 
 def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
-    """What the fields of `owner` say of each leaf of the parameters."""
+    """The values of the fields of `owner` for each leaf of the parameters."""
     params = required_params(type(owner).__name__, params)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers

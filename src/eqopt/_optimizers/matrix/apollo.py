@@ -1,4 +1,4 @@
-"""APOLLO: gradients, scaled by what Adam would do in a subspace."""
+"""APOLLO: gradients, scaled as Adam would scale them in a subspace."""
 
 import functools
 import math
@@ -56,8 +56,8 @@ class ScaleByAPOLLOState(eqx.Module):
     - `nu`: the same for the mean of their squares.
     - `projector`: with `proj="svd"`, tuples of $P$, of shape (stack, short side, rank);
         otherwise of `None`.
-    - `norm`: $\|u\|_F$ of the last update, before it was scaled, with the axes of the
-        parameter, all of size 1 but those of the stack.
+    - `norm`: $\|u\|_F$ of the last update, before it was scaled. It has the axes of the
+        parameter; all of them have size 1 except the axes of the stack.
     """
 
     count: Int[Array, ""]

@@ -88,12 +88,13 @@ class ScaleByAurora(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. The
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
     columns of $U_K$ are orthonormal, and its rows have norms near $\sqrt{n / m}$, the
-    nearer the larger $K$. A matrix with $m < n$ is transposed; for $m = n$ rows of
-    orthogonal matrices have length 1 anyway, and $u_t = s \operatorname{NS}(\hat\mu_t)$.
-    Norms below $\varepsilon$ count as $\varepsilon$, and zero rows stay zero. What is no
-    matrix passes unchanged, without state.
+    nearer the larger $K$. A matrix with $m < n$ is transposed. For $m = n$, the rows of
+    orthogonal matrices have length 1 anyway, and
+    $u_t = s \operatorname{NS}(\hat\mu_t)$. Norms below $\varepsilon$ count as
+    $\varepsilon$, and zero rows stay zero. Parameters that are not matrices pass
+    unchanged and have no state.
 
     **Arguments:**
 

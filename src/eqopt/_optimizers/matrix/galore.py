@@ -56,7 +56,7 @@ class ScaleByGaLoreState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `inner_state`: that of the inner optimizer, for projected matrices.
+    - `inner_state`: the state of the inner optimizer, for projected matrices.
     - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
         stack may have any number of axes, and `None` instead of what is no matrix.
     """
@@ -176,7 +176,7 @@ class ScaleByGaLore(AbstractContracting):
     def _projectors(
         self, updates: Updates, state: ScaleByGaLoreState, axes: dict[int, Axes]
     ) -> list:
-        """Those of this step, beside the leaves of `updates`."""
+        """The projectors of this step, next to the leaves of `updates`."""
         leaves, treedef = flatten_updates(updates)
         projectors = align(treedef, state.projector, "state.projector", updates)
         for i in axes:
@@ -197,7 +197,7 @@ class ScaleByGaLore(AbstractContracting):
     def _matrices(
         self, tree: Params, params: Params | None
     ) -> Iterator[tuple[int, Axes]]:
-        """Which leaves are matrices, and their axes, those of the short side first."""
+        """Which leaves are matrices, and their axes: first the axes of the short side."""
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         for i, (x, a) in enumerate(zip(leaves, axes, strict=True)):

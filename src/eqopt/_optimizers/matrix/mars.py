@@ -80,10 +80,10 @@ class CorrectByMARS(AbstractLeafwise):
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
       u_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
-    The norm is that of one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients
-    of the last step, and $\tilde g_1 = 0$. Otherwise $\tilde g_t$ are the gradients of
-    the previous parameters on the batch of this step, for which the variance of the
-    difference is small. You compute them and pass them as `previous_grad`:
+    The norm is taken over one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the
+    gradients of the last step, and $\tilde g_1 = 0$. Otherwise, $\tilde g_t$ are the
+    gradients at the previous parameters on the batch of this step, which make the
+    variance of the difference small. You compute them and pass them as `previous_grad`:
 
     !!! example
 
@@ -172,8 +172,8 @@ class MARS(AbstractOptimizer):
     where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
     has the equation and the reference. By `mars_type`,
 
-    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$;
-        the second moment is that of $c_t$, too;
+    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$,
+        including the second moment;
     - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
     - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied
         by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in

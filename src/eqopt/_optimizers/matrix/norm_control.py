@@ -21,7 +21,7 @@ Matrix: TypeAlias = Inexact[Array, "m n"]
 
 
 def norms(x: Matrix, per: Per) -> Float[Array, "_ 1"]:
-    """The norm of a matrix, or those of its rows, in a column."""
+    """The norm of a matrix, or the norms of its rows, in a column."""
     axes = (0, 1) if per == "matrix" else 1
     return safe_sqrt(jnp.sum(abs_sq(x), axes, keepdims=True))
 
@@ -138,8 +138,8 @@ class UpdateNormFloor(_NormControl):
 
     **Arguments:**
 
-    - `floor`: $f \ge 0$, the least norm of an update relative to that of its matrix.
-        Stands in front of the learning rate.
+    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its
+        matrix. Put it before the learning rate.
     - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
 
     **Raises:**
@@ -175,11 +175,11 @@ class RadialBrake(_NormControl):
     $$u = r\, \frac{p + g}{\|p + g\|} - p, \qquad
       r = \|p\| + s\, \big(\|p + g\| - \|p\|\big),$$
 
-    with $s = s_\text{out}$ where the step makes the norm larger, else $s = s_\text{in}$.
-    So the direction is that of the whole step. With `of="component"` it is instead the
-    part of $g$ along $p$ that is multiplied by $s$, and $r = \|p\| + s\,
-    \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole step. What is no
-    matrix passes unchanged.
+    with $s = s_\text{out}$ where the step makes the norm larger, else
+    $s = s_\text{in}$. So the whole step keeps its direction. With `of="component"`,
+    only the part of $g$ along $p$ is multiplied by $s$, and
+    $r = \|p\| + s\, \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole
+    step. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 

@@ -82,9 +82,9 @@ class ScaleByNorMuon(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. No
-    moment is corrected for its start at zero: the norm is restored in the end. What is no
-    matrix passes unchanged, without state.
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. No
+    moment is corrected for its start at zero, because the norm is restored at the end.
+    Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 

@@ -150,8 +150,8 @@ class Orthogonalize(AbstractMatrixwise):
         `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`, `"cubic"`,
         `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The factor $c$ of
         the norm goes with the name.
-    - `steps`: how many. Defaults to the number of rows, or to 5. If there are fewer rows,
-        they begin again; those of Polar Express, CANS and DeepSeek go on with the last.
+    - `steps`: how many. Defaults to the number of rows, or to 5. If there are fewer
+        rows, they begin again; Polar Express, CANS and DeepSeek repeat the last row.
     - `scale`: $s$, by the $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
         $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
         $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of Adam's
@@ -161,8 +161,8 @@ class Orthogonalize(AbstractMatrixwise):
         except for rounding, and cheaper where one side is much longer than the other.
     - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
         computed again, which keeps rounding errors small.
-    - `dtype`: the dtype of the iteration. Defaults to float32 or that of a gradient which
-        has more; on accelerators bfloat16 is usual.
+    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of a
+        gradient that has more; on accelerators bfloat16 is usual.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
         below $10^{-6}\, \|G\|_F$ stay smaller.
     - `renormalize`: whether to scale $X_n$ to the norm that an orthogonal matrix has,

@@ -70,10 +70,11 @@ class ScaleByMuon(AbstractTransformation):
       X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
       A_k = X_{k-1} X_{k-1}^*.$$
 
-    Where $X = U \Sigma V^*$, this is $U \Sigma' V^*$ with singular values near one, for
-    the default coefficients between about 0.7 and 1.2. The updates of zero matrices are
-    zero. Matrices in a stack, such as those of layers made with `eqx.filter_vmap`, are
-    transformed each by itself. What is no matrix passes unchanged, without state.
+    Where $X = U \Sigma V^*$, this is $U \Sigma' V^*$ with singular values near one:
+    between about 0.7 and 1.2 for the default coefficients. The updates of zero matrices
+    are zero. Stacked matrices, as in layers made with `eqx.filter_vmap`, are
+    transformed separately. Parameters that are not matrices pass unchanged and have no
+    state.
 
     The iteration runs in at least float32. On a CPU it takes two leaves at a time, so
     that a step of many needs memory for few; elsewhere, matrices of one shape are taken
@@ -224,7 +225,7 @@ class ScaleByMuon(AbstractTransformation):
         return treedef.unflatten(leaves), promise()
 
     def _weights(self, count: Int[Array, ""]) -> Weights:
-        r"""Those of $\mu_t$, and of $g_t$ with Nesterov momentum, in $\hat\mu_t$."""
+        r"""The weights of $\mu_t$, and of $g_t$ with Nesterov momentum, in $\hat\mu_t$."""
         beta = jnp.asarray(self.beta, float)
         if not self.nesterov:
             return (1 / bias_correction(beta, count),)

@@ -187,7 +187,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `block_size`: larger sides are split into equal blocks of at most this size, each of
         which is a matrix of its own. `None` for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-        Those of `kl` do not start there.
+        The factors of `kl` do not start there.
     - `kl`: see above.
     - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.

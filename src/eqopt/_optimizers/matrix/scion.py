@@ -83,8 +83,9 @@ class ScaleByLMO(AbstractMatrixwise):
     depends on its size. A zero row or column stays zero. What is no matrix passes
     unchanged, without state.
 
-    The kernel of a convolution is the matrix of all its inputs, those of one pixel times
-    the number of pixels $k$. (The authors divide the spectral one by $\sqrt k$, too.)
+    The kernel of a convolution is the matrix of all its inputs: the inputs of one pixel
+    times the number of pixels $k$. (The authors also divide the spectral one by
+    $\sqrt k$.)
 
     !!! example
 

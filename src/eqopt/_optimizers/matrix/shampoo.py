@@ -21,8 +21,8 @@ class Shampoo(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
-    the references. With a graft the steps are as long as those of Adam (or RMSprop, or
-    AdaGrad), so its learning rate is right for Shampoo, too.
+    the references. With a graft, the steps are as long as Adam's (or RMSprop's, or
+    AdaGrad's), so the learning rate of that method also suits Shampoo.
 
     !!! warning
 

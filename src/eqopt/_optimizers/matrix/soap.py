@@ -53,7 +53,7 @@ class ScaleBySOAPState(eqx.Module):
     - `nu`: the mean of the squares in the eigenbasis.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side that has none.
-    - `basis`: $(Q_L, Q_R)$, likewise.
+    - `basis`: $(Q_L, Q_R)$ for each matrix, in the same form.
     """
 
     count: Int[Array, ""]
@@ -138,11 +138,11 @@ class ScaleBySOAP(AbstractMatrixwise):
     $$u_t = \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\;
       Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
-    where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$: those of the
-    first gradient at first, then, after every $k$ steps, what one step of orthogonal
-    iteration makes of them. The first call makes the preconditioner and no step: its
-    updates are zero, and it is not counted in $t$. What is no matrix passes unchanged,
-    without state. Matrices in a stack are transformed each by itself.
+    where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They start
+    as the eigenvectors for the first gradient; after every $k$ steps, one step of
+    orthogonal iteration updates them. The first call only makes the preconditioner: its
+    updates are zero, and it is not counted in $t$. Parameters that are not matrices
+    pass unchanged and have no state. Stacked matrices are transformed separately.
 
     Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers.
 

@@ -144,8 +144,8 @@ class ScaleByCOCOB(AbstractLeafwise):
 class COCOB(AbstractOptimizer):
     r"""COCOB: gradient descent by coin betting, without a learning rate to tune.
 
-    The equations and the reference are those of [`eqopt.ScaleByCOCOB`][], where instead
-    of $g_t$ there is $\eta_t\, (g_t + \lambda p_{t-1})$. This weight decay is an $L^2$
+    [`eqopt.ScaleByCOCOB`][] has the equations and the reference. Here,
+    $\eta_t\, (g_t + \lambda p_{t-1})$ replaces $g_t$. This weight decay is an $L^2$
     penalty.
 
     **Arguments:**

@@ -43,10 +43,10 @@ class DAdaptAdamWState(eqx.Module):
     - `exp_avg_sq`: the second moment, real also for complex parameters.
     - `grad_sum`: a slower mean of the gradients times the learning rate in use.
     - `estim_lr`: the bound on the distance, a 0-d array. It never falls.
-    - `numerator_weighted`: what the bound is made of, likewise.
+    - `numerator_weighted`: the numerator of the bound, a 0-d array.
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `learning_rate`: that of the last step, with the bound and the bias corrections in
-        it (before the first step: of the first), a 0-d array.
+    - `learning_rate`: the learning rate of the last step, including the bound and the
+        bias corrections (before the first step: of the first), a 0-d array.
     """
 
     exp_avg: Updates
@@ -130,8 +130,8 @@ class DAdaptAdamW(AbstractMeasured):
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's dtype.
-    - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
-        the parameters are of half precision.
+    - `nu_dtype`: the dtype of $v$ and of $s$, which are slow means: ask for
+        `jnp.float32` if the parameters are in half precision.
 
     **Raises:**
 

@@ -81,7 +81,7 @@ def accumulated(
 
 
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
-    """All of them, that of the largest eigenvalue first."""
+    """All eigenvectors, starting with the one of the largest eigenvalue."""
     _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
     return q[:, ::-1]
 

@@ -29,7 +29,7 @@ def matrices_and_others(
     *parts: AbstractTransformation,
     fallback: AbstractTransformation | None = None,
 ) -> Chain:
-    """`parts`, decay and learning rate for matrices; the owner's fallback for all else.
+    """`parts`, decay and learning rate for matrices; else the owner's fallback.
 
     Where it has none, that is `fallback`, or an AdamW.
     """
