@@ -108,7 +108,7 @@ def periodic_update(
 
     - `new_tensors`, `old_tensors`: whole models or other pytrees of one structure.
     - `steps`: the number of steps taken, an integer or a 0-d integer array.
-    - `update_period`: likewise, at least 1.
+    - `update_period`: an integer or a 0-d integer array, at least 1.
 
     **Returns:**
 

@@ -28,8 +28,8 @@ def _tuple(axes):
 class MatrixDimensionNumbers(metaclass=Explained):
     """Says how a parameter is a matrix, or a stack of matrices.
 
-    Matrices are stacked along all axes that are neither reduced nor output axes: those of
-    layers made with `eqx.filter_vmap`, for example.
+    Matrices are stacked along all axes that are neither reduced nor output axes, such
+    as the axes of layers made with `eqx.filter_vmap`.
 
     !!! example
 

@@ -139,8 +139,9 @@ class AbstractMatrixwise(AbstractContracting):
         - `make`: a function of a matrix of zeros, of the shape and dtype that the
             equation computes with. What it returns is as the equation takes it: an
             array, which starts at zero, or a tuple of arrays or `None`s.
-        - `dtype`: that in which it is stored. Defaults to that of the parameter for what
-            is like it, and else to the one that the equation computes with.
+        - `dtype`: the dtype in which it is stored. Defaults to the parameter's dtype
+            for arrays that are like the parameter, and else to the dtype in which the
+            equation computes.
         """
         zeros, treedef = jtu.tree_flatten(zeros_like(params), is_leaf=is_leaf)
         layouts = self._layouts(params, params)
@@ -150,7 +151,9 @@ class AbstractMatrixwise(AbstractContracting):
         )
 
     def _layouts(self, tree: PyTree, params: Params | None) -> "list[Layout | None]":
-        """That of each leaf of `tree` (counting `None`s), `None` if it is no matrix."""
+        """The axes of each leaf of `tree` (counting `None`s), `None` if it is no
+        matrix.
+        """
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         block_size = getattr(self, "block_size", None)
         rows_first = lambda a: Axes(a.stack, a.output, a.reduction)

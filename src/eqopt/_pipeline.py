@@ -47,9 +47,9 @@ class Leafwise(NamedTuple):
         same name of the transformation. Numbers and 0-d arrays are traced (integers as
         floats); bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
-        names of its arguments. (The parameters themselves are always there, as `p`.) In
-        the place of a tree, a function that makes it from one like the updates, which
-        has `jax.ShapeDtypeStruct`s for arrays: for random keys, say.
+        names of its arguments. (The parameters themselves are always available, as
+        `p`.) Instead of a tree, pass a function that makes it from a tree like the
+        updates, with `jax.ShapeDtypeStruct`s for arrays: for random keys, for example.
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
     - `measure`: a function of the whole incoming updates that gives further `shared`
         values: a norm over all leaves, say. It ends the fusing with what came before.

@@ -180,7 +180,7 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
             "`eqx.filter_vmap`."
         )
     # A float keeps all of its digits, for float64 parameters. An equation is of real
-    # numbers: that a hyperparameter was given as an integer is not its business.
+    # numbers: it does not matter that a hyperparameter was given as an integer.
     if isinstance(value, int | float):
         return np.asarray(value, float)
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)

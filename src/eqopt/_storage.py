@@ -154,7 +154,7 @@ def load(tree: PyTree) -> PyTree:
 
 
 def shapes_if_stored(tree: PyTree) -> PyTree:
-    """`tree`, for who looks at shapes alone: with those of all that is stored."""
+    """`tree` with the shapes of everything stored, for code that only needs shapes."""
     of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     return jax.tree.map(lambda x: of(x) if is_stored(x) else x, tree, is_leaf=is_stored)
 

@@ -32,7 +32,7 @@ def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
 
 
 def at_least_float32(x: Array) -> Array:
-    """`x` in the precision to compute in, that of [`eqopt.numerics.wide_dtype`][].
+    """`x` in the precision to compute in: [`eqopt.numerics.wide_dtype`][].
 
     **Arguments:**
 
@@ -132,7 +132,7 @@ def safe_norm(
 ) -> Float[Array, "..."]:
     r"""$\max(\lVert x \rVert, m)$, with derivative 0 where the norm is at most $m$.
 
-    The norm has no derivative at 0, where that of the textbook formula is NaN, even if
+    The norm has no derivative at 0, where the textbook formula gives NaN, even if
     $m > 0$.
 
     **Arguments:**

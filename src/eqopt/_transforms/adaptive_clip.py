@@ -31,8 +31,8 @@ def unitwise_norm(
     - `x`: a floating or complex array.
     - `axis`: the axis, or a tuple of axes, that a slice extends along. Defaults to the
         input axes of weights that have their outputs last: all axes of scalars, vectors
-        and what is one but for axes of length 1; the first axis of an array of two or
-        three; all but the last of an array of four or five.
+        and arrays with at most one axis longer than 1; the first axis of an array of
+        two or three; all but the last of an array of four or five.
 
     **Returns:**
 

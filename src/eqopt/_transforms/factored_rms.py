@@ -167,8 +167,8 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
         below 0.999, say, keeps the second moments from freezing in a long run.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
-        that is to be factored, whatever its size, and `None` for all others: a tree like
-        the parameters or a prefix of it, or a function of the parameters that gives one.
+        to factor, whatever its size, and `None` for all others. A tree like the
+        parameters or a prefix of it, or a function of the parameters that returns one.
     - `clipping_threshold`: $d > 0$, to divide $u_t$ by
         $\max(1, \operatorname{RMS}(u_t) / d)$. [`eqopt.ClipByBlockRMS`][] behind this
         does the same, but has to store $u_t$. `None` stands for no clipping.

@@ -63,7 +63,8 @@ def decay_cautiously(
     *,
     weight_decay: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # XLA on a CPU stores an update that is read twice. This way it is that of one leaf.
+    # XLA on a CPU stores an update that is read twice. This way, it stores one leaf
+    # only.
     [g] = materialized([g])
     return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
 
@@ -126,9 +127,9 @@ class AddDecayedWeights(AbstractLeafwise):
         larger: where $g p \ge 0$. So it stands in front of the learning rate, behind
         which updates have the other sign.
     - `mode`: see above.
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as that of
-        the [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on
-        it. Optimizers give it their own.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
+        [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on it.
+        Optimizers pass their own.
     - `max_learning_rate`: $\eta_{\max} > 0$, the largest value that $\eta$ takes in the
         whole of the training. Needed where `mode` depends on it.
 

@@ -63,8 +63,8 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     **Raises:**
 
     An `OSError` of the kind that the system raised if the file cannot be written, or if
-    there is a directory, a device or a pipe in its place. A `TypeError` that names the
-    key path of what would not come back as it is: masked arrays and other subclasses of
+    the path is a directory, a device or a pipe. A `TypeError` that names the key path
+    of a leaf that could not be restored exactly: masked arrays and other subclasses of
     NumPy's array, arrays of objects or of structured dtypes, deleted arrays, numbers of
     other libraries; a `TypeError` also if `metadata` is not for JSON. In each case the
     old checkpoint is unchanged.
@@ -87,7 +87,8 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     file.write(start + b"0" * 64 + b"\n")
     body = _Hashed(file, start)
     body.write(line)
-    # Equinox would do these loops, but for typed keys, and wraps what the system raises.
+    # Equinox would do these loops, except for typed keys, and wraps the system's
+    # errors.
     for leaf in jtu.tree_leaves(tree):
         write_leaf(body, leaf)
     file.seek(len(start))
@@ -158,7 +159,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
     **Raises:**
 
-    What [`eqopt.checkpoint.load`][] raises, but for trees that do not fit.
+    The errors of [`eqopt.checkpoint.load`][], except for trees that do not fit.
     """
     with _checked(path) as (_, header):
         return header["metadata"]

@@ -13,7 +13,7 @@ from .._typecheck import no_type_check
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or is not one of what it is to be loaded into.
+    """A checkpoint is damaged, or does not fit the tree to load it into.
 
     Nothing has been changed when it is raised, neither on disk nor in memory.
     """

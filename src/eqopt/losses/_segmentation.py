@@ -66,12 +66,12 @@ def dice_loss(
         to the mean, which is not weighted.
     - `ignore_background`: whether to leave out class 0 if there are others. Defaults to
         `False`.
-    - `axis`: the axes of the pixels, not that of the classes. Defaults to all but the
-        first and last.
+    - `axis`: the axes of the pixels, without the axis of the classes. Defaults to all
+        but the first and last.
 
     **Returns:**
 
-    An array of the dtype of `predictions`, of shape `(batch,)` by default: that of
+    An array of the dtype of `predictions`, of shape `(batch,)` by default: the shape of
     `predictions` without `axis`, and without the classes unless `reduction` is
     `"none"`.
 

@@ -52,9 +52,9 @@ def micro_vmap(
         with leaves that are not arrays.
     - `in_axes`: the axis to map over, for all positional arguments; or a sequence with
         an axis, or `None` for an argument that is not mapped, for each of them. May be
-        negative. Keyword arguments are mapped over axis 0, but for a single random key
-        in `key=`, which is split into one per example, `jr.split(key, rows)`, and an
-        `eqx.nn.State`. Defaults to 0.
+        negative. Keyword arguments are mapped over axis 0, except for a single random
+        key in `key=`, which is split into one per example, `jr.split(key, rows)`, and
+        an `eqx.nn.State`. Defaults to 0.
     - `out_axes`: where the mapped axis goes in the output. Only 0 is supported.
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
         number of examples. Defaults to `None`: all at once.

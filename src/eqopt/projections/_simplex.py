@@ -60,9 +60,9 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\sum_i |x_i| = s$.
 
-    The signs are those of $x$, and the moduli those of $|x|$ projected by
-    [`eqopt.projections.simplex`][]. A zero counts as positive: where the nearest point is
-    not unique, one of them is chosen.
+    The result has the signs of $x$, and its moduli are $|x|$ projected by
+    [`eqopt.projections.simplex`][]. A zero counts as positive: where the nearest point
+    is not unique, one of them is chosen.
 
     **Arguments:**
 
@@ -85,7 +85,7 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\sum_i |x_i| \le s$.
 
-    Outside of the ball that is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
+    Outside the ball that is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
     small numbers zero.
 
     **Arguments:**
@@ -146,7 +146,7 @@ def _ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
 
 
 def _signs_and_moduli(xs: _Arrays) -> tuple[_Arrays, _Arrays]:
-    # Not those of JAX, for which the sign of zero is zero.
+    # Not JAX's signs: there, the sign of zero is zero.
     signs = [jnp.where(x < 0, -1, 1).astype(x.dtype) for x in xs]
     return signs, _times(signs, xs)
 

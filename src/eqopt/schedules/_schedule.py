@@ -29,9 +29,9 @@ from ._validation import (
 class AbstractSchedule(Module):
     """A hyperparameter as a function of the number of steps taken so far.
 
-    Wherever a hyperparameter may be a schedule, any function of the count will do, such
-    as a `lambda`. A subclass of this one has its numbers as leaves: they can be changed
-    without a new trace, mapped over and differentiated through.
+    Wherever a hyperparameter may be a schedule, any function of the count works, such
+    as a `lambda`. A subclass of this class has its numbers as leaves: they can be
+    changed without a new trace, mapped over and differentiated through.
 
     Schedules are added and multiplied, to others, to functions of the count and to
     numbers: `a + b`, `a - b`, `a * b`, `0.1 * a`, `a / 2`, `-a`.

@@ -11,7 +11,7 @@ from .._types import Nonnegative as Nonnegative
 
 
 class Slot(NamedTuple):
-    """Which array of a state, or which parameter, is to be kept.
+    """Which array of a state, or which parameter, should be stored.
 
     **Attributes:**
 

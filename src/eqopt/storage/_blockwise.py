@@ -142,7 +142,7 @@ class BlockwiseQuantized(AbstractStateStorage):
         }
         ```
 
-        The 4-bit maps are those of `torchao.optim`.
+        The 4-bit maps are the same as in `torchao.optim`.
     """
 
     bits: StaticInteger = static_choice(static=True, default=8)

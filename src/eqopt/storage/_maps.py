@@ -57,7 +57,7 @@ class DynamicMap(AbstractMap):
 
     @property
     def _top(self) -> int:
-        """The number of 1, which follows that of the last midpoint."""
+        """The number of 1, which follows the number of the last midpoint."""
         n, _, first = self._pieces[-1]
         return first + n
 

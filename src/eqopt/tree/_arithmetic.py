@@ -25,8 +25,8 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree_x` with the sums in the dtypes that its arrays had. They are computed in at
-    least float32, and rounded once. All else in it stays.
+    `tree_x` with the sums in the dtypes of its arrays. They are computed in at least
+    float32, and rounded once. Everything else in it stays.
 
     **Raises:**
 
@@ -111,7 +111,7 @@ def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree` with its arrays multiplied, in the dtypes that they had. All else in it stays.
+    `tree` with its arrays multiplied, in their own dtypes. Everything else in it stays.
 
     **Raises:**
 

@@ -180,7 +180,7 @@ def clip(
 
     **Returns:**
 
-    `tree` with its arrays clipped, in the dtypes that they had. All else stays, and so
+    `tree` with its arrays clipped, in their own dtypes. Everything else stays, and so
     does NaN.
 
     **Raises:**
@@ -217,8 +217,7 @@ def where(
 ) -> PyTree:
     """The arrays of one of two trees.
 
-    Both trees are there before one is chosen: around work that is to be skipped, use
-    `jax.lax.cond`.
+    Both trees are computed before one is chosen. To skip work, use `jax.lax.cond`.
 
     **Arguments:**
 
@@ -228,8 +227,8 @@ def where(
 
     **Returns:**
 
-    `tree_x` if `condition`, else `tree_x` with the arrays of `tree_y`, in the dtypes
-    that those of `tree_x` had.
+    `tree_x` if `condition`, else `tree_x` with the arrays of `tree_y`, in the dtypes of
+    `tree_x`.
 
     **Raises:**
 
@@ -245,7 +244,7 @@ def where(
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
-    """`tree` with further axes in front of those of each array, along which it repeats.
+    """`tree` with further leading axes for each array, along which it repeats.
 
     !!! example
 

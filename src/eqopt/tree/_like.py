@@ -27,8 +27,8 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     - `tree`: any pytree, such as a whole Equinox model; its arrays may be
         `jax.ShapeDtypeStruct`s.
-    - `dtype`: the dtype of the zeros, of any kind. Defaults to that of each array. In the
-        place of a complex array, a floating dtype stands for the complex one of its
+    - `dtype`: the dtype of the zeros, of any kind. Defaults to the dtype of each array.
+        For a complex array, a floating dtype stands for the complex dtype of its
         precision.
 
     **Returns:**
@@ -71,7 +71,7 @@ def full_like(
     **Raises:**
 
     A `ValueError` if `fill_value` has axes, and a `TypeError` if it is no number, or if
-    it is complex where the array is to be real.
+    it is complex and the array must be real.
     """
     check_numbers("full_like", "tree", tree)
     value = number("full_like", "fill_value", fill_value, complex_too=True)

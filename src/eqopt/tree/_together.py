@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
     **Attributes:**
 
-    - `leaves`: those of the first tree, `None` included.
+    - `leaves`: the leaves of the first tree, `None` included.
     - `rows`: for each of them, if it is an array, the arrays of the other trees at its
         place, in which `None` stands for a tree that has none; else `None`.
     - `treedef`: the structure of the first tree.
@@ -163,7 +163,7 @@ def elementwise(
 def _computed(fn, *leaf):
     leaf = [jnp.asarray(x) for x in leaf]  # from NumPy, too
     real = compute_dtype(leaf)
-    # Every dtype is set by hand, and what comes out is rounded to that of the first.
+    # Every dtype is set by hand, and the result is rounded to the dtype of the first.
     with jax.numpy_dtype_promotion("standard"):
         return fn(*(widen(x, real) for x in leaf))
 

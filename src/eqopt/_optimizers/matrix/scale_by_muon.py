@@ -225,7 +225,7 @@ class ScaleByMuon(AbstractTransformation):
         return treedef.unflatten(leaves), promise()
 
     def _weights(self, count: Int[Array, ""]) -> Weights:
-        r"""The weights of $\mu_t$, and of $g_t$ with Nesterov momentum, in $\hat\mu_t$."""
+        r"""The weights of $\mu_t$ and, with Nesterov momentum, $g_t$ in $\hat\mu_t$."""
         beta = jnp.asarray(self.beta, float)
         if not self.nesterov:
             return (1 / bias_correction(beta, count),)

@@ -15,7 +15,7 @@ from ..._types import Params, State, Updates
 
 
 def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
-    """An eqopt optimizer or transformation, for whatever wants one of Optax.
+    """An eqopt optimizer or transformation, for code that expects one of Optax.
 
     !!! example
 
@@ -43,8 +43,8 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
 
     **Returns:**
 
-    An `optax.GradientTransformationExtraArgs`, whose state is that of `opt`. With it and
-    the parameters, `opt.eval_params` gives those to evaluate with.
+    An `optax.GradientTransformationExtraArgs` with the same state as `opt`. From this
+    state and the parameters, `opt.eval_params` returns the parameters to evaluate with.
 
     **Raises:**
 
