@@ -68,8 +68,8 @@ class AbstractMatrixwise(AbstractContracting):
     """A transformation that applies one equation to each matrix on its own.
 
     Subclass it and implement `init` and `matrixwise`; `update` and `step` follow, also
-    for stacks of matrices, convolution kernels and arrays on many devices. What is no
-    matrix passes unchanged, without state.
+    for stacks of matrices, convolution kernels and arrays on many devices. Parameters
+    that are not matrices pass unchanged and have no state.
 
     The equation is one of [`eqopt.equation`][], for a single matrix: its rows are the
     outputs of a layer, its columns the inputs. Of its positional arguments,
@@ -151,7 +151,7 @@ class AbstractMatrixwise(AbstractContracting):
         )
 
     def _layouts(self, tree: PyTree, params: Params | None) -> "list[Layout | None]":
-        """The axes of each leaf of `tree` (counting `None`s), `None` if it is no
+        """The axes of each leaf of `tree` (counting `None`s), `None` if it is not a
         matrix.
         """
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)

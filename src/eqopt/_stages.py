@@ -60,7 +60,8 @@ def walk(
         if active not in prepared:
             prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
-        # Once per leaf: the letter of the dtype tells what is no number with a fraction.
+        # Once per leaf: the letter of the dtype tells what is not a number with a
+        # fraction.
         if takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
             or p[i].dtype.itemsize < 2
@@ -154,7 +155,7 @@ def _lay_out(
     else:
         flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
-        # Where there is no update, parameter and state stay as they are.
+        # Where there is no update, parameter and state stay unchanged.
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)
         ):

@@ -97,7 +97,7 @@ class AbstractTransformation(Module):
 
         - `updates`: the gradients, or what another transformation made of them: a tree
             like the parameters', with inexact arrays, and `None` at every leaf that is
-            not trained: its parameter and its state stay as they are.
+            not trained: its parameter and its state stay unchanged.
         - `state`: what `init` or the last `update` returned.
         - `params`: the parameters, for those transformations that look at them.
         - `extra`: anything else that a transformation may look at: `value`, `grad`,

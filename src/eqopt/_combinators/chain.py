@@ -97,7 +97,7 @@ class NamedChain(AbstractFused):
 
     **Raises:**
 
-    A `TypeError` if one of them is no transformation.
+    A `TypeError` if one of them is not a transformation.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)

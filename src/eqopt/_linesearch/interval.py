@@ -45,7 +45,8 @@ class Criteria(eqx.Module):
         return _positive(error)
 
     def curvature_error(self, line: Line, trial: "Point") -> Float[Array, ""]:
-        # Infinity times zero is no number, but any slope is small enough for infinity.
+        # Infinity times zero is not a number, but any slope is small enough for
+        # infinity.
         bound = jnp.where(jnp.isinf(self.curv_rtol), jnp.inf, jnp.abs(line.slope))
         bound = jnp.where(jnp.isinf(bound), bound, self.curv_rtol * jnp.abs(line.slope))
         return _positive(jnp.abs(trial.slope) - bound)

@@ -25,7 +25,7 @@ class SnapshotState(eqx.Module):
 
 
 class Snapshot(AbstractTransformation):
-    """Measures the updates, and leaves them as they are.
+    """Measures the updates, and leaves them unchanged.
 
     !!! example
 
@@ -157,7 +157,7 @@ class MonitorState(eqx.Module):
 
 
 class Monitor(AbstractTransformation):
-    """Measures the updates in several ways, and leaves them as they are.
+    """Measures the updates in several ways, and leaves them unchanged.
 
     !!! example
 

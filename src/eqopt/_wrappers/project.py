@@ -87,7 +87,7 @@ class Project(AbstractWrapper):
         opt = eqopt.Project(eqopt.SGD(0.1), each)
         ```
 
-    Parameters without a gradient (`None`) stay as they are, and are not shown to the
+    Parameters without a gradient (`None`) stay unchanged, and are not shown to the
     projection. Those to begin with are not projected before the first step.
 
     With `step`, the result is in the set. With `update`, the sum of parameters and

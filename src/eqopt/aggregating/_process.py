@@ -51,7 +51,7 @@ class Process(AbstractComposite):
 
     **Raises:**
 
-    A `TypeError` if one of them is no transformation, and in `update`, if the state
+    A `TypeError` if one of them is not a transformation, and in `update`, if the state
     does not consist of three states.
     """
 

@@ -41,8 +41,9 @@ def layout(tree: PyTree) -> list[list[str]]:
 
     **Returns:**
 
-    Pairs of a key path and what stands there, which can go into JSON. Functions, strings
-    and whatever else is no array and no number are left out, and so is `None`.
+    Pairs of a key path and what stands there, which can go into JSON. Functions,
+    strings and whatever else is not an array and no number are left out, and so is
+    `None`.
 
     **Raises:**
 

@@ -96,7 +96,7 @@ def microbatch(
     **Arguments:**
 
     - `fun`: a function of arbitrary pytrees, that may hold leaves that are not arrays.
-        So may its output: such leaves are returned as they are.
+        So may its output: such leaves are returned unchanged.
     - `argnums`: which positional arguments are batches: those whose every array has a
         batch axis. May be negative. `()` if there are none.
     - `microbatch_size`: the number of rows per microbatch; `None` for one microbatch of

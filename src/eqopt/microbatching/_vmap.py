@@ -31,8 +31,8 @@ def micro_vmap(
     """Vectorises a function of one example, with the memory of one microbatch.
 
     As `eqx.filter_vmap`, arrays are mapped and other leaves are passed to every example
-    as they are. Unlike there, the examples are evaluated in microbatches, and the
-    outputs can be reduced on the way, so that they need never exist all at once.
+    unchanged. Unlike there, the examples are evaluated in microbatches, and the outputs
+    can be reduced on the way, so that they need never exist all at once.
 
     An `eqx.nn.State` that is not mapped goes from one microbatch to the next, if `fun`
     returns it too. All examples of a microbatch must return the same.

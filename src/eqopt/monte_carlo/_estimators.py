@@ -59,8 +59,8 @@ def score_function_jacobians(
     - `function`: $f$, from one sample to one real number. It has to work under
         `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
         the derivative is missing here.
-    - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model. Its
-        floating arrays are the parameters; all other leaves stay as they are.
+    - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model.
+        Its floating arrays are the parameters; all other leaves stay unchanged.
     - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
         tuple or a list, else `dist_builder(params)`. That is any object with the methods
         of [`eqopt.monte_carlo.AbstractDistribution`][], such as

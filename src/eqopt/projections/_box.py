@@ -20,7 +20,7 @@ def non_negative(tree: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
 
     **Returns:**
 
@@ -48,7 +48,7 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `lower`: $l$, a number or an array that broadcasts to the shape of each array, or
         a tree of them with the structure of `tree` or of the upper part of it. `None`,
         instead of a whole branch too, is no bound.
@@ -83,7 +83,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, given as `upper` of [`eqopt.projections.box`][]. Defaults to 1.
 
     **Returns:**
@@ -113,7 +113,7 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**

@@ -26,7 +26,7 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1: the probabilities.
 
     **Returns:**
@@ -67,7 +67,7 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**
@@ -91,7 +91,7 @@ def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**

@@ -25,7 +25,7 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point and complex arrays stay as they are.
+        floating-point and complex arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**
@@ -53,7 +53,7 @@ def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point and complex arrays stay as they are.
+        floating-point and complex arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**

@@ -71,7 +71,7 @@ class AbstractSchedule(Module):
 
         **Raises:**
 
-        A `TypeError` if `count` is no integer.
+        A `TypeError` if `count` is not an integer.
         """
 
     def clip(
@@ -183,8 +183,8 @@ class Sum(_AbstractReduction):
 
     **Raises:**
 
-    A `ValueError` if there is none, and a `TypeError` if one is no function; when called,
-    if one of them gives something else than a real number.
+    A `ValueError` if there is none, and a `TypeError` if one is not a function; when
+    called, if one of them gives something else than a real number.
     """
 
     _operator = add
@@ -202,8 +202,8 @@ class Product(_AbstractReduction):
 
     **Raises:**
 
-    A `ValueError` if there is none, and a `TypeError` if one is no function; when called,
-    if one of them gives something else than a real number.
+    A `ValueError` if there is none, and a `TypeError` if one is not a function; when
+    called, if one of them gives something else than a real number.
     """
 
     _operator = mul
@@ -223,9 +223,9 @@ class Clipped(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` if a bound is NaN or has axes, or if `min_value` is above `max_value`,
-    and a `TypeError` if `schedule` is no function; when called, if it gives something
-    else than a real number.
+    A `ValueError` if a bound is NaN or has axes, or if `min_value` is above
+    `max_value`, and a `TypeError` if `schedule` is not a function; when called, if it
+    gives something else than a real number.
     """
 
     schedule: Schedule

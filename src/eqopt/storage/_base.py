@@ -53,8 +53,8 @@ class AbstractParamStorage(Module):
 
         **Returns:**
 
-        The hidden part, in buffers of its own. `None` if the parameter is to stay as it
-        is: because it has full precision already, say.
+        The hidden part, in buffers of its own. `None` if the parameter is to stay
+        unchanged: because it has full precision already, say.
 
         **Raises:**
 

@@ -70,8 +70,8 @@ def full_like(
 
     **Raises:**
 
-    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is no number, or if
-    it is complex and the array must be real.
+    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is not a number, or
+    if it is complex and the array must be real.
     """
     check_numbers("full_like", "tree", tree)
     value = number("full_like", "fill_value", fill_value, complex_too=True)

@@ -62,7 +62,7 @@ def map_params(
         `jax.ShapeDtypeStruct`s. If they are `None`, the default, they are inferred from
         the state. That is not possible if a mask is a tree and not a function, or where
         the state has no tree of the parameters' shapes.
-    - `transform_non_params`: a function for all other leaves, which stay as they are by
+    - `transform_non_params`: a function for all other leaves, which stay unchanged by
         default.
 
     **Returns:**

@@ -70,7 +70,7 @@ class OptimisticAdam(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has its equations. It
-    spirals into saddle points round which plain Adam circles.
+    spirals into saddle points around which plain Adam circles.
 
     **Arguments:**
 

@@ -159,8 +159,8 @@ class ScaleByCAME(AbstractLeafwise):
              \left(|u_t - \mu_t|^2 + \varepsilon'\right)
     \end{aligned}$$
 
-    and $c_t$, $C_t$ with means over the rows. A parameter that is no matrix has a full
-    second moment $v_t$ instead of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
+    and $c_t$, $C_t$ with means over the rows. A parameter that is not a matrix has a
+    full second moment $v_t$ instead of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
     $d_t = \mu_t$. A matrix of $n \times m$ needs $2 (n + m)$ numbers of state besides
     $\mu$.
 

@@ -35,8 +35,8 @@ class ScaleByAdaMuonState(eqx.Module):
 
     **Attributes:**
 
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` for
-        what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        for parameters that are not matrices.
     - `nu`: the mean of the squares of the orthogonal updates, a tree like `mu`.
     """
 
@@ -78,7 +78,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
     momentum, and $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. All
     updates have a root mean square of $\rho$, so no moment has to be corrected for its
-    start at zero. What is no matrix passes unchanged, without state.
+    start at zero. Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 

@@ -142,9 +142,9 @@ class ScaleByAPOLLO(AbstractMatrixwise):
       u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
 
     where $P$ has $r$ columns, and is made again after every $T$ steps, while the
-    moments stay as they are. The limit of growth, $\gamma$, does not hold for the first
-    update, nor for one that follows an update of zero. What is no matrix passes
-    unchanged, without state.
+    moments stay unchanged. The limit of growth, $\gamma$, does not hold for the first
+    update, nor for one that follows an update of zero. Parameters that are not matrices
+    pass unchanged and have no state.
 
     The state has $2 r n$ numbers for each matrix, and with `proj="svd"` $m r$ more.
     APOLLO-Mini is `rank=1`, `scale_type="tensor"` and `scale=128`: it has about as

@@ -142,10 +142,11 @@ class ScaleByDion2(AbstractMatrixwise):
       \mu_t[S_t] &= \alpha\, M_t[S_t]
     \end{aligned}$$
 
-    and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they wait, and add up, until they
-    are among the largest. $\operatorname{NS}$ and $s$ are as in
-    [`eqopt.Orthogonalize`][]; $s$ is by the whole matrix. With $f = 1$ this is Muon with
-    heavy-ball momentum. What is no matrix passes unchanged, without state.
+    and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they wait, and add up, until
+    they are among the largest. $\operatorname{NS}$ and $s$ are as in
+    [`eqopt.Orthogonalize`][]; $s$ is by the whole matrix. With $f = 1$ this is Muon
+    with heavy-ball momentum. Parameters that are not matrices pass unchanged and have
+    no state.
 
     With `b2` this is NorDion2. It selects rows for all shapes, and divides each by the
     root of a second moment, as [`eqopt.ScaleByNorMuon`][] does:

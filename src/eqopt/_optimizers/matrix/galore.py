@@ -58,7 +58,8 @@ class ScaleByGaLoreState(eqx.Module):
     - `count`: the steps taken so far, a 0-d int32 array.
     - `inner_state`: the state of the inner optimizer, for projected matrices.
     - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
-        stack may have any number of axes, and `None` instead of what is no matrix.
+        stack may have any number of axes, and `None` for parameters that are not
+        matrices.
     """
 
     count: Int[Array, ""]
@@ -73,10 +74,10 @@ class ScaleByGaLore(AbstractContracting):
 
     $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
 
-    where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$ (the
-    steps taken before it) a multiple of $T$. The inner state is one for $r \times n$
-    matrices. What is no matrix goes to the inner optimizer as it is; so do matrices of
-    a stack, each projected by itself.
+    where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$
+    (the steps taken before it) a multiple of $T$. The inner state is one for
+    $r \times n$ matrices. What is not a matrix goes to the inner optimizer as it is; so
+    do matrices of a stack, each projected by itself.
 
     The projector is held constant by derivatives through the step.
 
@@ -94,9 +95,9 @@ class ScaleByGaLore(AbstractContracting):
 
     **Raises:**
 
-    A `ValueError` if `rank` or `update_proj_gap` is no integer of at least 1; in `init`
-    and `update`, one that names the key path if the dimension numbers do not fit the
-    parameters.
+    A `ValueError` if `rank` or `update_proj_gap` is not an integer of at least 1; in
+    `init` and `update`, one that names the key path if the dimension numbers do not fit
+    the parameters.
 
     ??? cite "Reference"
 

@@ -16,9 +16,9 @@ class Hyperball(AbstractOptimizer):
     $$\tilde p_t = p_{t-1} - \eta_t\, \|p_{t-1}\|\, \frac{u_t}{\|u_t\|}, \qquad
       p_t = R\, \frac{\tilde p_t}{\|\tilde p_t\|},$$
 
-    where $u_t$ is the update of `inner`. So the learning rate is the tangent of the angle
-    by which a matrix turns if $u_t$ is orthogonal to it, and weight decay has nothing to
-    do. What is no matrix moves by $-\eta_t u_t$.
+    where $u_t$ is the update of `inner`. So the learning rate is the tangent of the
+    angle by which a matrix turns if $u_t$ is orthogonal to it, and weight decay has
+    nothing to do. What is not a matrix moves by $-\eta_t u_t$.
 
     `Hyperball(ScaleByAdam(), ...)` is also known as AdamH; with
     [`eqopt.ScaleByMuon`][] it is MuonH, with [`eqopt.ScaleBySOAP`][] SOAP-H.

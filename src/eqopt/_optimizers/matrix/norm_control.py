@@ -99,8 +99,9 @@ class RelativeUpdate(_NormControl):
 
     $$u = \frac{\|p\|}{\|g\|}\; g$$
 
-    Behind it, the learning rate says by which part of itself a matrix changes in a step.
-    Where one of the norms is zero, $u = g$. What is no matrix passes unchanged.
+    Behind it, the learning rate says by which part of itself a matrix changes in a
+    step. Where one of the norms is zero, $u = g$. Parameters that are not matrices pass
+    unchanged.
 
     **Arguments:**
 
@@ -133,8 +134,8 @@ class UpdateNormFloor(_NormControl):
 
     $$u = g\, \max\!\left(1, \frac{f\, \|p\|}{\|g\|}\right)$$
 
-    Longer ones stay as they are. Where one of the norms is zero, so does $g$. What is no
-    matrix passes unchanged.
+    Longer ones stay unchanged. Where one of the norms is zero, so does $g$. Parameters
+    that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -225,7 +226,8 @@ class KeepNorm(AbstractMatrixwise):
 
     $$u = R\, \frac{p + g}{\|p + g\|} - p$$
 
-    A matrix of zeros is on no sphere: there $u = g$. What is no matrix passes unchanged.
+    A matrix of zeros is on no sphere: there $u = g$. Parameters that are not matrices
+    pass unchanged.
 
     **Arguments:**
 

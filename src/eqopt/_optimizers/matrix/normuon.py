@@ -38,7 +38,7 @@ class ScaleByNorMuonState(eqx.Module):
     **Attributes:**
 
     - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
-        instead of what is no matrix.
+        for parameters that are not matrices.
     - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
         the parameter with size 1 along its inputs.
     """

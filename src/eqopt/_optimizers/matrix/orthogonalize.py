@@ -134,8 +134,8 @@ class Orthogonalize(AbstractMatrixwise):
       A_k = X_{k-1} X_{k-1}^*.$$
 
     Singular vectors stay, and all singular values come near to one. There is no state:
-    momentum is for a part before it in an [`eqopt.Chain`][]. What is no matrix passes
-    unchanged. Matrices in a stack are made orthogonal each by itself.
+    momentum is for a part before it in an [`eqopt.Chain`][]. Parameters that are not
+    matrices pass unchanged. Stacked matrices are made orthogonal separately.
 
     !!! example
 

@@ -44,8 +44,8 @@ class ScaleByPSGDKronState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
-        no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A vector
         is the diagonal of a factor.
     - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the fit
@@ -124,8 +124,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     method from the longest column. (This is the form that they call Q0.5EQ1.5.) The
     factors start as identities, scaled by the first gradient that is not zero.
 
-    What is no matrix passes unchanged, without state. Matrices in a stack are transformed
-    each by itself.
+    Parameters that are not matrices pass unchanged and have no state. Stacked matrices
+    are transformed separately.
 
     **Arguments:**
 

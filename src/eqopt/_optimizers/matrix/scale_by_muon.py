@@ -37,7 +37,7 @@ class ScaleByMuonState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
-        instead of what is no matrix.
+        for parameters that are not matrices.
     """
 
     count: Int[Array, ""]

@@ -50,8 +50,8 @@ class ScaleByShampooState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
-        no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `nu`: the second moment of the grafted method; `()` for each matrix without one.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side that has none.
@@ -153,7 +153,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
     - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
 
-    What is no matrix passes unchanged, without state. A stack holds many matrices.
+    Parameters that are not matrices pass unchanged and have no state. A stack holds
+    many matrices.
 
     With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
     covariance of the gradients. Each is whitened by the other, with eigenvalues of at

@@ -77,11 +77,11 @@ class ScaleByLMO(AbstractMatrixwise):
     | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
     | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
 
-    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For inputs of
-    which one is 1 and all others are 0, such as words, `normalized=False` sets the $n$ of
-    this table to 1. The moment is not corrected for its start at zero, as no step
-    depends on its size. A zero row or column stays zero. What is no matrix passes
-    unchanged, without state.
+    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For inputs
+    of which one is 1 and all others are 0, such as words, `normalized=False` sets the
+    $n$ of this table to 1. The moment is not corrected for its start at zero, as no
+    step depends on its size. A zero row or column stays zero. Parameters that are not
+    matrices pass unchanged and have no state.
 
     The kernel of a convolution is the matrix of all its inputs: the inputs of one pixel
     times the number of pixels $k$. (The authors also divide the spectral one by

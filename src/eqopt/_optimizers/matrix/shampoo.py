@@ -1,4 +1,4 @@
-"""Shampoo and KL-Shampoo, each with an optimizer for what is no matrix."""
+"""Shampoo and KL-Shampoo, each with an optimizer for what is not a matrix."""
 
 import dataclasses
 

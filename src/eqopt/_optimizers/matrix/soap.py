@@ -48,8 +48,8 @@ class ScaleBySOAPState(eqx.Module):
     **Attributes:**
 
     - `count`: the calls so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` instead
-        of what is no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `nu`: the mean of the squares in the eigenbasis.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side that has none.

@@ -48,7 +48,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
       r_i = \sqrt{\tfrac{1}{n} \sum_{j=1}^n |G_{ij}|^2}$$
 
     A row holds the weights of one output of a layer. There is no state. Zero rows stay
-    zero. What is no matrix passes unchanged.
+    zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -120,8 +120,8 @@ class ScaleBySinkhorn(AbstractMatrixwise):
     \end{aligned}$$
 
     Norms below $\varepsilon$ count as $\varepsilon$. Each column of the update has the
-    norm $\sqrt m$ in the end, and each row nearly $\sqrt n$. There is no state. Zero rows
-    and columns stay zero. What is no matrix passes unchanged.
+    norm $\sqrt m$ in the end, and each row nearly $\sqrt n$. There is no state. Zero
+    rows and columns stay zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 

@@ -118,7 +118,7 @@ class DAdaptAdamW(AbstractMeasured):
 
     Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
     is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
-    While $s_t$ is zero, as in a warm-up from zero, $d$ stays as it is.
+    While $s_t$ is zero, as in a warm-up from zero, $d$ stays unchanged.
 
     **Arguments:**
 

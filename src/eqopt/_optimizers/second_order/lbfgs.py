@@ -81,8 +81,8 @@ class ScaleByLBFGS(AbstractTransformation):
 
     **Raises:**
 
-    A `ValueError` if `memory_size` is no integer of at least 1; in `update`, if there are
-    no `params`, or an update for a leaf that was not there at `init`.
+    A `ValueError` if `memory_size` is not an integer of at least 1; in `update`, if
+    there are no `params`, or an update for a leaf that was not there at `init`.
 
     ??? cite "Reference"
 

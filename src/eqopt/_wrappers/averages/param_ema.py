@@ -64,11 +64,10 @@ class ParamEMA(AbstractFusedWrapper):
 
     !!! warning
 
-        Every call is a step, also one in which `inner` leaves the parameters as they
-        are. So what skips or gathers goes outside:
-        `MultiSteps(ParamEMA(AdamW(1e-3)), 8)` averages over the steps, but
-        `ParamEMA(MultiSteps(AdamW(1e-3), 8))` over the mini-steps, and needs a `decay`
-        of the eighth root for the same average.
+        Every call is a step, also one in which `inner` leaves the parameters unchanged.
+        So what skips or gathers goes outside: `MultiSteps(ParamEMA(AdamW(1e-3)), 8)`
+        averages over the steps, but `ParamEMA(MultiSteps(AdamW(1e-3), 8))` over the
+        mini-steps, and needs a `decay` of the eighth root for the same average.
 
     **Arguments:**
 

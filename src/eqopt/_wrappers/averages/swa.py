@@ -53,7 +53,7 @@ class SWA(AbstractFusedWrapper):
     another wrapper, they are not visible: nothing may follow in
     `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
 
-    Every call is a step, also one in which `inner` leaves the parameters as they are. So
+    Every call is a step, also one in which `inner` leaves the parameters unchanged. So
     what skips or gathers goes outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
 
     The statistics of batch normalization belong to the parameters that they were
