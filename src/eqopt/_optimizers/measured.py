@@ -1,4 +1,4 @@
-"""What has to see all leaves before it can move one of them."""
+"""Transformations that need all leaves before they can update one of them."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from ..numerics import bias_correction, safe_increment, safe_sqrt
 
 
 class AbstractMeasured(AbstractFused):
-    """A transformation whose state holds what it measures over all leaves.
+    """A transformation with a state that holds measurements over all leaves.
 
-    (A `measure` of a `Leafwise` gives numbers to the equation, but not to the state.)
+    (A `measure` of a `Leafwise` passes numbers to the equation, but not to the state.)
     """
 
     @abc.abstractmethod

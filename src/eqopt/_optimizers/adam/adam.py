@@ -1,4 +1,4 @@
-"""Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
+"""Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
 from typing import Any
 
@@ -69,9 +69,9 @@ class ScaleByAdam(AbstractLeafwise):
     With Nesterov momentum $\hat\mu_t$ is replaced by
     $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
 
-    Moments are stored in the dtype of each parameter unless you say otherwise. For
-    bfloat16 parameters ask for `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$ a bfloat16
-    $\nu$ is too coarse to move.
+    By default, moments are stored in the dtype of each parameter. For bfloat16
+    parameters, use `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$, a bfloat16 $\nu$ is
+    too coarse to move.
 
     **Arguments:**
 
@@ -210,8 +210,9 @@ class NAdam(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. In `torch.optim.NAdam` $\beta_1$ is half as large at
-    first, and grows by its `momentum_decay`: with a huge one both are the same.
+    equations and the reference. In `torch.optim.NAdam`, $\beta_1$ starts at half its
+    value and grows with `momentum_decay`: with a very large `momentum_decay`, both are
+    the same.
 
     **Arguments:**
 
@@ -239,8 +240,8 @@ class NAdamW(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
-    another $\beta_1$ at first, see [`eqopt.NAdam`][].
+    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay`
+    starts with a different $\beta_1$, see [`eqopt.NAdam`][].
 
     **Arguments:**
 

@@ -50,7 +50,7 @@ def adamax(
 
 
 class ScaleByAdamax(AbstractLeafwise):
-    r"""Divides the mean of the gradients by their largest absolute value, which decays.
+    r"""Divides the mean of the gradients by their largest absolute value, with decay.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -133,8 +133,8 @@ class AdamaxW(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
-    the reference. (The `weight_decay` of `torch.optim.Adamax` is not this one, but is
-    added to the gradients.)
+    the reference. (The `weight_decay` of `torch.optim.Adamax` is different: it is added
+    to the gradients.)
 
     **Arguments:**
 

@@ -133,8 +133,8 @@ class AMSGrad(AbstractOptimizer):
 
     where $u_t$ is the update of [`eqopt.ScaleByAMSGrad`][], which has the equations and
     the reference. `torch.optim.Adam` with `amsgrad` takes the maximum before it
-    corrects the bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$, and so
-    forgets large early gradients, where this one remembers them.
+    corrects the bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$. So it
+    forgets large early gradients, which this class remembers.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""RAdam: Adam that waits until it knows enough of the second moment."""
+"""RAdam: Adam that waits until its second moment is reliable."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def _window(rate: Float[Array, ""], t: Any) -> Float[Array, ""]:
 
 
 class ScaleByRAdam(AbstractLeafwise):
-    r"""Divides like Adam, by as much as is known of the second moment.
+    r"""Divides like Adam, as far as the second moment is reliable.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -163,7 +163,7 @@ class ScaleByRAdam(AbstractLeafwise):
 
 
 class RAdam(AbstractOptimizer):
-    r"""RAdam, rectified Adam: a warm-up that follows from the decay of the second moment.
+    r"""RAdam, rectified Adam: its warm-up follows from the decay of the second moment.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 

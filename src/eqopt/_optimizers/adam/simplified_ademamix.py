@@ -58,8 +58,8 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         \big(\sqrt{\nu_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    The momentum $\mu$ is a sum and not a mean, so updates are about $1 / (1 - \beta_1)$
-    times as large as Adam's: take a learning rate that is as much smaller.
+    The momentum $\mu$ is a sum, not a mean, so updates are about $1 / (1 - \beta_1)$
+    times as large as Adam's. Reduce the learning rate by that factor.
 
     **Arguments:**
 
@@ -116,7 +116,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 
 
 class SimplifiedAdEMAMix(AbstractOptimizer):
-    r"""Simplified AdEMAMix: AdEMAMix with one momentum, in the memory of Adam.
+    r"""Simplified AdEMAMix: AdEMAMix with one momentum and the memory of Adam.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

@@ -1,4 +1,4 @@
-"""StableAdamW: AdamW with shorter steps where the second moment is out of date."""
+"""StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class _Decays(eqx.Module):
 def _surprise(
     g: Inexact[Array, "*leaf"], nu_hat: Float[Array, "*leaf"], eps: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """How much larger the gradient of a leaf is than expected, 1 at least."""
+    """How much larger than expected the gradient of a leaf is, at least 1."""
     # XLA on a CPU would store squares that are divided by squares, and a root that the
     # update shares. This way it stores the quotient alone, leaf by leaf.
     least = jnp.maximum(nu_hat, eps * eps)

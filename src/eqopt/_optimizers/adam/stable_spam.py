@@ -1,4 +1,4 @@
-"""Stable-SPAM: Adam of gradients without spikes, whose moments start again."""
+"""Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments."""
 
 from typing import Any
 
@@ -62,11 +62,12 @@ def adam_with_reset(
 
 
 class ScaleByAdamWithReset(AbstractLeafwise):
-    r"""[`eqopt.ScaleByAdam`][] whose moments start again every so many steps.
+    r"""[`eqopt.ScaleByAdam`][] with moments that restart after a number of steps.
 
-    In each step whose number is a multiple of `reset_every` both moments are set to zero
-    before the gradient comes in, and the bias corrections begin with $t = 1$ again. So a
-    spike is forgotten, after which $\nu$ would keep steps small for long.
+    In each step with a number that is a multiple of `reset_every`, both moments are set
+    to zero before the gradient is added, and the bias corrections start again at
+    $t = 1$. So the moments forget a spike, which would otherwise keep steps small for
+    long through $\nu$.
 
     **Arguments:**
 
@@ -127,7 +128,7 @@ class ScaleByAdamWithReset(AbstractLeafwise):
 
 
 class StableSPAM(AbstractOptimizer):
-    r"""Stable-SPAM: Adam of gradients without spikes, with resets of its moments.
+    r"""Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

@@ -1,4 +1,4 @@
-"""Yogi: Adam whose second moment moves by no more than the gradient's square."""
+"""Yogi: Adam with a second moment that changes by at most the squared gradient."""
 
 from typing import Any
 

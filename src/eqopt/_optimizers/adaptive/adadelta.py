@@ -54,7 +54,7 @@ def adadelta(
 
 
 class ScaleByAdadelta(AbstractLeafwise):
-    r"""Gives the gradients the root mean square of the last updates.
+    r"""Scales the gradients to the root mean square of the last updates.
 
     $$\begin{aligned}
       E[g^2]_t &= \rho\, E[g^2]_{t-1} + (1 - \rho)\, |g_t|^2 \\

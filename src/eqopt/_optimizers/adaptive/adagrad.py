@@ -18,7 +18,7 @@ from .rmsprop import over_root
 
 
 class ScaleByRSSState(eqx.Module):
-    """`sum_of_squares`: of all gradients so far, a real tree like the parameters."""
+    """`sum_of_squares`: over all gradients so far, a real tree like the parameters."""
 
     sum_of_squares: Nonnegative
 
@@ -84,7 +84,7 @@ class ScaleByRSS(AbstractLeafwise):
 
 
 class Adagrad(AbstractOptimizer):
-    r"""Adagrad: steps that get smaller the more a coordinate has moved already.
+    r"""Adagrad: the more a coordinate has already moved, the smaller its steps.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 

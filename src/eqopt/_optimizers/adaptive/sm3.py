@@ -1,4 +1,4 @@
-"""SM3: Adagrad whose sums of squares are remembered by row and by column only."""
+"""SM3: Adagrad that stores the sums of squares only by row and by column."""
 
 import functools
 from typing import Any
@@ -24,7 +24,7 @@ from .rmsprop import over_root
 
 
 class ScaleBySM3State(eqx.Module):
-    """The momentum, and what is left of the sums of squares.
+    """The momentum, and the accumulators for the sums of squares.
 
     **Attributes:**
 
@@ -80,9 +80,9 @@ def sm3_momentum(
 class ScaleBySM3(AbstractLeafwise):
     r"""Divides the gradients by a bound on the root of the sum of their squares.
 
-    Of the sums, only maxima over the sets $S_r$ of a cover are remembered: over the rows
-    and over the columns of a matrix. Each element $i$ takes the least of those that it
-    is in (this is the paper's SM3-II):
+    Instead of the sums, only maxima over the sets $S_r$ of a cover are stored, for
+    example over the rows and over the columns of a matrix. Each element $i$ uses the
+    smallest maximum among the sets that contain it (this is the paper's SM3-II):
 
     $$\begin{aligned}
       \bar\nu_t(i) &= \min_{r \,:\, i \in S_r} \nu_{t-1}(r) + |g_t(i)|^2 &
@@ -177,8 +177,8 @@ class SM3(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
 
     where $\mu_t$ is the update of [`eqopt.ScaleBySM3`][], which has the equations and
-    the reference. The authors warm the learning rate up as the square of the step
-    count.
+    the reference. The authors increase the learning rate with the square of the step
+    count during warm-up.
 
     **Arguments:**
 

@@ -14,7 +14,7 @@ from ..adam.adam import ScaleByAdam
 
 
 class LAMB(AbstractOptimizer):
-    r"""LAMB: AdamW whose steps are in proportion to the norm of each layer.
+    r"""LAMB: AdamW with steps proportional to the norm of each layer.
 
     $$p_t = p_{t-1} - \eta_t\, \frac{\|p_{t-1}\|}{\|d_t\|}\, d_t, \qquad
       d_t = u_t + \lambda p_{t-1},$$

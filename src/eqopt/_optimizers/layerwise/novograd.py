@@ -152,7 +152,7 @@ class NovoGrad(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByNovoGrad`][], which has the equations
-    and the reference. Half of the memory of Adam: one moment of the size of the
+    and the reference. It needs half the memory of Adam: one moment of the size of the
     parameters. The weight decay is part of the momentum.
 
     **Arguments:**

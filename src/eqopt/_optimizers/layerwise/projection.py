@@ -1,4 +1,4 @@
-"""What AdamP and SGDP share: steps across weights whose norm has no effect."""
+"""Shared by AdamP and SGDP: steps across weights whose norm has no effect."""
 
 import math
 from typing import Any
@@ -63,7 +63,7 @@ def projected(
     weight_decay: Float[Array, ""],
     wd_ratio: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    """The direction `d`, projected if the gradient `g` asks for it, with the decay."""
+    """The direction `d`, projected if the gradient `g` requires it, with the decay."""
     along, is_across = 0.0, False  # how much of `p` to take away, and whether to
     if leaf.inputs:
         # XLA on a CPU would store the squares for the second moment and for this.

@@ -65,7 +65,7 @@ class ScaleBySGDP(AbstractLeafwise):
     the factor $\rho_t$. The decay is divided by $1 - \beta$ as if it went through the
     momentum.
 
-    As in the paper, $m$ is not projected. In the code of the authors it is, but only
+    As in the paper, $m$ is not projected. The authors' code projects it, but only
     without Nesterov.
 
     **Arguments:**

@@ -23,13 +23,13 @@ from .parts.recipe import matrices_and_others
 
 
 class ScaleByAuroraState(eqx.Module):
-    """`mu`: the mean of the gradients so far, `None` for what is no matrix."""
+    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
 
     mu: Updates
 
 
 class Balanced(eqx.Module):
-    """How a matrix is made orthogonal, with rows of about one length.
+    """How to orthogonalize a matrix, with rows of about equal length.
 
     **Attributes:**
 
@@ -75,7 +75,7 @@ def aurora(
 
 
 class ScaleByAurora(AbstractMatrixwise):
-    r"""Makes the momentum orthogonal, with rows of about one length.
+    r"""Orthogonalizes the momentum, with rows of about equal length.
 
     For a matrix of $m$ outputs and $n$ inputs, $m > n$, let
 
@@ -160,7 +160,7 @@ class ScaleByAurora(AbstractMatrixwise):
 
 
 class Aurora(AbstractOptimizer):
-    r"""Aurora: orthogonal steps for matrices, with rows of one length.
+    r"""Aurora: orthogonal steps for matrices, with rows of equal length.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

@@ -1,4 +1,4 @@
-"""GaLore: the state of an optimizer, on gradients projected to a low rank."""
+"""GaLore: an optimizer with its state on gradients projected to a low rank."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ from .parts.subspace import (
 
 
 class ScaleByGaLoreState(eqx.Module):
-    """The subspaces, and what the inner optimizer remembers in them.
+    """The subspaces, and the state of the inner optimizer in them.
 
     **Attributes:**
 
@@ -70,16 +70,17 @@ class ScaleByGaLoreState(eqx.Module):
 class ScaleByGaLore(AbstractContracting):
     r"""Runs an optimizer on gradients that are projected to a low rank.
 
-    Let each matrix $G_t$ be of shape $m \times n$, or transposed, with $m \le n$. Then
+    Let each matrix $G_t$, transposed if necessary, have the shape $m \times n$ with
+    $m \le n$. Then
 
     $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
 
     where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$
-    (the steps taken before it) a multiple of $T$. The inner state is one for
-    $r \times n$ matrices. What is not a matrix goes to the inner optimizer as it is; so
-    do matrices of a stack, each projected by itself.
+    (the number of earlier steps) a multiple of $T$. The inner state is a state for
+    $r \times n$ matrices. Parameters that are not matrices go to the inner optimizer
+    unchanged. Matrices in a stack are projected separately.
 
-    The projector is held constant by derivatives through the step.
+    Derivatives through the step treat the projector as a constant.
 
     **Arguments:**
 
@@ -144,7 +145,7 @@ class ScaleByGaLore(AbstractContracting):
     def _push(
         self, pipeline: Pipeline, state: ScaleByGaLoreState
     ) -> Callable[[], ScaleByGaLoreState]:
-        """There and back leaf by leaf, in kernels of the inner and the outer parts."""
+        """To the subspace and back, in kernels of the inner and the outer parts."""
         updates = pipeline.wide()
         pipeline.replace(updates)
         leaves, treedef = flatten_updates(updates)
@@ -216,7 +217,7 @@ _MISSING = (
 
 
 class GaLore(AbstractOptimizer):
-    r"""GaLore: all parameters are trained, with the state of a low-rank adapter.
+    r"""GaLore: trains all parameters with the state of a low-rank adapter.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

@@ -75,7 +75,7 @@ def exact_mars(
 
 
 class CorrectByMARS(AbstractLeafwise):
-    r"""Corrects gradients so that their mean over the steps has less variance.
+    r"""Corrects gradients to reduce the variance of their mean over the steps.
 
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
       u_t = c_t / \max(1, \|c_t\|_2 / C)$$
@@ -100,9 +100,9 @@ class CorrectByMARS(AbstractLeafwise):
 
     In the first step, pass the model itself as the previous one. Then $c_1 = g_1$.
 
-    Put it in an [`eqopt.Chain`][] in front of an optimizer with momentum, whose decay is
-    $\beta_1$. Parts in front of it, such as clipping, do not change `previous_grad`, nor
-    does [`eqopt.MultiSteps`][]: accumulate both gradients over the same batches.
+    Put it in an [`eqopt.Chain`][] before an optimizer with momentum and decay
+    $\beta_1$. Neither preceding parts, such as clipping, nor [`eqopt.MultiSteps`][]
+    change `previous_grad`: accumulate both gradients over the same batches.
 
     **Arguments:**
 
@@ -179,8 +179,8 @@ class MARS(AbstractOptimizer):
         by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
         [`eqopt.Orthogonalize`][].
 
-    All of this is for matrices. Other parameters, such as biases, have an AdamW with
-    plain gradients, unless you say otherwise.
+    All of this applies to matrices. By default, other parameters, such as biases, use
+    AdamW with plain gradients.
 
     **Arguments:**
 
@@ -211,7 +211,7 @@ class MARS(AbstractOptimizer):
 
     **Raises:**
 
-    A `ValueError` if `mars_type` is another or a hyperparameter is out of its range.
+    A `ValueError` if `mars_type` is unknown or a hyperparameter is out of its range.
     """
 
     learning_rate: ScalarOrSchedule

@@ -86,8 +86,9 @@ class Muon(AbstractOptimizer):
     With `consistent_rms` it is $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$: the root
     mean square of $s u_t$ is then about $r$ for all shapes.
 
-    `torch.optim.Muon` takes matrices alone, corrects no bias (which makes no difference
-    without Nesterov momentum), iterates in bfloat16, and decays by 0.1 by default.
+    `torch.optim.Muon` supports only matrices, corrects no bias (which makes no
+    difference without Nesterov momentum), iterates in bfloat16, and has a default
+    weight decay of 0.1.
 
     **Arguments:**
 

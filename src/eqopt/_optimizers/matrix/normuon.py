@@ -1,4 +1,4 @@
-"""NorMuon: orthogonal steps, each row of them at a length of its own."""
+"""NorMuon: orthogonal steps with a separate length for each row."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -33,7 +33,7 @@ Side: TypeAlias = Literal["rows", "long"]
 
 
 class ScaleByNorMuonState(eqx.Module):
-    r"""The momentum, and how long the rows of orthogonal updates have been.
+    r"""The momentum, and the squared lengths of the rows of orthogonal updates.
 
     **Attributes:**
 
@@ -164,12 +164,12 @@ class ScaleByNorMuon(AbstractMatrixwise):
 
 
 class NorMuon(AbstractOptimizer):
-    r"""NorMuon: orthogonal steps for matrices, each row of them at a length of its own.
+    r"""NorMuon: orthogonal steps for matrices, with a separate length for each row.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByNorMuon`][], which has the equations and
-    the reference. Besides the momentum there is one number of state for each row.
+    the reference. In addition to the momentum, the state has one number per row.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""The orthogonal matrix that is nearest to one, by matrix products alone."""
+"""The nearest orthogonal matrix, using only matrix products."""
 
 import math
 from typing import Any, Literal, TypeAlias
@@ -75,7 +75,7 @@ class NewtonSchulz(eqx.Module):
         return lax.scan(step, x, self.rows)[0]
 
     def _by_gram(self, x: Matrix) -> Matrix:
-        r"""With $R = X X^*$, all products but two are of the short side alone."""
+        r"""With $R = X X^*$, all products except two involve only the short side."""
         one = jnp.eye(len(x), dtype=x.dtype)
         q, r = one, gram(x, 0)
         for i in range(len(self.rows)):
@@ -89,7 +89,7 @@ class NewtonSchulz(eqx.Module):
 
 
 def orthogonalize_of(owner: Any) -> "Orthogonalize":
-    """With the fields of a transformation that is made of it."""
+    """With the fields of a transformation that uses it."""
     return Orthogonalize(
         coefficients=owner.coefficients,
         steps=owner.steps,
@@ -127,15 +127,15 @@ def orthogonalize(
 
 
 class Orthogonalize(AbstractMatrixwise):
-    r"""Replaces each matrix by an orthogonal one: by the nearest, or nearly so.
+    r"""Replaces each matrix by the nearest orthogonal one, approximately.
 
     $$u = s\, X_n, \qquad X_0 = G / (c\, \|G\|_F + \varepsilon), \qquad
       X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
       A_k = X_{k-1} X_{k-1}^*.$$
 
-    Singular vectors stay, and all singular values come near to one. There is no state:
-    momentum is for a part before it in an [`eqopt.Chain`][]. Parameters that are not
-    matrices pass unchanged. Stacked matrices are made orthogonal separately.
+    The singular vectors remain, and all singular values get close to one. There is no
+    state: put momentum before it in an [`eqopt.Chain`][]. Parameters that are not
+    matrices pass unchanged. Stacked matrices are orthogonalized separately.
 
     !!! example
 

@@ -56,7 +56,7 @@ def momentum(
 
 
 class ScaleByMuon(AbstractTransformation):
-    r"""Replaces matrices by nearly orthogonal ones: those nearest to their momentum.
+    r"""Replaces the momentum of each matrix by a nearly orthogonal matrix close to it.
 
     $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, g_t, \qquad
       \hat\mu_t = \mu_t / (1 - \beta^t), \qquad
@@ -76,9 +76,9 @@ class ScaleByMuon(AbstractTransformation):
     transformed separately. Parameters that are not matrices pass unchanged and have no
     state.
 
-    The iteration runs in at least float32. On a CPU it takes two leaves at a time, so
-    that a step of many needs memory for few; elsewhere, matrices of one shape are taken
-    together.
+    The iteration runs in at least float32. On a CPU, it processes two leaves at a time,
+    so that a step with many leaves needs memory for few. Elsewhere, matrices of one
+    shape are processed together.
 
     **Arguments:**
 

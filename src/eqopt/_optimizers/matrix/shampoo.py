@@ -1,4 +1,4 @@
-"""Shampoo and KL-Shampoo, each with an optimizer for what is not a matrix."""
+"""Shampoo and KL-Shampoo, each with an optimizer for other parameters."""
 
 import dataclasses
 
@@ -26,8 +26,9 @@ class Shampoo(AbstractOptimizer):
 
     !!! warning
 
-        Without a graft, roots that are some steps old make steps in new directions far
-        too long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
+        Without a graft, roots that are some steps old make steps in new directions much
+        too long. In that case, use a larger `eps`, such as 1e-6, or
+        `precondition_frequency=1`.
 
     **Arguments:**
 

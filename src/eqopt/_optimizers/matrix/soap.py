@@ -43,7 +43,7 @@ from .parts.turns import Turn, turns
 
 
 class ScaleBySOAPState(eqx.Module):
-    r"""The moments, and the preconditioner in whose eigenbasis the second one is.
+    r"""The moments, and the preconditioner whose eigenbasis the second moment uses.
 
     **Attributes:**
 
@@ -106,7 +106,7 @@ def soap(
 
 
 def _if_due(is_due: Bool[Array, ""], fn: Any, operands: Any) -> tuple[Sides, Any]:
-    """`fn(*operands)`, a basis and the second moment in it; else both as they are."""
+    """`fn(*operands)`, a basis and the second moment in it; else both unchanged."""
     return lax.cond(is_due, fn, lambda factors, basis, nu: (basis, nu), *operands)
 
 
@@ -144,7 +144,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     updates are zero, and it is not counted in $t$. Parameters that are not matrices
     pass unchanged and have no state. Stacked matrices are transformed separately.
 
-    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers.
+    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 
     **Arguments:**
 
@@ -264,7 +264,7 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references. (In the authors' code the decay is of the parameters after the
+    the references. (The authors' code applies the decay to the parameters after the
     step.)
 
     **Arguments:**

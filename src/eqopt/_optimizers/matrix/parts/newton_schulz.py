@@ -70,7 +70,7 @@ _AT_A_TIME = 2
 
 @_COMPILED_ONCE
 def _together(axes, gs, mus, weights, turn, joins=False, **kwargs):
-    """`orthogonalize`, all in one loop, and the turn of those after them."""
+    """`orthogonalize` in one loop, and the turn for the matrices after it."""
     stacks = [_stack(*leaf, weights, turn) for leaf in zip(axes, gs, mus, strict=True)]
     batches, apart = _joined(stacks) if joins else (stacks, list)
     results, turn = newton_schulz(batches, turn, **kwargs)
@@ -100,7 +100,7 @@ def newton_schulz(
     preconditioning: str,
     adaptive: bool,
 ) -> tuple[list[Stack], Turn]:
-    """All matrices, made orthogonal in one loop, and the turn of those after them.
+    """Orthogonalizes all matrices in one loop; also returns the turn for the next ones.
 
     `coefficients` apply to all `steps`, or have one row for each. A zero matrix stays
     zero. None may be empty.
@@ -136,7 +136,7 @@ def _await_turn(turn: Turn, x: Inexact[Array, "*shape"]) -> Inexact[Array, "*sha
 def _joined(
     stacks: list[Stack],
 ) -> tuple[list[Stack], Callable[[list[Stack]], list[Stack]]]:
-    """Matrices of one shape and dtype in one stack, and what takes them apart again."""
+    """Matrices of one shape and dtype in one stack, and a function to split it."""
     batches = [*_batches(stacks)]
     lists = [x.reshape(-1, *x.shape[-2:]) for x in stacks]
 

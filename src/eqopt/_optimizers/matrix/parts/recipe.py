@@ -1,4 +1,4 @@
-"""What the optimizers of this room have in common: the rest goes to another one."""
+"""Shared by the optimizers of this room: a fallback for other parameters."""
 
 import functools
 from typing import Any
@@ -31,7 +31,7 @@ def matrices_and_others(
 ) -> Chain:
     """`parts`, decay and learning rate for matrices; else the owner's fallback.
 
-    Where it has none, that is `fallback`, or an AdamW.
+    If the owner has none, that is `fallback`, or an AdamW.
     """
     are_matrices, are_others = (
         functools.partial(is_matrix, owner.weight_dimension_numbers, flag)
