@@ -78,8 +78,8 @@ def equation(fn: Callable) -> Equation:
     return Equation(fn)
 
 
-# How many kernels are kept, the last ones used. Some have functions in them that users
-# make anew with each optimizer, and each takes a megabyte or more.
+# How many kernels are kept, the last ones used. Some contain functions that users
+# create with each new optimizer, and each takes a megabyte or more.
 KERNELS = 256
 
 # One for each function, so that kernels made of it are found again.
@@ -111,10 +111,11 @@ def kernel(
 ) -> Callable:
     """The equations of `program` one after the other, as one jitted function of a leaf.
 
-    It takes the vector of all packed values, the update, the parameter if `takes_params`,
-    then each operation's further leaves, then each operation's loose values. It gives
-    back the `result` and the new slots, in one flat tuple.
-    (Tracing and calling a function costs time by the argument; hence the vector.)
+    It takes the vector of all packed values, the update, the parameter if
+    `takes_params`, then each operation's further leaves, then each operation's loose
+    values. It returns the `result` and the new slots, in one flat tuple. (Tracing and
+    calling a function costs time for each argument, so scalars are packed into a
+    vector.)
 
     Between the equations the update stays in the precision they compute in, and so do
     `"updates"` that others go on with; parameters and `"rounded updates"` are rounded.

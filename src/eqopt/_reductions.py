@@ -1,4 +1,4 @@
-"""Sums over all leaves: what an optimizer needs to know of the model as a whole."""
+"""Sums over all leaves, for optimizers that need values of the whole model."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -115,7 +115,7 @@ def inner(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array
     if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
         return inner(x.real, y.real) + inner(x.imag, y.imag)
     if jax.typeof(x).sharding.mesh.explicit_axes:
-        return dot(x, y)  # which does not ask where the result is to be
+        return dot(x, y)  # `dot` does not need the sharding of its result
     axes = tuple(range(x.ndim))
     return lax.dot_general(x, y, ((axes, axes), ((), ())), precision="highest")
 

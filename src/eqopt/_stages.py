@@ -60,7 +60,8 @@ def walk(
         if active not in prepared:
             prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
-        # Once per leaf: the letter of the dtype tells what is no number with a fraction.
+        # Once per leaf: the letter of the dtype tells what is not a number with a
+        # fraction.
         if takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
             or p[i].dtype.itemsize < 2
@@ -155,7 +156,7 @@ def _lay_out(
     else:
         flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
-        # Where there is no update, parameter and state stay as they are.
+        # Where there is no update, parameter and state stay unchanged.
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)
         ):
@@ -181,7 +182,7 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
             "`eqx.filter_vmap`."
         )
     # A float keeps all of its digits, for float64 parameters. An equation is of real
-    # numbers: that a hyperparameter was given as an integer is not its business.
+    # numbers: it does not matter that a hyperparameter was given as an integer.
     if isinstance(value, int | float):
         return np.asarray(value, float)
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)

@@ -120,9 +120,9 @@ class BlockwiseQuantized(AbstractStateStorage):
     **Arguments:**
 
     - `bits`: 8 or 4.
-    - `block_size`: the elements of a block, a positive integer; the last one of an array
-        may be smaller. No block straddles two shards of an array that is sharded when
-        `init` is called, outside of `jit`. Defaults to 256 for 8 bits, to 128 for 4.
+    - `block_size`: the elements of a block, a positive integer; the last one of an
+        array may be smaller. No block straddles two shards of an array that is sharded
+        when `init` is called, outside `jit`. Defaults to 256 for 8 bits, to 128 for 4.
 
     **Raises:**
 
@@ -147,8 +147,8 @@ class BlockwiseQuantized(AbstractStateStorage):
         }
         ```
 
-        The signed map of 4 bits is that of `torchao.optim`. For second moments that has
-        $1/16, 2/16, …, 1$, with which AdamW ends 12 % above the loss of float32 on
+        The signed 4-bit map is the same as in `torchao.optim`. For second moments, torchao
+        has $1/16, 2/16, …, 1$, with which AdamW ends 12 % above the loss of float32 on
         scans of digits, instead of 2 %.
     """
 

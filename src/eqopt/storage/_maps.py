@@ -57,7 +57,7 @@ class DynamicMap(AbstractMap):
 
     @property
     def _top(self) -> int:
-        """The number of 1, which follows that of the last midpoint."""
+        """The number of 1, which follows the number of the last midpoint."""
         n, _, first = self._pieces[-1]
         return first + n
 
@@ -71,9 +71,9 @@ class DynamicMap(AbstractMap):
         ]
         place = _fold(jnp.minimum, lines)
         j = place.astype(jnp.int32)
-        # Midpoint j is the nearest one in [j, j + 1), but for the first of a decade: the
-        # one below, whose intervals are a fifth as wide, is as near one of these further
-        # up. Below the very first there is 0.
+        # Midpoint j is the nearest one in [j, j + 1), except for the first of a decade:
+        # the one below, whose intervals are a fifth as wide, is as near one of these
+        # further up. Below the very first there is 0.
         is_first = (m := j + (1 - self.is_signed)) & (m - 1) == 0
         lowest = real(0.25 - self._pieces[0][0] / 18)
         is_below = place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2))

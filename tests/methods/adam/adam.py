@@ -13,7 +13,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Adam,
-        idea="the mean gradient over the root of the mean square: the first thing to try",
+        idea="the mean gradient over the root of the mean square: try it first",
         in_optax="adam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[

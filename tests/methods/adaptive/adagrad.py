@@ -12,7 +12,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Adagrad,
-        idea="the gradient over the root of the sum of squares; for sparse ones",
+        idea="the gradient over the root of the sum of squares; for sparse gradients",
         in_optax="adagrad",
         default_rate=0.01,
         rates=(0.1, 0.1, 0.032, 0.032),

@@ -1,4 +1,4 @@
-"""Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
+"""Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
 from typing import Any
 
@@ -69,9 +69,9 @@ class ScaleByAdam(AbstractLeafwise):
     With Nesterov momentum $\hat\mu_t$ is replaced by
     $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
 
-    Moments are stored in the dtype of each parameter unless you say otherwise. For
-    bfloat16 parameters ask for `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$ a bfloat16
-    $\nu$ is too coarse to move.
+    By default, moments are stored in the dtype of each parameter. For bfloat16
+    parameters, use `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$, a bfloat16 $\nu$ is
+    too coarse to move.
 
     **Arguments:**
 
@@ -131,9 +131,9 @@ class Adam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations and the
-    reference. The $\varepsilon$ is outside the root and applies to the bias-corrected
-    moments, as in the paper and in `torch.optim.Adam`.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations and
+    the reference. The $\varepsilon$ is outside the root and applies to the
+    bias-corrected moments, as in the paper and in `torch.optim.Adam`.
 
     **Arguments:**
 
@@ -160,9 +160,9 @@ class AdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations. As in
-    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default of
-    $\lambda$ is a hundredth of torch's.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations. As in
+    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default
+    of $\lambda$ is a hundredth of torch's.
 
     **Arguments:**
 
@@ -209,9 +209,10 @@ class NAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. In `torch.optim.NAdam` $\beta_1$ is half as large at
-    first, and grows by its `momentum_decay`: with a huge one both are the same.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. In `torch.optim.NAdam`, $\beta_1$ starts at half its
+    value and grows with `momentum_decay`: with a very large `momentum_decay`, both are
+    the same.
 
     **Arguments:**
 
@@ -238,9 +239,9 @@ class NAdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
-    another $\beta_1$ at first, see [`eqopt.NAdam`][].
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay`
+    starts with a different $\beta_1$, see [`eqopt.NAdam`][].
 
     **Arguments:**
 

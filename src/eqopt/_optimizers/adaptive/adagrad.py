@@ -18,7 +18,7 @@ from .rmsprop import over_root
 
 
 class ScaleByRSSState(eqx.Module):
-    """`sum_of_squares`: of all gradients so far, a real tree like the parameters."""
+    """`sum_of_squares`: over all gradients so far, a real tree like the parameters."""
 
     sum_of_squares: Nonnegative
 
@@ -43,7 +43,7 @@ class ScaleByRSS(AbstractLeafwise):
 
     - `initial_accumulator_value`: $G_0 \ge 0$ in every coordinate.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
-    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to that of each parameter;
+    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to the parameter's dtype;
         take float32 for half-precision parameters, or the sum soon stops growing.
 
     **Raises:**
@@ -84,14 +84,14 @@ class ScaleByRSS(AbstractLeafwise):
 
 
 class Adagrad(AbstractOptimizer):
-    r"""Adagrad: steps that get smaller the more a coordinate has moved already.
+    r"""Adagrad: the more a coordinate has already moved, the smaller its steps.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRSS`][], which has the equations and the
+    where $u_t$ is the update of [`eqopt.ScaleByRSS`][], which has the equations and the
     reference.
 
-    `torch.optim.Adagrad` starts at $G_0 = 0$ and has $\varepsilon = 10^{-10}$ outside of
+    `torch.optim.Adagrad` starts at $G_0 = 0$ and has $\varepsilon = 10^{-10}$ outside
     the root: at `eps=0` both are the same. Its `lr_decay` is a schedule here,
     `lambda t: lr / (1 + t * lr_decay)`.
 

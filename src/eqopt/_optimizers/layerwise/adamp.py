@@ -65,9 +65,10 @@ class ScaleByAdamP(AbstractLeafwise):
       u_t &= \Pi_t(d_t) + \lambda \rho_t\, p_{t-1}
     \end{aligned}$$
 
-    Where a norm follows a layer, the length of its weights $w$ has no effect on the
-    loss. Their gradients are orthogonal to them, but momentum is not: it makes weights
-    longer, and steps smaller in comparison. So what is parallel to them is taken away:
+    If a normalization follows a layer, the length of its weights $w$ has no effect on
+    the loss. The gradients are orthogonal to the weights, but momentum is not: it makes
+    the weights longer, and the steps smaller in comparison. So the part parallel to the
+    weights is removed:
 
     $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w, \qquad
       \rho_t = r, \qquad
@@ -91,7 +92,7 @@ class ScaleByAdamP(AbstractLeafwise):
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are weights, as for
         [`eqopt.ScaleByMuon`][]: `None` in a tree stands for no projection. By default,
         the vectors of an `eqx.nn.Embedding` are outputs, too.
@@ -150,8 +151,8 @@ class AdamP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamP`][], which has the equations and the
-    reference, and the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamP`][], which has the equations and
+    the reference, and the weight decay in it.
 
     **Arguments:**
 

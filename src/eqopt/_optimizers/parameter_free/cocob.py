@@ -97,7 +97,7 @@ class ScaleByCOCOB(AbstractLeafwise):
         smaller $\alpha$ is the bolder are the first bets.
     - `eps`: $\varepsilon \ge 0$, the least that a gradient counts for in $L$.
     - `accumulator_dtype`: the dtype in which $L$, $G$, $R$ and $\theta$ are stored.
-        Defaults to that of each parameter, but take float32 for half-precision
+        Defaults to the parameter's dtype, but take float32 for half-precision
         parameters: a sum of many terms in bfloat16 stops growing.
 
     **Raises:**
@@ -144,9 +144,9 @@ class ScaleByCOCOB(AbstractLeafwise):
 class COCOB(AbstractOptimizer):
     r"""COCOB: gradient descent by coin betting, without a learning rate to tune.
 
-    The equations and the reference are those of [`eqopt.ScaleByCOCOB`][], where in the
-    place of $g_t$ there is $\eta_t\, (g_t + \lambda p_{t-1})$. This weight decay is an
-    $L^2$ penalty.
+    [`eqopt.ScaleByCOCOB`][] has the equations and the reference. Here,
+    $\eta_t\, (g_t + \lambda p_{t-1})$ replaces $g_t$. This weight decay is an $L^2$
+    penalty.
 
     **Arguments:**
 

@@ -34,9 +34,9 @@ class MoMoState(eqx.Module):
 
     **Attributes:**
 
-    - `exp_avg`: that of the gradients, a tree like the parameters.
-    - `barf`: that of the losses, a 0-d array like the next three.
-    - `gamma`: that of the products of gradients and parameters.
+    - `exp_avg`: the average of the gradients, a tree like the parameters.
+    - `barf`: the average of the losses, a 0-d array like the next three.
+    - `gamma`: the average of the products of gradients and parameters.
     - `lb`: the lower bound of the loss.
     - `learning_rate`: the step size that the last step took, zero before the first.
     - `count`: the steps taken so far, a 0-d int32 array.
@@ -100,7 +100,7 @@ class MoMo(AbstractMoMo):
     - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
         for want of a good bound.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to the parameter's dtype.
 
     **Raises:**
 
@@ -162,7 +162,7 @@ class MoMoAdam(AbstractMoMo):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of $d$, $\bar f$ and $\gamma$.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$.
     - `eps`: $\varepsilon \ge 0$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the parameter's dtype.
     - The others are those of [`eqopt.MoMo`][], which has the reference.
 
     **Raises:**

@@ -1,4 +1,4 @@
-"""SGD and AdamW with averages of the parameters in the place of a schedule."""
+"""SGD and AdamW with averages of the parameters instead of a schedule."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ class WarmUp(AbstractSchedule):
 class ScheduleFreeSGD(AbstractOptimizer):
     r"""SGD without a schedule.
 
-    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, (g_t + \lambda y_{t-1})$. It has the
-    equations, the reference, and what there is to know of `eval_params`.
+    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, (g_t + \lambda y_{t-1})$. See
+    [`eqopt.ScheduleFree`][] for the equations, the reference, and `eval_params`.
 
     **Arguments:**
 
@@ -74,11 +74,11 @@ class ScheduleFreeSGD(AbstractOptimizer):
 class ScheduleFreeAdamW(AbstractOptimizer):
     r"""AdamW without a schedule.
 
-    [`eqopt.ScheduleFree`][] around
-    $u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
-    + \lambda y_{t-1}\big)$ with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no
-    first moment: $\beta_1$ is that of [`eqopt.ScheduleFree`][], which has the equations,
-    the reference, and what there is to know of `eval_params`.
+    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} +
+    \varepsilon) + \lambda y_{t-1}\big)$ with the $\hat\nu_t$ of
+    [`eqopt.ScaleByAdam`][]. There is no first moment: [`eqopt.ScheduleFree`][] uses
+    $\beta_1$ instead. It has the equations, the reference, and the description of
+    `eval_params`.
 
     **Arguments:**
 

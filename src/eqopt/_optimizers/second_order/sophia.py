@@ -221,7 +221,7 @@ class Sophia(AbstractOptimizer):
     - `hessian_diagonal_fn`: the transformation that turns gradients into an estimate of
         the Hessian's diagonal. It gets all extra arguments.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the parameter's dtype.
     - `track_win_rate`: whether the state says which share of the coordinates was not
         clipped; `eqopt.tree.get(state, "win_rate")`. Costs some time.
 

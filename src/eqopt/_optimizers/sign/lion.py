@@ -67,7 +67,7 @@ class ScaleByLion(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the weight of the momentum in the update.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
         itself where it is smaller than 1.
     - `smooth_beta`: $s$, for the mode `"smooth"`.
@@ -123,9 +123,9 @@ class Lion(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByLion`][], which has the equations and the
-    reference. The weight decay is decoupled. Compared to AdamW, take a learning rate that
-    is 3 to 10 times smaller, and a decay that is as much larger.
+    where $u_t$ is the update of [`eqopt.ScaleByLion`][], which has the equations and
+    the reference. The weight decay is decoupled. Compared to AdamW, take a learning
+    rate that is 3 to 10 times smaller, and a decay that is as much larger.
 
     **Arguments:**
 

@@ -47,18 +47,18 @@ def state_from_optax(
         model, state = opt.step(grads, state, model)
         ```
 
-    Every array is taken over bit by bit, without a copy but for the counts. The steps
-    after that are those of Optax up to rounding, but for Adan; in float32 they have the
-    same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
+    Every array is taken over bit by bit, without a copy except for the counts. The
+    following steps equal Optax's up to rounding, except for Adan. In float32, they have
+    the same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
 
-    Hyperparameters are those of `opt`, also if `optax_state` is one of
+    The hyperparameters come from `opt`, even if `optax_state` is a state of
     `optax.inject_hyperparams`: look them up there.
 
-    These states can be converted, within chains, masks and partitions: those of SGD with
+    The following states can be converted, inside chains, masks and partitions: SGD with
     momentum, Adam, AdamW, NAdam, NAdamW, Adamax, AMSGrad, AdaBelief, Yogi, RAdam, Lion,
-    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, and of
-    [`eqopt.EMA`][] and schedules. The parts of `opt` have to come in the order of those
-    of the Optax transformation.
+    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, [`eqopt.EMA`][]
+    and schedules. The parts of `opt` must have the same order as in the Optax
+    transformation.
 
     !!! warning
 
@@ -84,8 +84,8 @@ def state_from_optax(
 
     **Raises:**
 
-    A `ValueError` that names key paths, if `optax_state` is that of another optimizer or
-    model, or has arrays of other shapes or dtypes than `opt` would, or if its counts
+    A `ValueError` that names key paths, if `optax_state` belongs to another optimizer
+    or model, or has arrays of other shapes or dtypes than `opt` would, or if its counts
     differ where one is needed.
     """
     template = opt.init(params)
@@ -118,8 +118,8 @@ def state_to_optax(
     **Arguments:**
 
     - `tx`: the Optax transformation. If it is made by `optax.inject_hyperparams`, then
-        its hyperparameters are those it starts with, or what its schedules give; stateful
-        schedules begin anew.
+        its hyperparameters are those it starts with, or what its schedules give;
+        stateful schedules begin again.
     - `state`: what `init`, `update` or `step` of an eqopt optimizer returned.
     - `params`: the model, or the parameters as they are given to Optax.
     - `count`: the steps taken so far, for `optax.inject_hyperparams`. Defaults to what
