@@ -164,8 +164,9 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
         `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.
-    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
-        below 0.999, say, keeps the second moments from freezing in a long run.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that
+        stays below 0.999, say, keeps the second moments from freezing in a long run.
+        Defaults to $1 - t^{-c}$.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
         that is to be factored, whatever its size, and `None` for all others: a tree like
         the parameters or a prefix of it, or a function of the parameters that gives one.

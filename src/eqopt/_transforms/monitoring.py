@@ -84,8 +84,8 @@ class MeasureWithEMA(Module):
 
     **Arguments:**
 
-    - `measure`: as in [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
-    - `decay`, `debias`: those of [`eqopt.EMA`][].
+    - `measure`: see [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
+    - `decay`, `debias`: see [`eqopt.EMA`][].
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
         the measurement, at least float32.
 

@@ -70,7 +70,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -125,11 +125,8 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleBySimplifiedAdEMAMix`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleBySimplifiedAdEMAMix`][].
     """
 
     learning_rate: ScalarOrSchedule

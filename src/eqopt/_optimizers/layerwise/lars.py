@@ -28,17 +28,18 @@ class LARS(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `trust_coefficient`: $c$.
     - `eps`: $\varepsilon \ge 0$.
-    - `trust_ratio_mask`: for which parameters to rescale, likewise. Biases and the
-        parameters of normalisation layers are often left out of both.
+    - `trust_ratio_mask`: which parameters are rescaled, as in [`eqopt.Masked`][].
+        Defaults to all. Biases and the parameters of normalization layers are often
+        left out of both.
     - `momentum`: $\beta$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
 
     The reference is that of [`eqopt.ScaleByTrustRatio`][].
     """

@@ -127,8 +127,8 @@ class Prodigy(AbstractMeasured):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
-        a schedule should have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
+        have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
         $\sqrt{\beta_2}$.
@@ -138,10 +138,10 @@ class Prodigy(AbstractMeasured):
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
-    - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
-        the parameters are of half precision.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: see [`eqopt.DAdaptAdamW`][].
 
     **Raises:**
 

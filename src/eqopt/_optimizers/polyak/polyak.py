@@ -149,7 +149,7 @@ class PolyakSGD(AbstractOptimizer):
         array or a schedule.
     - `scaling`: $s$, a number, a 0-d array or a schedule. It is what
         `eqopt.tree.get(state, "learning_rate")` finds.
-    - The others are those of [`eqopt.ScaleByPolyak`][], which has the references.
+    - All others: see [`eqopt.ScaleByPolyak`][].
     """
 
     max_learning_rate: ScalarOrSchedule = 1.0

@@ -108,8 +108,8 @@ class OptimisticGradientDescent(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByOptimisticGradient`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByOptimisticGradient`][].
     """
 
     learning_rate: ScalarOrSchedule

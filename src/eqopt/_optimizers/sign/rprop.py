@@ -181,9 +181,7 @@ class Rprop(AbstractOptimizer):
 
     - `learning_rate`: the initial step size, a positive number or 0-d array, or a
         schedule that starts at one.
-    - The others are those of [`eqopt.ScaleByRprop`][]. `eta_minus` and `eta_plus` are
-        `etas`, and `min_step_size` and `max_step_size` are `step_sizes` of
-        `torch.optim.Rprop`.
+    - All others: see [`eqopt.ScaleByRprop`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -76,8 +76,8 @@ class ParamEMA(AbstractFusedWrapper):
     - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
         number of steps taken so far (0 in the first one).
     - `debias`: whether to leave the initial parameters out.
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        each parameter. In bfloat16, which has 8 binary digits, an average with
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        dtype of each parameter. In bfloat16, which has 8 binary digits, an average with
         `decay=0.999` does not move: choose float32.
 
     **Raises:**

@@ -63,8 +63,9 @@ class SWA(AbstractFusedWrapper):
     - `inner`: the optimizer.
     - `start`: $s \ge 1$, the first step after which to average, an integer.
     - `period`: $c \ge 1$, an integer.
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        each parameter; half precision is too little for more than some hundred values.
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        dtype of each parameter; half precision is too little for more than some hundred
+        values.
 
     **Raises:**
 
