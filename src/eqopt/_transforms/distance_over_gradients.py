@@ -72,7 +72,8 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `param_dtype`: the dtype in which $p_0$ is stored. `None` for that of each
         parameter.
-    - `global_scale`: $s$. At $-1$ no [`eqopt.ScaleByLearningRate`][] is needed.
+    - `global_scale`: $s$, a number or a 0-d array. At $-1$ no
+        [`eqopt.ScaleByLearningRate`][] is needed.
 
     **Raises:**
 

@@ -158,7 +158,8 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     **Arguments:**
 
     - `factored`: whether to factor at all.
-    - `decay_rate`: $c$; the larger it is, the longer the memory.
+    - `decay_rate`: $c$, a number or a 0-d array; the larger it is, the longer the
+        memory.
     - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
         whose count goes on from earlier training; until it is reached, $t = 1$.
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of

@@ -65,7 +65,8 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.

@@ -237,8 +237,8 @@ class RMSprop(AbstractOptimizer):
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `centered`: whether to divide by the standard deviation of the gradients.
-    - `momentum`: $\beta$, the decay of [`eqopt.Trace`][]. Defaults to `None`: then
-        there is no momentum, and no state for it.
+    - `momentum`: $\beta$, a number or a 0-d array: the decay of [`eqopt.Trace`][].
+        Defaults to `None`: then there is no momentum, and no state for it.
     - `nesterov`: whether the momentum is Nesterov's; of no effect without `momentum`.
     - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to the dtype
         of each parameter.

@@ -52,7 +52,8 @@ class Adafactor(AbstractOptimizer):
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is not multiplied
         by the learning rate.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][].
+    - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][], an integer of at
+        least 0.
     - All others: see [`eqopt.ScaleByFactoredRMS`][].
     """
 

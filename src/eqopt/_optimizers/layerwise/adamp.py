@@ -85,7 +85,8 @@ class ScaleByAdamP(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `delta`: $\delta \ge 0$, how far from orthogonal gradients may be. With 0, nothing
         is projected.
-    - `wd_ratio`: $r$, the factor of the decay of weights that are projected.
+    - `wd_ratio`: $r$, the factor of the decay of weights that are projected: a number
+        or a 0-d array.
     - `nesterov`: whether to replace $\mu_t$ in $d_t$ by
         $\beta_1 \mu_t + (1 - \beta_1)\, g_t$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.

@@ -31,12 +31,12 @@ class LARS(AbstractOptimizer):
     - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `trust_coefficient`: $c$.
+    - `trust_coefficient`: $c$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
     - `trust_ratio_mask`: which parameters are rescaled, as in [`eqopt.Masked`][].
         Defaults to all. Biases and the parameters of normalization layers are often
         left out of both.
-    - `momentum`: $\beta$.
+    - `momentum`: $\beta$, a number or a 0-d array, usually below 1.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter.

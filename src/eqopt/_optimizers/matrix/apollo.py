@@ -152,7 +152,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `scale`: $\alpha \ge 0$, under a root. For a rank of a quarter of the width the
         authors take 1.
     - `scale_type`: `"channel"`, or `"tensor"` for a single $s_t$, by the norms of whole

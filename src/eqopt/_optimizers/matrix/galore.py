@@ -82,7 +82,7 @@ class ScaleByGaLore(AbstractContracting):
 
     **Arguments:**
 
-    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `update_proj_gap`: $T$, an integer or a 0-d array of one. The inner state is not
         changed when the subspace is.
     - `scale`: $s$, a number or a 0-d array. The paper's experiments have 0.25.

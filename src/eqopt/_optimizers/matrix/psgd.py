@@ -138,7 +138,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         or a 0-d array of one.
     - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
         are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
-    - `max_size`: a larger side has a factor that is diagonal.
+    - `max_size`: a larger side has a factor that is diagonal. An integer of at least 0.
     - `max_skew`: a side that is longer than this integer times the other one has one,
         too. `None` for no limit.
     - `stagger`: whether matrices take turns to be fitted.

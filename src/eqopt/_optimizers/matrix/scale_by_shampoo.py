@@ -185,8 +185,9 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `graft_b2`: $\beta_g \in [0, 1)$.
     - `graft_eps`: $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: larger sides are split into equal blocks of at most this size, each of
-        which is a matrix of its own. `None` for whole matrices.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each
+        of which is a matrix of its own. `None` for whole matrices. An integer of at
+        least 1.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
         Those of `kl` do not start there.
     - `kl`: whether to fit the product of both factors to the covariance of the

@@ -134,7 +134,8 @@ class Prodigy(AbstractMeasured):
         $\sqrt{\beta_2}$.
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, an estimate that is certainly too small.
-    - `estim_lr_coef`: $c$. If steps are too large or too small, change this one.
+    - `estim_lr_coef`: $c$, a number or a 0-d array. If steps are too large or too
+        small, change this one.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.

@@ -95,7 +95,8 @@ class MoMo(AbstractMoMo):
 
     - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a schedule.
     - `beta`: $\beta \in [0, 1)$, the decay of the averages.
-    - `lower_bound`: $f^*$, what the loss cannot fall below. Zero is good for most losses.
+    - `lower_bound`: $f^*$, a number or a 0-d array: what the loss cannot fall below.
+        Zero is good for most losses.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
         for want of a good bound.

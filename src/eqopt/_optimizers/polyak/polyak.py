@@ -50,8 +50,8 @@ class ScaleByPolyak(AbstractLeafwise):
 
     **Arguments:**
 
-    - `f_min`: $f^*$, the smallest value of the loss, or a guess of it. Zero for a model
-        that can fit its data.
+    - `f_min`: $f^*$, a number or a 0-d array: the smallest value of the loss, or a
+        guess of it. Zero for a model that can fit its data.
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
         array or a schedule.
     - `eps`: $\varepsilon \ge 0$.

@@ -52,8 +52,9 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 
     **Arguments:**
 
-    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
-    - `beta`: $\beta$, the weight of its change, or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule.
+    - `beta`: $\beta$, the weight of its change: a number, a 0-d array or a schedule.
 
     ??? cite "Reference"
 

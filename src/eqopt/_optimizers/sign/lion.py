@@ -71,7 +71,7 @@ class ScaleByLion(AbstractLeafwise):
         parameter.
     - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
         itself where it is smaller than 1.
-    - `smooth_beta`: $s$, for the mode `"smooth"`.
+    - `smooth_beta`: $s$, a number or a 0-d array, for the mode `"smooth"`.
 
     **Raises:**
 

@@ -87,7 +87,8 @@ class ScaleByRprop(AbstractLeafwise):
         is $\eta(0)$, and what comes out is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
     - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
     - `eta_plus`: $\eta_+ > 1$, the factor after none.
-    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first step.
+    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first
+        step. The first is at least 0, the second above 0.
 
     **Raises:**
 
