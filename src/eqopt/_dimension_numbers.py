@@ -41,8 +41,8 @@ class MatrixDimensionNumbers(metaclass=Explained):
     **Arguments:**
 
     - `reduction_axis`: the axis, or a tuple of axes, that the layer sums over: its
-        inputs. Negative ones count from the end.
-    - `output_axis`: the axis, or a tuple of axes, of its outputs.
+        inputs. Negative ones count from the end. Defaults to 0.
+    - `output_axis`: the axis, or a tuple of axes, of its outputs. Defaults to 1.
 
     **Raises:**
 

@@ -71,9 +71,10 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     - `reps_rel`: $\alpha > 0$; $10^{-6}$, or $10^{-4}$ for models with batch
         normalization.
     - `eps`: $\varepsilon \ge 0$.
-    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for the parameter's
-        dtype.
-    - `global_scale`: $s$. At $-1$ no [`eqopt.ScaleByLearningRate`][] is needed.
+    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for that of each
+        parameter.
+    - `global_scale`: $s$, a number or a 0-d array. At $-1$ no
+        [`eqopt.ScaleByLearningRate`][] is needed.
 
     **Raises:**
 

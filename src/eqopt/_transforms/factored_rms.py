@@ -158,14 +158,16 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     **Arguments:**
 
     - `factored`: whether to factor at all.
-    - `decay_rate`: $c$; the larger it is, the longer the memory.
+    - `decay_rate`: $c$, a number or a 0-d array; the larger it is, the longer the
+        memory.
     - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
         whose count goes on from earlier training; until it is reached, $t = 1$.
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
         `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.
-    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
-        below 0.999, say, keeps the second moments from freezing in a long run.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that
+        stays below 0.999, say, keeps the second moments from freezing in a long run.
+        Defaults to $1 - t^{-c}$.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
         to factor, whatever its size, and `None` for all others. A tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.

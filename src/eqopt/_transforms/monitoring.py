@@ -84,10 +84,10 @@ class MeasureWithEMA(Module):
 
     **Arguments:**
 
-    - `measure`: as in [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
-    - `decay`, `debias`: those of [`eqopt.EMA`][].
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
-        dtype of the measurement, at least float32.
+    - `measure`: see [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
+    - `decay`, `debias`: see [`eqopt.EMA`][].
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
+        the measurement, at least float32.
 
     **Raises:**
 

@@ -48,7 +48,8 @@ class AddNoise(AbstractLeafwise):
     **Arguments:**
 
     - `eta`: $\eta \ge 0$, the variance in the first step.
-    - `gamma`: $\gamma$, how fast it decays; the paper has 0.55.
+    - `gamma`: $\gamma$, a number or a 0-d array: how fast it decays; the paper has
+        0.55.
     - `key`: a seed or a random key. Equal keys give equal noise.
 
     **Raises:**

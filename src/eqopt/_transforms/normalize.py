@@ -71,7 +71,7 @@ class NormalizeByUpdateNorm(AbstractStateless):
 
     **Arguments:**
 
-    - `scale_factor`: $s$.
+    - `scale_factor`: $s$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
 
     **Raises:**

@@ -122,16 +122,18 @@ class AddDecayedWeights(AbstractLeafwise):
 
     - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the number
         zero, `params` are not needed.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that gives one, as in
+        [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether an entry decays only where the update does not already make it
         larger: where $g p \ge 0$. So it stands in front of the learning rate, behind
         which updates have the other sign.
-    - `mode`: see above.
+    - `mode`: a name of the first column of the table.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
-        [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on it.
-        Optimizers pass their own.
+        [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on it;
+        `None` by default. Optimizers give it their own.
     - `max_learning_rate`: $\eta_{\max} > 0$, the largest value that $\eta$ takes in the
-        whole of the training. Needed where `mode` depends on it.
+        whole of the training. Needed where `mode` depends on it; `None` by default.
 
     **Raises:**
 

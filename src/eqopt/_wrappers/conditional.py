@@ -101,7 +101,9 @@ class ConditionallyMask(AbstractWrapper):
         opt = eqopt.ConditionallyMask(eqopt.AdamW(1e-3), lambda step: step % 2 == 0)
         ```
 
-    **Arguments:** as for [`eqopt.ConditionallyTransform`][].
+    **Arguments:**
+
+    - All: see [`eqopt.ConditionallyTransform`][].
     """
 
     inner: AbstractTransformation

@@ -100,7 +100,7 @@ class DynamicLossScale(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `init_scale`: the first $S > 0$.
+    - `init_scale`: the first $S > 0$. Defaults to $2^{15}$.
     - `growth_interval`: an integer of at least 1.
     - `growth_factor`: $a \ge 1$. $S$ does not grow beyond $2^{126}$.
     - `backoff_factor`: $b \in (0, 1)$.

@@ -116,7 +116,8 @@ class SAM(AbstractWrapper):
         Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
         out.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
-        over which the gradients of `grad_fn` are averaged.
+        over which the gradients of `grad_fn` are averaged. Defaults to `None`: they are
+        not averaged.
 
     **Raises:**
 

@@ -142,10 +142,9 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     **Arguments:**
 
-    - `per_elt_axis`: as in [`eqopt.aggregating.AveragePerElementUpdates`][]; `None` if
-        each call is for one element, which has no axis, as in
-        [`eqopt.aggregating.AccumulateAvgUpdates`][].
-    - `accumulation_steps`: $k$, as there.
+    - `per_elt_axis`: see [`eqopt.aggregating.AveragePerElementUpdates`][]. `None` if
+        each call is for one element, which has no axis.
+    - `accumulation_steps`: see [`eqopt.aggregating.AccumulateAvgUpdates`][].
 
     **Raises:** as these.
     """

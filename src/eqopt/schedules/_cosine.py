@@ -81,8 +81,8 @@ class CosineDecay(AbstractSchedule):
     - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `alpha`: $\alpha$, a number or a 0-d array: the last value as a fraction of the
         first. Defaults to 0.
-    - `exponent`: $p \ge 0$, of the same kind. Defaults to 1. As $0^0 = 1$, the value
-        stays at $I$ if $p = 0$.
+    - `exponent`: $p \ge 0$, a number or a 0-d array. Defaults to 1. As $0^0 = 1$, the
+        value stays at $I$ if $p = 0$.
 
     **Raises:**
 
@@ -139,14 +139,14 @@ class WarmupCosineDecay(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, of the same kind: the value at $t = W$.
+    - `peak_value`: $M$, a number or a 0-d array: the value at $t = W$.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `decay_steps`: $T > W$, of the same kind: the length of it all, the warm-up
-        included.
+    - `decay_steps`: $T > W$, an integer or a 0-d integer array: the length of it all,
+        the warm-up included.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
-    - `exponent`: $p \ge 0$, of the same kind. Defaults to 1. As $0^0 = 1$, the value
-        stays at $M$ if $p = 0$.
+    - `exponent`: $p \ge 0$, a number or a 0-d array. Defaults to 1. As $0^0 = 1$, the
+        value stays at $M$ if $p = 0$.
 
     **Raises:**
 

@@ -137,10 +137,10 @@ class WarmupExponentialDecay(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, of the same kind: the value at $t = W$.
+    - `peak_value`: $M$, a number or a 0-d array: the value at $t = W$.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `transition_steps`: $T \ge 1$, of the same kind.
+    - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `decay_rate`: $r > 0$, a number or a 0-d array.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array: how long the
         peak lasts. Defaults to 0.

@@ -83,11 +83,11 @@ class CosineOneCycle(AbstractSchedule):
 
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `peak_value`: $M$, a number or a 0-d array.
-    - `pct_start`: $p \in [0, 1]$, of the same kind: the fraction (not the percentage)
-        of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it starts at the
-        peak.
-    - `div_factor`: $d > 0$, of the same kind. Defaults to 25.
-    - `final_div_factor`: $f > 0$, of the same kind. Defaults to 10,000.
+    - `pct_start`: $p \in [0, 1]$, a number or a 0-d array: the fraction (not the
+        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it
+        starts at the peak.
+    - `div_factor`: $d > 0$, a number or a 0-d array. Defaults to 25.
+    - `final_div_factor`: $f > 0$, a number or a 0-d array. Defaults to 10,000.
 
     **Raises:**
 
@@ -144,13 +144,14 @@ class LinearOneCycle(AbstractSchedule):
 
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `peak_value`: $M$, a number or a 0-d array.
-    - `pct_start`: $p \in [0, 1]$, of the same kind: the fraction (not the percentage)
-        of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it starts at the
+    - `pct_start`: $p \in [0, 1]$, a number or a 0-d array: the fraction (not the
+        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it
+        starts at the peak.
+    - `pct_final`: $q \in [p, 1]$, a number or a 0-d array: the fraction of the steps up
+        and down. Defaults to 0.85. With $q\,T < 1$ it starts at $M / d$ and has no
         peak.
-    - `pct_final`: $q \in [p, 1]$, of the same kind: the fraction of the steps up and
-        down. Defaults to 0.85. With $q\,T < 1$ it starts at $M / d$ and has no peak.
-    - `div_factor`: $d > 0$, of the same kind. Defaults to 25.
-    - `final_div_factor`: $f > 0$, of the same kind. Defaults to 10,000.
+    - `div_factor`: $d > 0$, a number or a 0-d array. Defaults to 25.
+    - `final_div_factor`: $f > 0$, a number or a 0-d array. Defaults to 10,000.
 
     **Raises:**
 

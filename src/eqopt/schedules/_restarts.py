@@ -87,7 +87,7 @@ class CosineRestarts(AbstractSchedule):
     - `init_value`: $I$, a number or a 0-d array.
     - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the first
         cycle.
-    - `t_mult`: $m \ge 1$, of the same kind. Defaults to 1.
+    - `t_mult`: $m \ge 1$, an integer or a 0-d integer array. Defaults to 1.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0. It is not quite reached:
         at the count $t_i + T_i$ the value is $I$ again.
 

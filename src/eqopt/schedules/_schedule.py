@@ -219,7 +219,7 @@ class Clipped(AbstractSchedule):
     - `schedule`: $s_0$, a schedule, or any function of a 0-d integer array that gives a
         number or a 0-d array.
     - `min_value`: $a$, a number or a 0-d array. Defaults to `None`, for no bound.
-    - `max_value`: $b$, of the same kind.
+    - `max_value`: $b$, a number or a 0-d array. Defaults to `None`, for no bound.
 
     **Raises:**
 

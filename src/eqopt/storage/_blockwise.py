@@ -147,9 +147,9 @@ class BlockwiseQuantized(AbstractStateStorage):
         }
         ```
 
-        The signed 4-bit map is the same as in `torchao.optim`. For second moments, torchao
-        has $1/16, 2/16, …, 1$, with which AdamW ends 12 % above the loss of float32 on
-        scans of digits, instead of 2 %.
+        The signed 4-bit map is the same as in `torchao.optim`. For second moments that
+        library has $1/16, 2/16, …, 1$, with which AdamW ends 12 % above the loss of
+        float32 on scans of digits, instead of 2 %.
     """
 
     bits: StaticInteger = static_choice(static=True, default=8)

@@ -24,8 +24,8 @@ class MasterWeights(AbstractParamStorage):
 
     **Arguments:**
 
-    - `dtype`: of the copies, a dtype of real floats. Parameters of this or a wider one
-        are left as they are.
+    - `dtype`: the dtype of the copies, one of real floats. Parameters of this or a
+        wider one are left as they are. Defaults to float32.
 
     **Raises:**
 

@@ -45,7 +45,7 @@ class Cast(AbstractStateStorage):
 
     **Arguments:**
 
-    - `dtype`: a dtype of real floats, of at least 16 bits.
+    - `dtype`: a dtype of real floats, of at least 16 bits. Defaults to bfloat16.
 
     **Raises:**
 

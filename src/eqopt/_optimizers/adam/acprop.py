@@ -90,7 +90,7 @@ class ScaleByACProp(AbstractLeafwise):
     - `rectify`: if not, $r_t = 1$ for $t > 1$ and $u_1 = g_1$, as in the paper. Then
         steps are huge where the first gradients are tiny, unless `eps` is large.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -152,11 +152,8 @@ class ACProp(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByACProp`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByACProp`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -80,7 +80,8 @@ class ScaleByAdam(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        the dtype of each parameter.
     - `nesterov`: whether to use Nesterov momentum.
 
     **Raises:**
@@ -137,8 +138,8 @@ class Adam(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -166,11 +167,11 @@ class AdamW(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
 
     ??? cite "Reference"
 
@@ -216,8 +217,8 @@ class NAdam(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -245,11 +246,8 @@ class NAdamW(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
     """
 
     learning_rate: ScalarOrSchedule

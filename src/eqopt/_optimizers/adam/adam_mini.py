@@ -123,7 +123,8 @@ class ScaleByAdamMini(AbstractLeafwise):
         parameters or a prefix of it, or a function of the parameters that gives one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
         and takes any other array as one block. It matters in `init` only.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of a parameter that has more: there are few blocks.
 
@@ -190,11 +191,8 @@ class AdamMini(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamMini`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdamMini`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -65,7 +65,7 @@ class ScaleByAdamax(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment.
     - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -111,8 +111,8 @@ class Adamax(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdamax`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdamax`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -138,11 +138,8 @@ class AdamaxW(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamax`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdamax`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -109,8 +109,9 @@ class ScaleByAdan(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. There is none in the paper.
         Derivatives through the step are finite also without it.
     - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
-        to the parameter's dtype.
-    - `nu_dtype`: the dtype in which $n$ is stored. Same default.
+        to the dtype of each parameter.
+    - `nu_dtype`: the dtype in which $n$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -215,11 +216,9 @@ class Adan(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
-        zero, `params` are not needed.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdan`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByAdan`][].
     """
 
     learning_rate: ScalarOrSchedule

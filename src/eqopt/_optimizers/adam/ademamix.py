@@ -97,14 +97,16 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow mean
         remembers about $1 / (1 - \beta_3)$ steps; for short runs take a smaller one.
-    - `alpha`: $\alpha$, the weight of the slow mean, or a schedule.
+    - `alpha`: $\alpha$, the weight of the slow mean: a number, a 0-d array or a
+        schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the
-        parameter's dtype. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move:
+    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the dtype
+        of each parameter. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move:
         for bfloat16 parameters ask for `jnp.float32`.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Same default.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -160,12 +162,10 @@ class AdEMAMix(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdEMAMix`][]; mind that the default of
-        `alpha` is 5 here and 6 there, as in Optax.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - `alpha`: see [`eqopt.ScaleByAdEMAMix`][]. Defaults to 5, and to 6 in
+        [`eqopt.ScaleByAdEMAMix`][], as in Optax.
+    - All others: see [`eqopt.ScaleByAdEMAMix`][].
     """
 
     learning_rate: ScalarOrSchedule

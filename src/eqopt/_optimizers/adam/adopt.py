@@ -78,14 +78,16 @@ class ScaleByADOPT(AbstractLeafwise):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, the least that a gradient is divided by.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nesterov`: whether to use Nesterov momentum.
     - `use_clipping`: whether to clip what goes into the mean (real and imaginary part
         each by itself). Without it, one gradient that is small at first and large later
         can throw the parameters far off.
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the parameter's dtype.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -148,8 +150,8 @@ class ADOPT(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByADOPT`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByADOPT`][].
     """
 
     learning_rate: ScalarOrSchedule

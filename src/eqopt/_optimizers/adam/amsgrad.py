@@ -84,7 +84,7 @@ class ScaleByAMSGrad(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored.
-        Default to the parameter's dtype.
+        Default to the dtype of each parameter.
     - `bias_correction_mu`: if not, $\hat\mu_t = \mu_t$, as in the paper.
     - `bias_correction_nu`: if not, $\hat\nu_t = \nu_t$, as in the paper.
 
@@ -138,8 +138,8 @@ class AMSGrad(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAMSGrad`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAMSGrad`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -79,7 +79,7 @@ class ScaleByGrams(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -125,11 +125,8 @@ class Grams(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByGrams`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByGrams`][].
     """
 
     learning_rate: ScalarOrSchedule

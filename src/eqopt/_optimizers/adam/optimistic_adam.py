@@ -74,10 +74,11 @@ class OptimisticAdam(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `optimism`: $o$, a number or a schedule. Defaults to $\eta$, as in the paper.
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `optimism`: $o$, a number, a 0-d array or a schedule. Defaults to $\eta$, as in
+        the paper.
     - `nesterov`: whether to use Nesterov momentum; the paper does not.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
 
     ??? cite "Reference"
 

@@ -119,7 +119,7 @@ class ScaleByRAdam(AbstractLeafwise):
     - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in its code.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -174,8 +174,8 @@ class RAdam(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByRAdam`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByRAdam`][].
     """
 
     learning_rate: ScalarOrSchedule

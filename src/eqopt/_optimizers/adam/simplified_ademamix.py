@@ -65,12 +65,13 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -125,11 +126,8 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleBySimplifiedAdEMAMix`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleBySimplifiedAdEMAMix`][].
     """
 
     learning_rate: ScalarOrSchedule

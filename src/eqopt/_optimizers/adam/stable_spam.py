@@ -75,9 +75,10 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `reset_every`: an integer of at least 1, or `None` for no reset.
-    - `total_steps`, `eta_min`: as in [`eqopt.AdaClipGN`][], for a factor of $\beta_1$.
+    - `total_steps`: see [`eqopt.AdaClipGN`][]. The factor $s_t$ multiplies $\beta_1$.
+    - `eta_min`: see [`eqopt.AdaClipGN`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -141,11 +142,8 @@ class StableSPAM(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamWithReset`][] and [`eqopt.AdaClipGN`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdamWithReset`][] and [`eqopt.AdaClipGN`][].
     """
 
     learning_rate: ScalarOrSchedule

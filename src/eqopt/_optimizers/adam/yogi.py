@@ -77,7 +77,7 @@ class ScaleByYogi(AbstractLeafwise):
     - `initial_accumulator_value`: $\nu_0 \ge 0$. The bias correction makes it
         $\nu_0 / (1 - \beta_2)$ at first.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -128,8 +128,8 @@ class Yogi(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByYogi`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByYogi`][].
     """
 
     learning_rate: ScalarOrSchedule

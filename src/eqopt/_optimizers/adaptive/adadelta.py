@@ -67,8 +67,8 @@ class ScaleByAdadelta(AbstractLeafwise):
     - `rho`: $\rho \in [0, 1)$.
     - `eps`: $\varepsilon > 0$. It sets the size of the first steps, about
         $\sqrt\varepsilon$.
-    - `nu_dtype`: the dtype in which both means are stored. Defaults to the parameter's
-        dtype.
+    - `nu_dtype`: the dtype in which both means are stored. Defaults to the dtype of
+        each parameter.
 
     **Raises:**
 
@@ -119,10 +119,10 @@ class Adadelta(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdadelta`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByAdadelta`][].
     """
 
     # Differs from Optax in: without a learning rate, Optax's leaves out the minus sign.

@@ -43,8 +43,9 @@ class ScaleByRSS(AbstractLeafwise):
 
     - `initial_accumulator_value`: $G_0 \ge 0$ in every coordinate.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
-    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to the parameter's dtype;
-        take float32 for half-precision parameters, or the sum soon stops growing.
+    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to the dtype of each
+        parameter; take float32 for half-precision parameters, or the sum soon stops
+        growing.
 
     **Raises:**
 
@@ -97,8 +98,8 @@ class Adagrad(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByRSS`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByRSS`][].
     """
 
     learning_rate: ScalarOrSchedule

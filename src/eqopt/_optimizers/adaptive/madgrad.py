@@ -105,8 +105,8 @@ class ScaleByMADGRAD(AbstractLeafwise):
     - `momentum`: $\beta \in [0, 1)$, with which $x$ is a mean of the $z$ so far.
     - `eps`: $\varepsilon \ge 0$. With very small gradients, take 0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
-        the parameter's dtype; take float32 for half-precision parameters, or the sums
-        soon stop growing.
+        the dtype of each parameter; take float32 for half-precision parameters, or the
+        sums soon stop growing.
 
     **Raises:**
 
@@ -178,10 +178,10 @@ class MADGRAD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByMADGRAD`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByMADGRAD`][].
     """
 
     learning_rate: ScalarOrSchedule

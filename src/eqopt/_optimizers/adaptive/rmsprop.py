@@ -76,7 +76,8 @@ class ScaleByRMS(AbstractLeafwise):
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate.
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root.
     - `bias_correction`: whether to correct $\nu$ for having started at zero.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the parameter's dtype.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -164,9 +165,10 @@ class ScaleByStddev(AbstractLeafwise):
 
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero.
     - `bias_correction`: whether to correct $\mu$ and $\nu$ for having started at zero.
-    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Take float32
-        for half-precision parameters: little is left of their difference.
-    - The others are those of [`eqopt.ScaleByRMS`][].
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        the dtype of each parameter; take float32 for half-precision parameters: little
+        is left of their difference.
+    - All others: see [`eqopt.ScaleByRMS`][].
 
     **Raises:**
 
@@ -233,13 +235,16 @@ class RMSprop(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `centered`: whether to divide by the standard deviation of the gradients.
-    - `momentum`: $\beta$ of [`eqopt.Trace`][]. Without it there is no state for it.
+    - `momentum`: $\beta$, a number or a 0-d array: the decay of [`eqopt.Trace`][].
+        Defaults to `None`: then there is no momentum, and no state for it.
     - `nesterov`: whether the momentum is Nesterov's; of no effect without `momentum`.
-    - `mu_dtype`: the dtype of $\mu$, if centered.
-    - `accumulator_dtype`: the dtype in which the momentum is stored.
-    - The others are those of [`eqopt.ScaleByRMS`][], which has the reference.
+    - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to the dtype
+        of each parameter.
+    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
+        dtype of each parameter.
+    - All others: see [`eqopt.ScaleByRMS`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -107,7 +107,7 @@ class ScaleBySM3(AbstractLeafwise):
     - `b2`: $\beta_2 \in (0, 1]$.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
     - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
         like the parameters or a prefix of it, or a function of the parameters that gives
         one. Where it is `None`, each axis is covered. It matters in `init` only.
@@ -182,9 +182,9 @@ class SM3(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `momentum`: $\beta_1 \in [0, 1)$. With `None`, the state takes next to no memory.
-    - The others are those of [`eqopt.ScaleBySM3`][].
+    - All others: see [`eqopt.ScaleBySM3`][].
     """
 
     learning_rate: ScalarOrSchedule

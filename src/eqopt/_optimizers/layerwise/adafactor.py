@@ -43,18 +43,19 @@ class Adafactor(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. `None` stands for 1:
-        then scale the updates yourself, or steps are as large as the parameters.
+    - `learning_rate`: see [`eqopt.SGD`][]. `None` stands for 1: then scale the updates
+        yourself, or steps are as large as the parameters.
     - `multiply_by_parameter_scale`: whether $\operatorname{RMS}(p)$ is a factor, and
         learning rates are relative.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
     - `momentum`: $\beta \in [0, 1)$, or `None` to have none and save its memory.
-    - `mu_dtype`: the dtype in which $m$ is stored.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to float32.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is not multiplied
         by the learning rate.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][].
-    - The others are those of [`eqopt.ScaleByFactoredRMS`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][], an integer of at
+        least 0.
+    - All others: see [`eqopt.ScaleByFactoredRMS`][].
     """
 
     learning_rate: ScalarOrSchedule | None = None

@@ -86,13 +86,14 @@ class ScaleByAdamP(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `delta`: $\delta \ge 0$, how far from orthogonal gradients may be. With 0, nothing
         is projected.
-    - `wd_ratio`: $r$, the factor of the decay of weights that are projected.
+    - `wd_ratio`: $r$, the factor of the decay of weights that are projected: a number
+        or a 0-d array.
     - `nesterov`: whether to replace $\mu_t$ in $d_t$ by
         $\beta_1 \mu_t + (1 - \beta_1)\, g_t$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the parameter's dtype.
+        the dtype of each parameter.
     - `weight_dimension_numbers`: which parameters are weights, as for
         [`eqopt.ScaleByMuon`][]: `None` in a tree stands for no projection. By default,
         the vectors of an `eqx.nn.Embedding` are outputs, too.
@@ -156,8 +157,8 @@ class AdamP(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdamP`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdamP`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -178,14 +178,15 @@ class ScaleByCAME(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `eps_confidence`: $\varepsilon' \ge 0$.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
-    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][]
-        for each parameter to factor, and `None` for all others. A tree like the
-        parameters or a prefix of it, or a function of the parameters that returns one.
-        Defaults to the last two axes of all parameters that have two or more. The
-        kernels of convolutions have others. It matters in `init` only.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `nu_dtype`: the dtype in which everything else is stored. Defaults to float32, or
-        the precision of a parameter that has more.
+    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][] for
+        each parameter that is to be factored, and `None` for all others: a tree like the
+        parameters or a prefix of it, or a function of the parameters that gives one.
+        Defaults to the last two axes of all that have two or more. The kernels of
+        convolutions have others. It matters in `init` only.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: the dtype in which all else is stored. Defaults to float32, or the
+        precision of a parameter that has more.
 
     **Raises:**
 
@@ -269,11 +270,8 @@ class CAME(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByCAME`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByCAME`][].
     """
 
     learning_rate: ScalarOrSchedule

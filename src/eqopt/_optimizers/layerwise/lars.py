@@ -29,17 +29,18 @@ class LARS(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `trust_coefficient`: $c$.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `trust_coefficient`: $c$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
-    - `trust_ratio_mask`: the parameters to rescale, a mask of the same kind. Biases and
-        the parameters of normalisation layers are often left out of both.
-    - `momentum`: $\beta$.
+    - `trust_ratio_mask`: which parameters are rescaled, as in [`eqopt.Masked`][].
+        Defaults to all. Biases and the parameters of normalization layers are often
+        left out of both.
+    - `momentum`: $\beta$, a number or a 0-d array, usually below 1.
     - `nesterov`: whether to use Nesterov momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
-        dtype.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
 
     For the reference, see [`eqopt.ScaleByTrustRatio`][].
     """

@@ -76,10 +76,9 @@ class ScaleByNovoGrad(AbstractFused):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
-        zero, `params` are not needed.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of a parameter that has more: it is but one number.
 
@@ -157,8 +156,8 @@ class NovoGrad(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByNovoGrad`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByNovoGrad`][].
     """
 
     learning_rate: ScalarOrSchedule

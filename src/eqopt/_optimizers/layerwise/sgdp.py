@@ -73,9 +73,9 @@ class ScaleBySGDP(AbstractLeafwise):
     - `momentum`: $\beta \in [0, 1)$.
     - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
     - `nesterov`: whether to look ahead.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
-        dtype.
-    - The others are those of [`eqopt.ScaleByAdamP`][].
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
+    - All others: see [`eqopt.ScaleByAdamP`][].
 
     **Raises:**
 
@@ -123,8 +123,8 @@ class SGDP(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleBySGDP`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleBySGDP`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -82,15 +82,16 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `coefficients`, `steps`: as for [`eqopt.Orthogonalize`][].
+    - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$, of both moments.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
     - `consistent_rms`: $\rho \ge 0$. With 0.2, learning rates of Adam fit.
     - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+        Defaults to float32, or to the dtype of a gradient that has more.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -152,15 +153,10 @@ class AdaMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02
-        by default; learning rates of Adam are meant to fit.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByAdaMuon`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.02 by default; learning
+        rates of Adam are meant to fit.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByAdaMuon`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -152,7 +152,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `scale`: $\alpha \ge 0$, under a root. For a rank of a quarter of the width the
         authors take 1.
     - `scale_type`: `"channel"`, or `"tensor"` for a single $s_t$, by the norms of whole
@@ -166,8 +166,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     - `key`: a seed or a random key, for `proj="random"`. $P$ is drawn with
         `jax.random.fold_in(jax.random.fold_in(key, t // T), i)`, where $t$ counts steps
         from 0 and $i$ the leaves of the parameters (that key split, for a stack).
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -269,14 +268,9 @@ class APOLLO(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByAPOLLO`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.01.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByAPOLLO`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -98,18 +98,18 @@ class ScaleByAurora(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][]. The default is
-        accurate: 12 steps.
+    - `coefficients`: see [`eqopt.Orthogonalize`][]. `"simple"` is accurate.
+    - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$.
     - `pp_iterations`: $K$, a Python integer of at least 1. Each is an iteration of
         $\operatorname{NS}$.
     - `pp_beta`: $b \in [0, 1]$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -169,14 +169,9 @@ class Aurora(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.05.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByAurora`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.05.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByAurora`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -163,11 +163,11 @@ class ScaleByDion2(AbstractMatrixwise):
     - `ef_decay`: $\alpha \in [0, 1)$: how much of what was applied stays.
     - `b2`: $\beta_2 \in [0, 1)$, for NorDion2; its authors take 0.95. Defaults to none.
     - `eps`: $\varepsilon \ge 0$, also beside the norm in $\operatorname{NS}$.
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
-    - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -237,14 +237,9 @@ class Dion2(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByDion2`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.01.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByDion2`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -84,15 +84,14 @@ class ScaleByGaLore(AbstractContracting):
 
     **Arguments:**
 
-    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `update_proj_gap`: $T$, an integer or a 0-d array of one. The inner state is not
         changed when the subspace is.
     - `scale`: $s$, a number or a 0-d array. The paper's experiments have 0.25.
     - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
         [`eqopt.ScaleByLion`][]. It is not shown the parameters: add weight decay
-        outside.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+        outside. Defaults to `eqopt.ScaleByAdam()`.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -227,11 +226,8 @@ class GaLore(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByGaLore`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByGaLore`][].
     """
 
     learning_rate: ScalarOrSchedule

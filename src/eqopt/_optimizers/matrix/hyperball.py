@@ -40,11 +40,12 @@ class Hyperball(AbstractOptimizer):
 
     - `inner`: what gives the direction, such as [`eqopt.ScaleByAdam`][]: a transformation
         without a learning rate.
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. About
-        $\sqrt{\eta\lambda}$ of an AdamW with learning rate $\eta$ and decay $\lambda$.
-    - `radius`: $R$, as for [`eqopt.KeepNorm`][].
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][]. Embeddings and
-        the last layer count as matrices; leave them out as in the example.
+    - `learning_rate`: see [`eqopt.SGD`][]. About $\sqrt{\eta\lambda}$ of an AdamW with
+        learning rate $\eta$ and decay $\lambda$.
+    - `radius`: see [`eqopt.KeepNorm`][].
+    - `per`: see [`eqopt.RelativeUpdate`][].
+    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][]. Embeddings and the last
+        layer count as matrices; leave them out as in the example.
 
     **Raises:**
 

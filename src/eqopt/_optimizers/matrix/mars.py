@@ -112,7 +112,7 @@ class CorrectByMARS(AbstractLeafwise):
     - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
         costs a copy of them in the state, but no second gradient.
     - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to the
-        parameter's dtype.
+        dtype of each parameter.
 
     **Raises:**
 
@@ -184,30 +184,23 @@ class MARS(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.003.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.003.
     - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`.
     - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or [`eqopt.Orthogonalize`][].
-    - `gamma`, `max_norm`, `is_approx`: as for [`eqopt.CorrectByMARS`][]. If not
-        `is_approx`, `step` takes `previous_grad`, as shown there.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `gamma`, `max_norm`, `is_approx`: see [`eqopt.CorrectByMARS`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `optimize_1d`: whether this is for all parameters, not for matrices alone. Those
         that are no matrices have the type `"adamw"` then if `mars_type` is `"shampoo"`.
         `mask` is for all of them, and `fallback` for none.
     - `coefficients`, `steps`, `ns_dtype`: of the iteration of `"shampoo"`, as
         `coefficients`, `steps` and `dtype` in [`eqopt.Orthogonalize`][].
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
-        Defaults to the parameter's dtype.
-    - `nu_dtype`: the dtype in which the second moment is stored. Same default.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+        Defaults to the dtype of each parameter.
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
+        of each parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

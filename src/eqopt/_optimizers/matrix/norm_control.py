@@ -107,8 +107,8 @@ class RelativeUpdate(_NormControl):
 
     - `per`: what has a norm: a `"matrix"`, or each `"row"` of it, the weights of one
         output of a layer.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][]. Each matrix of a stack has a norm of its own.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Each matrix of a stack
+        has a norm of its own.
 
     **Raises:**
 
@@ -139,9 +139,9 @@ class UpdateNormFloor(_NormControl):
 
     **Arguments:**
 
-    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its
-        matrix. Put it before the learning rate.
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+    - `floor`: $f \ge 0$, the least norm of an update relative to that of its matrix.
+        Stands in front of the learning rate.
+    - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
@@ -185,8 +185,8 @@ class RadialBrake(_NormControl):
 
     - `outward`: $s_\text{out} \ge 0$.
     - `inward`: $s_\text{in} \ge 0$.
-    - `of`: `"norm"` or `"component"`, see above.
-    - `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+    - `of`: `"norm"` or `"component"`.
+    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
@@ -233,7 +233,7 @@ class KeepNorm(AbstractMatrixwise):
     - `radius`: $R$: the `"current"` norm $\|p\|$, which the roundings of many steps move
         a little; the `"initial"` one of the first step, which is kept in the state; or a
         positive number for all matrices.
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+    - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 

@@ -88,17 +88,17 @@ class ScaleByNorMuon(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
+    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$.
     - `b2`: $\beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
     - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper; or
         `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
-    - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -173,14 +173,14 @@ class NorMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.02.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.Muon`][].
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByNorMuon`][].
+    - All others: see [`eqopt.ScaleByNorMuon`][].
     """
 
     learning_rate: ScalarOrSchedule

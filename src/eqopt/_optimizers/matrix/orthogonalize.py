@@ -156,19 +156,18 @@ class Orthogonalize(AbstractMatrixwise):
         $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
         $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of Adam's
         updates.
-    - `eps`: $\varepsilon \ge 0$.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-7.
     - `gram`: whether to iterate on $X X^*$, and to multiply by $X$ at the end: the same
         except for rounding, and cheaper where one side is much longer than the other.
     - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
-        computed again, which keeps rounding errors small.
-    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of a
-        gradient that has more; on accelerators bfloat16 is usual.
+        computed anew, which keeps rounding errors small. Defaults to `(2,)`.
+    - `dtype`: the dtype of the iteration. Defaults to float32 or that of a gradient which
+        has more; on accelerators bfloat16 is usual.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
         below $10^{-6}\, \|G\|_F$ stay smaller.
     - `renormalize`: whether to scale $X_n$ to the norm that an orthogonal matrix has,
         $\|X_n\|_F = \sqrt{\min(m, n)}$ (Muon+).
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

@@ -139,13 +139,13 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         or a 0-d array of one.
     - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
         are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
-    - `max_size`: a larger side has a factor that is diagonal.
+    - `max_size`: a larger side has a factor that is diagonal. An integer of at least 0.
     - `max_skew`: a side that is longer than this integer times the other one has one,
         too. `None` for no limit.
     - `stagger`: whether matrices take turns to be fitted.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -239,14 +239,9 @@ class PSGDKron(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are the arguments of [`eqopt.ScaleByPSGDKron`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByPSGDKron`][].
     """
 
     learning_rate: ScalarOrSchedule

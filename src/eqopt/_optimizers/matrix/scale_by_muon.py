@@ -82,12 +82,14 @@ class ScaleByMuon(AbstractTransformation):
 
     **Arguments:**
 
-    - `ns_coeffs`: $(a, b, c)$ for all steps, or a tuple of such rows, one for each step,
-        or an array of either. `"standard"` and `"dion"` stand for published ones.
+    - `ns_coeffs`: $(a, b, c)$ for all steps, or a tuple of such rows, one for each
+        step, or an array of either. `"standard"` and `"dion"` stand for published ones.
+        Defaults to `"standard"`, $(3.4445, -4.775, 2.0315)$.
     - `ns_steps`: how many steps, if `ns_coeffs` is one row; else it is of no effect.
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
     - `eps`: $\varepsilon \ge 0$.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nesterov`: whether to use Nesterov momentum.
     - `adaptive`: whether to multiply the update of each matrix by
         $\langle \hat\mu_t, u_t \rangle$, about the sum of the singular values of

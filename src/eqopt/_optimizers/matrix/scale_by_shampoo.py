@@ -183,18 +183,21 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
         Before it the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
         $k$, and to 1 without a graft.
-    - `graft`, `graft_b2`, `graft_eps`: see above, with $\beta_g \in [0, 1)$ and
-        $\varepsilon_g \ge 0$.
+    - `graft`: $A$, `"adam"`, `"rmsprop"`, `"adagrad"`, `"sgd"` or `None` for no graft.
+    - `graft_b2`: $\beta_g \in [0, 1)$.
+    - `graft_eps`: $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: larger sides are split into equal blocks of at most this size, each of
-        which is a matrix of its own. `None` for whole matrices.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each
+        of which is a matrix of its own. `None` for whole matrices. An integer of at
+        least 1.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-        The factors of `kl` do not start there.
-    - `kl`: see above.
+        Those of `kl` do not start there.
+    - `kl`: whether to fit the product of both factors to the covariance of the
+        gradients, as [`eqopt.KLShampoo`][] does.
     - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

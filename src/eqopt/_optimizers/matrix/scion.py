@@ -101,12 +101,12 @@ class ScaleByLMO(AbstractMatrixwise):
     - `radius`: $\rho \ge 0$.
     - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
     - `eps`: what is added to the norms of rows and columns, at least 0.
-    - `normalized`: see above.
-    - `coefficients`, `steps`: as for [`eqopt.Orthogonalize`][].
-    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `normalized`: whether the table's $n$ is the number of inputs, or else 1.
+    - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -187,13 +187,11 @@ class Scion(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`: see [`eqopt.NorMuon`][].
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to the
         same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
-    - The others are those of [`eqopt.ScaleByLMO`][].
+    - All others: see [`eqopt.ScaleByLMO`][].
     """
 
     learning_rate: ScalarOrSchedule

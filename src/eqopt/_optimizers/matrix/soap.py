@@ -165,9 +165,9 @@ class ScaleBySOAP(AbstractMatrixwise):
         on.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them refreshes its eigenvectors.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -269,15 +269,9 @@ class SOAP(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.003, and warm it up.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleBySOAP`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.003, and warm it up.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleBySOAP`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -56,18 +56,13 @@ class SOAPMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.001.
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][]. Defaults to
-        Muon's five quintic steps and two of $(\frac32, -\frac12, 0)$.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `ns_dtype`: the dtype of the iteration, as `dtype` in [`eqopt.Orthogonalize`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleBySOAP`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.001.
+    - `coefficients`: see [`eqopt.Orthogonalize`][]. Defaults to Muon's five quintic steps
+        and two of $(\frac32, -\frac12, 0)$.
+    - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - All others: see [`eqopt.ScaleBySOAP`][].
 
     ??? cite "Reference"
 

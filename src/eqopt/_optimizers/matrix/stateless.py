@@ -53,8 +53,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
     **Arguments:**
 
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -128,8 +127,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
 
     - `steps`: $L$, a Python integer of at least 1.
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -179,17 +177,11 @@ class SinkGD(AbstractOptimizer):
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
         the fallback.
-    - `steps`, `eps`: as for [`eqopt.ScaleBySinkhorn`][].
+    - `steps`, `eps`: see [`eqopt.ScaleBySinkhorn`][].
     - `scale`: $\alpha$, a number or a 0-d array: how much smaller the learning rate of
         matrices is.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -236,19 +228,13 @@ class SCALE(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `momentum`: $\beta \in [0, 1)$.
     - `last_layer`: which matrices have momentum, as in [`eqopt.Masked`][]. Defaults to
         none, as which layer is the last one cannot be seen from the parameters.
-    - `eps`: as for [`eqopt.ScaleByRowNorm`][].
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+    - `eps`: see [`eqopt.ScaleByRowNorm`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

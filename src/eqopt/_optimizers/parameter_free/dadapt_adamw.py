@@ -122,16 +122,18 @@ class DAdaptAdamW(AbstractMeasured):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
-        a schedule should have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
+        have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, a bound that is certainly too small.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's dtype.
-    - `nu_dtype`: the dtype of $v$ and of $s$, which are slow means: ask for
-        `jnp.float32` if the parameters are in half precision.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to the dtype of
+        each parameter. Both are slow means: ask for `jnp.float32` if the parameters are
+        of half precision.
 
     **Raises:**
 

@@ -127,21 +127,22 @@ class Prodigy(AbstractMeasured):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
-        a schedule should have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
+        have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
         $\sqrt{\beta_2}$.
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, an estimate that is certainly too small.
-    - `estim_lr_coef`: $c$. If steps are too large or too small, change this one.
+    - `estim_lr_coef`: $c$, a number or a 0-d array. If steps are too large or too
+        small, change this one.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's dtype.
-    - `nu_dtype`: the dtype of $v$ and of $s$, which are slow means: ask for
-        `jnp.float32` if the parameters are in half precision.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: see [`eqopt.DAdaptAdamW`][].
 
     **Raises:**
 

@@ -44,13 +44,10 @@ class ScheduleFreeSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
     - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
         $t = 0, 1, …$ Defaults to no warm-up.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScheduleFree`][].
+    - All others: see [`eqopt.ScheduleFree`][].
 
     **Raises:**
 
@@ -82,16 +79,14 @@ class ScheduleFreeAdamW(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
     - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
         $t = 0, 1, …$ Defaults to no warm-up.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `nu_dtype`: the dtype in which the second moment is stored.
-    - The others are those of [`eqopt.ScheduleFree`][].
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
+        of each parameter.
+    - All others: see [`eqopt.ScheduleFree`][].
 
     **Raises:**
 

@@ -77,7 +77,7 @@ class ScaleByLBFGS(AbstractTransformation):
     **Arguments:**
 
     - `memory_size`: $m \ge 1$, an integer.
-    - `scale_init_precond`: whether to use $\gamma$ as above, or else 1.
+    - `scale_init_precond`: whether to use $\gamma$, or else 1.
 
     **Raises:**
 
@@ -281,7 +281,7 @@ class LBFGS(AbstractOptimizer):
     - `learning_rate`: a factor before the line search, a number, a 0-d array or a
         schedule. Defaults to `None`, for 1.
     - `memory_size`: how many steps to remember, an integer of at least 1.
-    - `scale_init_precond`: as in [`eqopt.ScaleByLBFGS`][].
+    - `scale_init_precond`: see [`eqopt.ScaleByLBFGS`][].
     - `linesearch`: a transformation that comes last, or `None` for none.
 
     **Raises:**

@@ -34,10 +34,9 @@ class DPSGD(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: a number, a 0-d array or a schedule.
-    - `l2_norm_clip`, `noise_multiplier`, `key`: those of
+    - `l2_norm_clip`, `noise_multiplier`, `key`, `batch_size`, `clipped`: see
         [`eqopt.DifferentiallyPrivateAggregate`][].
-    - `momentum`, `nesterov`, `accumulator_dtype`: those of [`eqopt.SGD`][].
-    - `batch_size`, `clipped`: those of [`eqopt.DifferentiallyPrivateAggregate`][].
+    - `momentum`, `nesterov`, `accumulator_dtype`: see [`eqopt.SGD`][].
     """
 
     learning_rate: ScalarOrSchedule

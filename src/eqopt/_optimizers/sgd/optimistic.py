@@ -52,8 +52,9 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 
     **Arguments:**
 
-    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
-    - `beta`: $\beta$, the weight of its change, or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule.
+    - `beta`: $\beta$, the weight of its change: a number, a 0-d array or a schedule.
 
     ??? cite "Reference"
 
@@ -108,8 +109,8 @@ class OptimisticGradientDescent(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByOptimisticGradient`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByOptimisticGradient`][].
     """
 
     learning_rate: ScalarOrSchedule

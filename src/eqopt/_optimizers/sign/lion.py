@@ -67,10 +67,11 @@ class ScaleByLion(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the weight of the momentum in the update.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
         itself where it is smaller than 1.
-    - `smooth_beta`: $s$, for the mode `"smooth"`.
+    - `smooth_beta`: $s$, a number or a 0-d array, for the mode `"smooth"`.
 
     **Raises:**
 
@@ -129,11 +130,8 @@ class Lion(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByLion`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByLion`][].
     """
 
     learning_rate: ScalarOrSchedule

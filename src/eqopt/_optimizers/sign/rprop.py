@@ -87,7 +87,8 @@ class ScaleByRprop(AbstractLeafwise):
         it is $\eta(0)$, and the result is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
     - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
     - `eta_plus`: $\eta_+ > 1$, the factor after none.
-    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first step.
+    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first
+        step. The first is at least 0, the second above 0.
 
     **Raises:**
 
@@ -181,9 +182,7 @@ class Rprop(AbstractOptimizer):
 
     - `learning_rate`: the initial step size, a positive number or 0-d array, or a
         schedule that starts at one.
-    - The others are those of [`eqopt.ScaleByRprop`][]. `eta_minus` and `eta_plus` are
-        `etas`, and `min_step_size` and `max_step_size` are `step_sizes` of
-        `torch.optim.Rprop`.
+    - All others: see [`eqopt.ScaleByRprop`][].
     """
 
     learning_rate: ScalarOrSchedule

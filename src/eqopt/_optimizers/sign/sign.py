@@ -41,8 +41,8 @@ class SignSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter moves
-        by just this much in each step, so let it decay.
+    - `learning_rate`: see [`eqopt.SGD`][]. Every parameter moves by just this much in
+        each step, so let it decay.
 
     ??? cite "References"
 
@@ -83,10 +83,10 @@ class Signum(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's
-        dtype.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
 
     **Raises:**
 

@@ -76,8 +76,8 @@ class GPA(AbstractFused):
     - `sees`: which parameters `inner` is shown, for weight decay above all: `"z"`, as the
         authors do, or `"y"`. If it looks at them, `"z"` costs a copy of the updates while
         it steps.
-    - `state_dtype`: the dtype in which $z$ is stored. Defaults to the parameter's
-        dtype.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 

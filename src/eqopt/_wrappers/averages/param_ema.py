@@ -76,7 +76,7 @@ class ParamEMA(AbstractFusedWrapper):
         number of steps taken so far (0 in the first one).
     - `debias`: whether to leave the initial parameters out.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
-        parameter's dtype. In bfloat16, which has 8 binary digits, an average with
+        dtype of each parameter. In bfloat16, which has 8 binary digits, an average with
         `decay=0.999` does not move: choose float32.
 
     **Raises:**

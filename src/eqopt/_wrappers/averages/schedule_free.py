@@ -97,8 +97,8 @@ class ScheduleFree(AbstractFused):
         schedule. It is used for the weights alone.
     - `b1`: $\beta_1 \in (0, 1]$.
     - `weight_lr_power`: $\rho \ge 0$.
-    - `state_dtype`: the dtype in which $z$ is stored. Defaults to the parameter's
-        dtype.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 

@@ -65,7 +65,7 @@ class SWA(AbstractFusedWrapper):
     - `start`: $s \ge 1$, the first step after which to average, an integer.
     - `period`: $c \ge 1$, an integer.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
-        parameter's dtype; half precision is too little for more than some hundred
+        dtype of each parameter; half precision is too little for more than some hundred
         values.
 
     **Raises:**

@@ -69,7 +69,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         gives a 0-d array. Defaults to `optimistix.max_norm`.
     - `verbose`: whether to print each step; or a function to call in each, with the
         keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
-        value.
+        value. Defaults to `False`.
 
     **Raises:**
 
