@@ -120,9 +120,10 @@ class OtherNames(griffe.Extension):
             for name, others in other_names().items()
         }
         for found in _entries(pkg):
-            if found.docstring is not None:
-                footer = _footer(found, known.get(found.path, []))
-                found.docstring.value += f"\n\n{footer}\n{{ .about }}\n"
+            if found.docstring is None:
+                found.docstring = griffe.Docstring("", parent=found)
+            footer = _footer(found, known.get(found.path, []))
+            found.docstring.value += f"\n\n{footer}\n{{ .about }}\n"
 
 
 def _entries(parent: griffe.Module) -> Iterator[griffe.Object]:
