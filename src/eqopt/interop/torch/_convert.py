@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -171,7 +172,7 @@ class Converter:
             return -jnp.asarray(rate, value.dtype) * value
         return value
 
-    def _taken(self, node: Any, name: str, key: str, x: Array, what: str) -> Array:
+    def _taken(self, node: Any, name: str, key: str, x: Any, what: str) -> Array:
         entry = self._entry(name)
         if key not in entry:
             raise ValueError(
@@ -207,24 +208,27 @@ class Converter:
     ) -> Array:
         """Adafactor's, whose rows and columns may have changed places."""
         entry = self._entry(name)
-        if field == "v":
+        theirs = [entry[key].size for key in ("row_var", "col_var") if key in entry]
+        if not theirs and field == "v":
             return take("variance", x)
-        if "variance" in entry:
+        if not theirs:
             # A vector of torch is a matrix here, one of whose axes has length 1.
-            whole = take(
-                "variance", jax.ShapeDtypeStruct(entry["variance"].shape, x.dtype)
-            )
-            return (
-                jnp.mean(whole).reshape(x.shape) if x.size == 1 else take("variance", x)
-            )
+            shape = getattr(entry.get("variance"), "shape", ())
+            whole = take("variance", jax.ShapeDtypeStruct(shape, x.dtype))
+            return (jnp.mean(whole) if x.size == 1 else whole).reshape(x.shape)
         sizes = [
             y.size
             for tree in (node.v_row, node.v_col)
             for path, y in jtu.tree_leaves_with_path(tree)
             if jtu.keystr(path) == name
         ]
+        if sorted(sizes) != sorted(theirs):
+            raise ValueError(
+                f"state_from_torch: torch factors the last two axes of `{name}`, which "
+                "`opt` does not. Make it with "
+                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`."
+            )
         is_square = sizes[0] == sizes[1]
-        theirs = [entry[key].size for key in ("row_var", "col_var") if key in entry]
         turned = name in self.where.transposed if is_square else sizes != theirs
         return take("row_var" if (field == "v_row") != turned else "col_var", x)
 

@@ -159,7 +159,11 @@ def _adafactor(g: Group) -> AbstractTransformation:
     )
 
 
-_SCALES = {None: "shape", "original": "shape", "match_rms_adamw": "match_rms"}
+_SCALES: Mapping[Any, Any] = {
+    None: "shape",
+    "original": "shape",
+    "match_rms_adamw": "match_rms",
+}
 
 
 def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:

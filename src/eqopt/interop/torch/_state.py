@@ -12,7 +12,7 @@ from ._places import given_in, places
 
 def state_from_torch(
     opt: AbstractTransformation,
-    state_dict: Mapping[str, Any],
+    state_dict: Any,
     params: Params,
     *,
     paths: Sequence[str | None] | None = None,
@@ -97,7 +97,7 @@ def state_from_torch(
 
 def _said(given: Any) -> str:
     if hasattr(given, "state_dict"):
-        return f"a {type(given).__name__}. Pass `optimizer.state_dict()`."
+        return "the optimizer. Pass `optimizer.state_dict()`."
     if isinstance(given, Mapping):
         return f"one with the keys {[*given][:5]}. Is it that of the module?"
     return f"a {type(given).__module__}.{type(given).__qualname__}."
