@@ -23,6 +23,10 @@ METHODS = [
                 name="ScaleByRSS(zeros)",
             ),
             row(
+                lambda: eqopt.ScaleByRSS(eps=1e-3, eps_in_sqrt=False),
+                name="ScaleByRSS(outside)",
+            ),
+            row(
                 eqopt.Adagrad,
                 at=0.1,
                 learning_rate=0.3,
@@ -47,6 +51,11 @@ METHODS = [
         },
         torch={
             "adagrad": TorchCase(eqopt.Adagrad(0.1, 0.0, 0.0), "Adagrad", {"lr": 0.1}),
+            "adagrad, large eps": TorchCase(
+                eqopt.Adagrad(0.1, 0.0, 0.5, eps_in_sqrt=False),
+                "Adagrad",
+                {"lr": 0.1, "eps": 0.5},
+            ),
             "adagrad, lr_decay": TorchCase(
                 eqopt.Adagrad(lambda t: 0.1 / (1 + 0.5 * t.astype(float)), 0.3, 0.0),
                 "Adagrad",

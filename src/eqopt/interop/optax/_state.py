@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import optax
 
-from ..._combinators.chain import Chain, NamedChain
-from ..._combinators.partition import Partition
-from ..._leaves import label_dict
-from ..._transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import ScaleByLearningRate, at, recorded
+from ..._transformation import AbstractTransformation
 from ..._types import IntegerLike, Params, State
+from .._parts import learning_rates, with_rate
 from ._from_optax import FromOptax, FromOptaxState
 from ._pairs import (
     PARTNERS,
@@ -93,13 +90,13 @@ def state_from_optax(
         expected = template.optax_state
         return FromOptaxState(taken(expected, optax_state, ".optax_state", ""))
     counted = lambda: count_of(count, optax_state)
-    rates = _learning_rates(opt)
+    rates = learning_rates(opt)
     ours, theirs = nodes_of(template, is_ours), nodes_of(optax_state, is_theirs)
     new = {}
     for path, node, their_path, other in _paired(ours, theirs):
         new[path] = _converted(node, other, path, their_path, counted)
         if type(node).__name__ == "ScaleByLearningRateState":
-            new[path] = _with_rate(new[path], next(rates, None))
+            new[path] = with_rate(new[path], next(rates, None))
     return map_nodes(lambda path, node: new[jtu.keystr(path)], template, is_ours)
 
 
@@ -218,29 +215,3 @@ def _inverted(ours: Any, other: Any, path: str, their_path: str) -> Any:
         value = taken(getattr(other, name), *source)
         values[name] = jnp.array(value) if own == "count" else value
     return other._replace(**values)
-
-
-def _with_rate(node: Any, rate: Any) -> Any:
-    """A state that records the learning rate of the last step."""
-    if rate is None:
-        return node
-    last = jnp.maximum(node.count - 1, 0)
-    now = recorded(at(rate, "learning_rate", last))
-    return dataclasses.replace(node, learning_rate=now)
-
-
-def _learning_rates(opt: Any) -> Iterator[Any]:
-    """The learning rates in an optimizer, in the order of its state."""
-    if isinstance(opt, ScaleByLearningRate):
-        yield opt
-    elif isinstance(opt, AbstractOptimizer):
-        yield from _learning_rates(opt.chain)
-    elif isinstance(opt, Chain):
-        for part in opt.transformations:
-            yield from _learning_rates(part)
-    elif isinstance(opt, NamedChain | Partition):
-        # In the order that JAX has the keys of a dictionary in.
-        for name in jtu.tree_leaves(label_dict({x: x for x in opt.names})):
-            yield from _learning_rates(opt[name])
-    elif isinstance(inner := getattr(opt, "inner", None), AbstractTransformation):
-        yield from _learning_rates(inner)
