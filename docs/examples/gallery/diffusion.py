@@ -33,7 +33,7 @@ def draw_data(key, size):
     return points + 0.02 * jax.random.normal(key2, (size, 2))
 
 
-# Noise of standard deviation sigma is added to the data, from nearly none to all there is.
+# Standard deviations of the noise, from pure noise to nearly none.
 SIGMAS = jnp.geomspace(3.0, 0.01, 60)
 
 

@@ -38,6 +38,7 @@ class Schedule(eqx.Module):
 
 pixels, digits = map(jnp.asarray, load_digits(return_X_y=True))
 pixels = pixels / 16
+SEEN, HELD_OUT = len(digits) - 500, jnp.arange(len(digits) - 500, len(digits))
 network = eqx.nn.MLP(64, 10, 32, 1, jax.nn.tanh, key=jax.random.key(0))
 
 
@@ -48,21 +49,19 @@ def loss_fn(model, rows):
 
 
 def loss_after_training(opt, key):
-    """On the last 500 digits, which the training does not see."""
+    """On digits that the training does not see."""
     params, static = eqx.partition(network, eqx.is_inexact_array)
 
     def train_step(carry, key):
         params, state = carry
-        rows = jax.random.randint(key, (32,), 0, len(digits) - 500)
+        rows = jax.random.randint(key, (32,), 0, SEEN)
         grads = jax.grad(lambda p: loss_fn(eqx.combine(p, static), rows))(params)
         params, state = opt.step(grads, state, params)
         return (params, state), None
 
     keys = jax.random.split(key, TRAINING)
     (params, _), _ = jax.lax.scan(train_step, (params, opt.init(params)), keys)
-    return loss_fn(
-        eqx.combine(params, static), jnp.arange(len(digits) - 500, len(digits))
-    )
+    return loss_fn(eqx.combine(params, static), HELD_OUT)
 
 
 @eqx.filter_jit
@@ -70,6 +69,10 @@ def outer_step(key, opt, outer_state):
     loss, grads = eqx.filter_value_and_grad(loss_after_training)(opt, key)
     opt, outer_state = outer_opt.step(grads, outer_state, opt)
     return opt, outer_state, loss
+
+
+def rates(opt):
+    return jax.vmap(opt.learning_rate)(jnp.arange(TRAINING))
 
 
 opt = eqopt.SGD(Schedule(jnp.full(8, jnp.log(0.03))), momentum=0.9)
@@ -81,13 +84,12 @@ figure, (left, right) = plt.subplots(1, 2)
 losses = []
 for step, key in enumerate(jax.random.split(jax.random.key(1), options.steps)):
     if step % max(1, options.steps // 4) == 0:
-        rates = jax.vmap(opt.learning_rate)(jnp.arange(TRAINING))
-        left.semilogy(rates, color="C0", alpha=0.2 + 0.6 * step / options.steps)
+        left.semilogy(rates(opt), color="C0", alpha=0.2 + 0.6 * step / options.steps)
     opt, outer_state, loss = outer_step(key, opt, outer_state)
     losses.append(float(loss))
 
 print(f"loss after {TRAINING} steps: {losses[0]:.3f}, then {losses[-1]:.3f}")
-left.semilogy(jax.vmap(opt.learning_rate)(jnp.arange(TRAINING)), color="C1")
+left.semilogy(rates(opt), color="C1")
 left.set(title="learning rate, at first and in the end", xlabel="step of the network")
 right.plot(losses, color="C1")
 right.set(title=f"loss after {TRAINING} steps", xlabel="step of the schedule")

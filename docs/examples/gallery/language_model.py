@@ -26,10 +26,9 @@ parser.add_argument("--output", help="where to save a picture")
 options = parser.parse_args()
 
 adamw = eqopt.AdamW(1e-2)
-small = eqopt.StoreParams(
-    eqopt.StoreState(adamw, storage.BlockwiseQuantized()), storage.SplitMasterWeights()
-)
-runs = {"float32": (jnp.float32, adamw), "bfloat16 and 8 bits": (jnp.bfloat16, small)}
+in_8_bits = eqopt.StoreState(adamw, storage.BlockwiseQuantized())
+in_half = eqopt.StoreParams(in_8_bits, storage.SplitMasterWeights())
+runs = {"float32": (jnp.float32, adamw), "bfloat16": (jnp.bfloat16, in_half)}
 
 # The reference of the Python language, which comes with Python's `help`.
 text = "\n".join(topics.values()).encode("ascii", "replace")
@@ -81,7 +80,8 @@ def train_step(opt_and_key, model, state):
 plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2, width_ratios=(3, 2))
 left.set(title="bits per byte of text", xlabel="step")
-right.set(title="bytes per parameter", xlim=(0, 19), yticks=[])
+right.set(title="bytes per parameter", xlim=(0, 19))
+right.invert_yaxis()
 
 for row, (name, (dtype, opt)) in enumerate(runs.items()):
     model = eqopt.tree.cast(Transformer(jax.random.key(0)), dtype)
@@ -96,12 +96,12 @@ for row, (name, (dtype, opt)) in enumerate(runs.items()):
     print(f"{name}: {size:.1f} bytes per parameter, {last:.2f} bits per byte of text")
 
     left.plot(losses, label=name, linestyle="-:"[row])
-    shades = [(f"C{row}", alpha) for alpha in (1, 0.7, 0.4)]
-    starts = [0, weights, 2 * weights]
-    bars = right.barh(-row, [weights, weights, moments], left=starts, color=shades)
+    starts, colors = [0, weights, 2 * weights], ["C2", "C3", "#a8a8a8"]
+    bars = right.barh(name, [weights, weights, moments], left=starts, color=colors)
+    right.text(size, row, f" {size:.1f}", va="center")
     if row == 0:
-        right.bar_label(bars, ["weights", "gradients", "state"], label_type="center")
-    right.text(size, -row, f" {size:.1f}", va="center")
+        labels = ["weights", "gradients", "state"]
+        right.bar_label(bars, labels, label_type="center", color="black")
 
 left.legend()
 if options.output:

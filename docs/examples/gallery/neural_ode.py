@@ -45,7 +45,7 @@ def solve(velocity, times, start):
         y0=start,
         saveat=diffrax.SaveAt(ts=times),
     )
-    return solution.ys
+    return jnp.asarray(solution.ys)
 
 
 def pendulum(t, y, args):
@@ -77,14 +77,16 @@ schedule = eqopt.schedules.CosineDecay(1e-2, options.steps)
 opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(schedule))
 model = NeuralODE(jax.random.key(2))
 state = opt.init(model)
+losses = []
 for _ in range(options.steps):
     model, state, loss = train_step(pieces, model, state)
+    losses.append(loss)
 
 # A swing that was not measured, for twice as long.
 later, start = 0.1 * jnp.arange(120), jnp.array([1.5, 0.0])
 truth, found = solve(pendulum, later, start), model(later, start)
 error = jnp.sqrt(jnp.mean((found - truth) ** 2))
-print(f"loss {loss:.5f}; {error:.3f} from a swing that it has not seen")
+print(f"loss {losses[-1]:.5f}; {error:.3f} from a swing that it has not seen")
 
 plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2, width_ratios=(2, 1))

@@ -37,17 +37,15 @@ def loss_fn(weights, x, y):
     return jnp.mean(eqopt.losses.sigmoid_binary_cross_entropy(scores, y))
 
 
-def penalized_loss(weights, log_penalty):
+def penalized(weights, log_penalty):
     size = jnp.sum(weights["slopes"] ** 2)
     return loss_fn(weights, x_fit, y_fit) + jnp.exp(log_penalty) * size
 
 
 def fit(log_penalty):
     start = {"slopes": jnp.zeros(30), "offset": jnp.zeros(())}
-    solution = optx.minimise(
-        penalized_loss, solver, start, log_penalty, max_steps=10_000
-    )
-    return solution.value
+    found = optx.minimise(penalized, solver, start, log_penalty, max_steps=10_000)
+    return found.value
 
 
 @jax.jit

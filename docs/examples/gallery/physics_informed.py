@@ -1,7 +1,7 @@
-"""Solves Burgers' equation with a network: L-BFGS goes where Adam does not.
+"""Solves Burgers' equation with a network: L-BFGS gets to a solution, Adam does not.
 
-$u_t + u u_x = \\nu u_{xx}$ on $-1 < x < 1$, with $u = -\\sin \\pi x$ at the start. The loss
-is the mean square of what is left of the equation at 1000 points: the same in each step.
+u_t + u u_x = nu u_xx for -1 < x < 1, with u = -sin(pi x) at t = 0. The loss is the mean
+square of the residual at 1000 points. It has no noise, so curvature can be learned.
 
     python docs/examples/gallery/physics_informed.py --output physics_informed.svg
 """
@@ -92,7 +92,7 @@ for name, opt, step in [("Adam", adam, adam_step), ("L-BFGS", lbfgs, lbfgs_step)
     print(f"{name}: a loss of {losses[-1]:.1e}, {error:.2%} from the exact solution")
     left.semilogy(losses, label=name)
 
-left.set(title="what is left of the equation", xlabel="step")
+left.set(title="mean square of the residual", xlabel="step")
 left.legend()
 image = found.reshape(grid[0].shape)
 right.imshow(

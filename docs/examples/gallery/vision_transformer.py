@@ -25,9 +25,8 @@ parser.add_argument("--output", help="where to save a picture")
 options = parser.parse_args()
 
 # Muon for the matrices between the first layer and the last one.
-hidden = groups.where(lambda m: (m.attention, m.mlp)) & groups.leaf(
-    lambda x: x.ndim == 2
-)
+matrices = groups.leaf(lambda x: x.ndim == 2)
+hidden = groups.where(lambda m: (m.attention, m.mlp)) & matrices
 labels = groups.label({"hidden": hidden, "rest": groups.everything})
 muon = eqopt.Muon(eqopt.schedules.Linear(0.02, 0.0, options.steps))
 adamw = eqopt.AdamW(eqopt.schedules.Linear(0.01, 0.0, options.steps))
@@ -86,6 +85,8 @@ def accuracy(model):
     return 100 * jnp.mean(guesses == test[1])
 
 
+print(groups.table(labels, VisionTransformer(jax.random.key(0))))
+
 plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
 figure, axes = plt.subplots()
 axes.set(title="digits read correctly, of 300 not seen in training (%)", xlabel="step")
@@ -98,10 +99,9 @@ for name, opt in runs.items():
         model, state = train_step((opt, key), model, state)
         if step % 10 == 0:
             history.append((step, float(accuracy(model))))
-    print(f"{name}: {accuracy(model):.1f} % of the test digits read correctly")
+    print(f"{name}: {history[-1][1]:.1f} % of the test digits read correctly")
     axes.plot(*zip(*history, strict=True), label=name)
 
-print(groups.table(labels, model))
 axes.legend()
 if options.output:
     figure.savefig(options.output, metadata={"Date": None})
