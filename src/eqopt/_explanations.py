@@ -1,4 +1,4 @@
-r"""What a docstring says of its arguments, with what it leaves to other docstrings.
+r"""What a docstring says about its arguments, with what it leaves to other docstrings.
 
 Most arguments of an optimizer are passed on to its building blocks, which explain them.
 Its docstring names these, in a form that can be read by people and here:
@@ -84,7 +84,7 @@ def completed(
 def explanations(
     doc: str, arguments: Iterable[str], docstring_of: Callable[[str], str]
 ) -> list[Explanation]:
-    """What `doc` says of `arguments`, in their order, itself or by naming a class.
+    """What `doc` says about `arguments`, in their order, itself or by naming a class.
 
     **Raises:**
 

@@ -139,7 +139,7 @@ class UpdateNormFloor(_NormControl):
 
     **Arguments:**
 
-    - `floor`: $f \ge 0$, the least norm of an update relative to that of its matrix.
+    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its matrix.
         Stands in front of the learning rate.
     - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 

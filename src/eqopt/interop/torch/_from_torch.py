@@ -36,7 +36,7 @@ def from_torch(
 
     It knows ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Muon, NAdam, RAdam,
     RMSprop, Rprop and SGD, with their options. The hyperparameters are those that the
-    groups have now: a learning rate scheduler is not taken over. What comes out is the
+    groups have now: a learning rate scheduler is not taken over. It returns the
     optimizer of eqopt that has the same name, or a chain of transformations where no
     arguments of that one give the same numbers.
 

@@ -189,7 +189,7 @@ def _asgd(g: Group) -> AbstractTransformation:
             "number of steps on."
         )
     rate = InversePower(g["lr"], g["lambd"] * g["lr"], g["alpha"])
-    # The decay of torch's parameters is that of an L2 penalty here.
+    # Weight decay in torch is an L2 penalty here.
     decay = AddDecayedWeights(g["lambd"] + g["weight_decay"])
     return SWA(Chain(decay, SGD(rate)), int(g["t0"]) + 2)
 

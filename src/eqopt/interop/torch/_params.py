@@ -32,7 +32,7 @@ def params_from_torch(
     - `params`: the model.
     - `paths`: the key path in the model of each of them, in their order, such as
         `".layers[0].weight"`, and `None` for one that the model does not have. By default
-        the names decide if all of them are those of the model (`layers.0.weight` is
+        the names decide if all of them occur in the model (`layers.0.weight` is
         `.layers[0].weight`), else the shapes: parameters are taken in order if their
         shapes agree in order, or by shape if no shape occurs twice. Shapes agree if they
         differ by axes of length 1 alone, as the bias of an `eqx.nn.Conv` does.

@@ -115,7 +115,7 @@ def _transposed(owner: str, params: Params, mask: Mask | None) -> frozenset[str]
 
 
 def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
-    """By the names in torch, if they are those of all parameters of the model."""
+    """By the names in torch, if they name all parameters of the model."""
     tokens = {tuple(re.findall(r"\w+", path)): path for path in leaves}
     found = [tokens.get(tuple((one.name or "").split("."))) for one in given]
     known = [path for path in found if path is not None]
