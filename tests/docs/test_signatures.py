@@ -86,6 +86,8 @@ def test_what_another_class_says_of_an_argument_is_true_here(name):
         there = explanations(written(e.origin), defaults(e.origin), written)
         # Both, or none, of two arguments that are explained together.
         assert e.names in [other.names for other in there]
+        mentioned = {*re.findall(r"`(\w+)`", e.text)} & {*defaults(e.origin)}
+        assert mentioned <= {*defaults(name)}, e.text
         for argument in e.names:
             if "efault" in e.text and (name, argument) not in OTHER_DEFAULTS:
                 assert defaults(name)[argument] == defaults(e.origin)[argument]

@@ -144,8 +144,10 @@ class ScaleByCOCOB(AbstractLeafwise):
 class COCOB(AbstractOptimizer):
     r"""COCOB: gradient descent by coin betting, without a learning rate to tune.
 
-    The equations and the reference are those of [`eqopt.ScaleByCOCOB`][], where in the
-    place of $g_t$ there is $\eta_t\, (g_t + \lambda p_{t-1})$. This weight decay is an
+    $$p_t = p_{t-1} + u_t,$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByCOCOB`][], which has the equations and the
+    reference, for the gradient $\eta_t\, (g_t + \lambda p_{t-1})$. The weight decay is an
     $L^2$ penalty.
 
     **Arguments:**

@@ -39,8 +39,12 @@ class WarmUp(AbstractSchedule):
 class ScheduleFreeSGD(AbstractOptimizer):
     r"""SGD without a schedule.
 
-    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, (g_t + \lambda y_{t-1})$. It has the
-    equations, the reference, and what there is to know of `eval_params`.
+    The parameters are an average of the points that these updates lead to:
+
+    $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
+
+    [`eqopt.ScheduleFree`][] has the equations and the reference, and explains
+    `eval_params`.
 
     **Arguments:**
 
@@ -71,17 +75,19 @@ class ScheduleFreeSGD(AbstractOptimizer):
 class ScheduleFreeAdamW(AbstractOptimizer):
     r"""AdamW without a schedule.
 
-    [`eqopt.ScheduleFree`][] around
-    $u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
-    + \lambda y_{t-1}\big)$ with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no
-    first moment: $\beta_1$ is that of [`eqopt.ScheduleFree`][], which has the equations,
-    the reference, and what there is to know of `eval_params`.
+    The parameters are an average of the points that these updates lead to:
+
+    $$u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
+      + \lambda y_{t-1}\big)$$
+
+    with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][], but no first moment.
+    [`eqopt.ScheduleFree`][] has the equations, also of $\beta_1$, and the reference, and
+    explains `eval_params`.
 
     **Arguments:**
 
     - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
-        $t = 0, 1, …$ Defaults to no warm-up.
+    - `warmup_steps`: see [`eqopt.ScheduleFreeSGD`][].
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
     - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
