@@ -61,7 +61,7 @@ else:
 
         @property
         def __signature__(cls):
-            # Else it would be that of `__call__`.
+            # Otherwise it would be the signature of `__call__`.
             signature = inspect.signature(cls.__init__)
             return signature.replace(parameters=[*signature.parameters.values()][1:])
 

@@ -1,7 +1,6 @@
 """`help` explains every argument of a class, and so does its page."""
 
 import inspect
-import pathlib
 import pydoc
 import re
 import subprocess
@@ -99,10 +98,6 @@ def documented():
     griffe = pytest.importorskip("griffe")
     config = (ROOT / "mkdocs.yml").read_text()
     extensions = re.findall(r"^ +- (docs/_griffe/\S+)$", config, re.MULTILINE)
-    assert [pathlib.Path(e.partition(":")[0]).stem for e in extensions] == [
-        "modules",
-        "arguments",
-    ]
     return griffe.load(
         "eqopt",
         search_paths=[str(ROOT / "src")],

@@ -24,7 +24,8 @@ class ScaleByDistanceOverGradientsState(eqx.Module):
 
     - `max_dist`: the largest distance from `init_params` so far, a 0-d array for each
         leaf.
-    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, likewise.
+    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, of the same
+        kind.
     - `init_params`: the parameters that `init` was given.
     """
 

@@ -133,9 +133,9 @@ class ScaleByFactoredRMS(AbstractLeafwise):
       \beta_t = 1 - t^{-c}
     \end{aligned}$$
 
-    for matrices, and $u_t = g_t / \sqrt{v_t}$ with
-    $v_t = \beta_t v_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ for all else. A matrix
-    of $n \times m$ needs $n + m$ numbers of state, in at least float32.
+    for matrices, and $u_t = g_t / \sqrt{v_t}$ with $v_t = \beta_t v_{t-1} + (1 -
+    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. A matrix of $n \times m$
+    needs $n + m$ numbers of state, in at least float32.
 
     Which parameters are matrices is, by default, a matter of their shapes: the two
     largest axes of an array count as its rows and columns if both are large enough, and
@@ -169,8 +169,8 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         stays below 0.999, say, keeps the second moments from freezing in a long run.
         Defaults to $1 - t^{-c}$.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
-        that is to be factored, whatever its size, and `None` for all others: a tree like
-        the parameters or a prefix of it, or a function of the parameters that gives one.
+        to factor, whatever its size, and `None` for all others. A tree like the
+        parameters or a prefix of it, or a function of the parameters that returns one.
     - `clipping_threshold`: $d > 0$, to divide $u_t$ by
         $\max(1, \operatorname{RMS}(u_t) / d)$. [`eqopt.ClipByBlockRMS`][] behind this
         does the same, but has to store $u_t$. `None` stands for no clipping.
@@ -267,5 +267,5 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         v = full_like_leaf(x, 0, dtype)
         if axes is None:
             return (), (), v
-        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        # Reduced, not made again, so that they are sharded like the axes that remain.
         return jnp.sum(v, axes.columns), jnp.sum(v, axes.rows), ()

@@ -42,8 +42,8 @@ class AddNoise(AbstractLeafwise):
     $$u_t = g_t + \xi_t, \qquad
       \xi_t \sim \mathcal N\!\left(0, \frac{\eta}{t^\gamma}\right), \qquad t = 1, 2, …$$
 
-    Each element has noise of its own, in every step. For complex updates, $\xi$ is
-    circular and the variance is that of $|\xi|$.
+    Each element has its own noise, in every step. For complex updates, $\xi$ is
+    circular and the variance refers to $|\xi|$.
 
     **Arguments:**
 

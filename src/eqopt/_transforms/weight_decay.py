@@ -63,7 +63,8 @@ def decay_cautiously(
     *,
     weight_decay: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # XLA on a CPU stores an update that is read twice. This way it is that of one leaf.
+    # XLA on a CPU stores an update that is read twice. This way, it stores one leaf
+    # only.
     [g] = materialized([g])
     return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
 
@@ -90,7 +91,7 @@ class AddDecayedWeights(AbstractLeafwise):
     as in AdamW; before the preconditioner it is an $L^2$ penalty.
 
     Any optimizer that has decoupled weight decay takes an `AddDecayedWeights` as its
-    `weight_decay`, in the place of a number. It gives it the learning rate and the mask.
+    `weight_decay`, instead of a number. It gives it the learning rate and the mask.
 
     !!! example
 

@@ -200,7 +200,7 @@ def is_accumulating(owner: Any) -> bool:
 def count_on(
     owner: Any, state: _S, size: int
 ) -> tuple[_S, Bool[Array, ""], Float[Array, ""]]:
-    """The state with new counters, whether it starts anew, and the new elements' share.
+    """The new counters, whether the state restarts, and the new elements' share.
 
     **Arguments:**
 

@@ -25,8 +25,9 @@ def half_wave(
         duration = decay_steps.astype(dtype)
     elapsed = jnp.clip(count, 0, decay_steps).astype(dtype)
     # `1 + cos` has few digits left near the end. `sin((1 - t / T) * pi / 2) ** 2` has
-    # all of them, but not those of Optax, and an exponent below 1 magnifies that. The
-    # order of multiplication and division is Optax's for the same reason.
+    # all of them, but they differ from Optax's, and an exponent below 1 magnifies the
+    # difference. The order of multiplication and division is Optax's for the same
+    # reason.
     angle = jnp.pi * elapsed / jnp.maximum(duration, 1)
     wave = 0.5 * (1 + jnp.cos(angle))
     # No rounding of a cosine may make the base negative, or leave a rest at the end.
@@ -133,7 +134,7 @@ class WarmupCosineDecay(AbstractSchedule):
         E & t \ge T
     \end{cases}$$
 
-    The cosine is that of [`eqopt.schedules.CosineDecay`][], where the paper is.
+    For the cosine and the paper, see [`eqopt.schedules.CosineDecay`][].
 
     **Arguments:**
 

@@ -132,7 +132,7 @@ class WarmupExponentialDecay(AbstractSchedule):
         M\, r^p, \quad p = \max(t - W - B, 0) / T & t \ge W
     \end{cases}$$
 
-    The second part is that of [`eqopt.schedules.ExponentialDecay`][].
+    The second part is [`eqopt.schedules.ExponentialDecay`][].
 
     **Arguments:**
 

@@ -73,7 +73,7 @@ class CosineOneCycle(AbstractSchedule):
     r"""Up along half a wave of the cosine, then further down along another one.
 
     From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, and to $M / (d f)$ at
-    $T$, where it stays. The waves are those of
+    $T$, where it stays. The curves are cosines, as in
     [`eqopt.schedules.PiecewiseInterpolate`][].
 
     `torch.optim.lr_scheduler.OneCycleLR` is one step faster: its peak is at the count
@@ -136,7 +136,7 @@ class LinearOneCycle(AbstractSchedule):
     From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, back to $M / d$ at
     $\lfloor q\,T \rfloor$, and to $M / (d f)$ at $T$, where it stays.
 
-    The paper is that of [`eqopt.schedules.CosineOneCycle`][]. In torch it is `OneCycleLR`
+    For the paper, see [`eqopt.schedules.CosineOneCycle`][]. In torch it is `OneCycleLR`
     with `three_phase=True` and `anneal_strategy="linear"`, in which $q$ is $2p$ and
     everything is one step faster.
 

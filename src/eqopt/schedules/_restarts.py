@@ -96,7 +96,7 @@ class CosineRestarts(AbstractSchedule):
     A `ValueError` or `TypeError` if `decay_steps` or `t_mult` is not positive or no
     integer, or if a value is not finite or has axes.
 
-    The paper is that of [`eqopt.schedules.CosineDecay`][].
+    For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
 
     init_value: RealScalarLike
@@ -147,7 +147,7 @@ class SGDR(AbstractSchedule):
     A `ValueError` or `TypeError` if there is none, or as the schedule of one
     of them does.
 
-    The paper is that of [`eqopt.schedules.CosineDecay`][].
+    For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
 
     cosine_kwargs: tuple[WarmupCosineDecay, ...]

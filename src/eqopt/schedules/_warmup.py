@@ -72,7 +72,7 @@ class WarmupConstant(AbstractSchedule):
     - `init_value`: $I$, a number or a 0-d array.
     - `peak_value`: $M$, a number or a 0-d array: the value from $t = W$ on.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
-        value is always $M$. (In Optax it stays at $I$ for ever.)
+        value is always $M$. (In Optax it stays at $I$ forever.)
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""ACProp: AdaBelief that does not look at the gradient it divides."""
+"""ACProp: AdaBelief that divides a gradient only by what earlier gradients showed."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from .radam import rectification
 
 
 class ScaleByACPropState(AbstractMomentsState):
-    """The mean of the gradients so far, and how far they were from it.
+    """The mean of the gradients so far, and their deviation from it.
 
     **Attributes:**
 
@@ -64,9 +64,9 @@ def acprop(
 #    first gradient happens to be zero, the second one is divided by nothing.
 #
 # Differs from the authors' code in:
-# 1. The bias of the last second moment is that of t - 1 steps, also when rectifying.
+# 1. The bias of the last second moment is computed for t - 1 steps, also when rectifying.
 class ScaleByACProp(AbstractLeafwise):
-    r"""Divides the gradient by the standard deviation of the gradients before it.
+    r"""Divides the gradient by the standard deviation of the earlier gradients.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -76,8 +76,8 @@ class ScaleByACProp(AbstractLeafwise):
       u_t &= r_t\, g_t \big/ \big(\sqrt{\hat\nu_{t-1}} + \varepsilon\big)
     \end{aligned}$$
 
-    with $r_t$ of [`eqopt.ScaleByRAdam`][]. While that is undefined, which is in the first
-    five steps by default, and where $\nu_{t-1} = 0$ (as it may be in float16),
+    with $r_t$ from [`eqopt.ScaleByRAdam`][]. While $r_t$ is undefined (by default in
+    the first five steps), and where $\nu_{t-1} = 0$ (which can happen in float16),
     $u_t = \hat\mu_t$.
 
     **Arguments:**
@@ -146,8 +146,8 @@ class ACProp(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByACProp`][], which has the equations and the
-    reference. The weight decay is decoupled. The first steps are as long as the
+    where $u_t$ is the update of [`eqopt.ScaleByACProp`][], which has the equations and
+    the reference. The weight decay is decoupled. The first steps are as long as the
     gradients, as in [`eqopt.RAdam`][].
 
     **Arguments:**

@@ -35,7 +35,7 @@ class ScaleByAdEMAMixState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m1`: the fast mean of the gradients, a tree like the parameters.
-    - `m2`: the slow one, likewise.
+    - `m2`: the slow mean, a tree of the same kind.
     - `nu`: the second moment, real also for complex parameters.
     """
 
@@ -87,9 +87,9 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    The slow mean $m_2$ starts at zero and is not corrected, so it comes in gradually.
-    The paper also warms up $\alpha$ and $\beta_3$, for as long as it trains: pass
-    schedules, such as `eqopt.schedules.Linear(0.0, 5.0, 100_000)` for $\alpha$.
+    The slow mean $m_2$ starts at zero and is not corrected, so its effect grows
+    gradually. The paper also warms up $\alpha$ and $\beta_3$, over the whole training:
+    pass schedules, such as `eqopt.schedules.Linear(0.0, 5.0, 100_000)` for $\alpha$.
 
     **Arguments:**
 
@@ -157,8 +157,8 @@ class AdEMAMix(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdEMAMix`][], which has the equations and the
-    reference.
+    where $u_t$ is the update of [`eqopt.ScaleByAdEMAMix`][], which has the equations
+    and the reference.
 
     **Arguments:**
 

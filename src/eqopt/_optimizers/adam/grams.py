@@ -1,4 +1,4 @@
-"""Grams: as far as Adam would go, in the direction of the gradient."""
+"""Grams: Adam's step length, in the direction of the gradient."""
 
 from typing import Any
 
@@ -63,15 +63,15 @@ class ScaleByGrams(AbstractLeafwise):
         \frac{|\mu_t|}{\sqrt{\nu_t} + \varepsilon}
     \end{aligned}$$
 
-    The momentum says how far to go, and the gradient of this step in which direction.
-    Where both have the same sign, and $\varepsilon = 0$, this is Adam. Where the gradient
-    is zero, so is the update, however large the momentum. The sign of a complex number is
-    $g / |g|$.
+    The momentum determines the step length, and the current gradient the direction. If
+    both have the same sign, and $\varepsilon = 0$, this is Adam. Where the gradient is
+    zero, the update is zero, however large the momentum. The sign of a complex number
+    is $g / |g|$.
 
-    As in the code of the authors, $\varepsilon$ is added to the root of $\nu_t$ with its
-    bias: in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
-    [`eqopt.Chain`][] the sign is that of what comes in, so parts in front, such as
-    momentum, change it.
+    As in the authors' code, $\varepsilon$ is added to the root of the uncorrected
+    $\nu_t$, so in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
+    [`eqopt.Chain`][], the sign is the sign of the incoming updates, so preceding parts,
+    such as momentum, change it.
 
     **Arguments:**
 
@@ -116,7 +116,7 @@ class ScaleByGrams(AbstractLeafwise):
 
 
 class Grams(AbstractOptimizer):
-    r"""Grams: Adam whose steps all have the sign of the gradient.
+    r"""Grams: Adam with steps that all have the sign of the gradient.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

@@ -62,8 +62,8 @@ class ScaleByLaProp(AbstractLeafwise):
       u_t &= \mu_t / (1 - \beta_1^t)
     \end{aligned}$$
 
-    [`eqopt.ScaleByAdam`][] averages first. There a large gradient can be divided by a
-    second moment that has already forgotten it, if $\beta_1 > \beta_2$; here it cannot.
+    [`eqopt.ScaleByAdam`][] averages first. If $\beta_1 > \beta_2$, it can divide a
+    large gradient by a second moment that has already forgotten it. LaProp cannot.
 
     **Arguments:**
 
@@ -112,9 +112,9 @@ class LaProp(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByLaProp`][], which has the equations and the
-    reference. In the code of the authors $\eta_t$ is a factor of what is averaged, which
-    makes a difference only while a schedule changes it, and not of the decay.
+    where $u_t$ is the update of [`eqopt.ScaleByLaProp`][], which has the equations and
+    the reference. In the authors' code, $\eta_t$ multiplies the averaged values, but
+    not the decay. This makes a difference only while a schedule changes $\eta_t$.
 
     **Arguments:**
 

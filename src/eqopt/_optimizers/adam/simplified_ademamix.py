@@ -49,7 +49,7 @@ def simplified_ademamix(
 
 
 class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
-    r"""AdEMAMix with the gradient itself in the place of the fast mean.
+    r"""AdEMAMix with the gradient itself instead of the fast mean.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + g_t \\
@@ -58,8 +58,8 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         \big(\sqrt{\nu_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    The momentum $\mu$ is a sum and not a mean, so updates are about $1 / (1 - \beta_1)$
-    times as large as Adam's: take a learning rate that is as much smaller.
+    The momentum $\mu$ is a sum, not a mean, so updates are about $1 / (1 - \beta_1)$
+    times as large as Adam's. Reduce the learning rate by that factor.
 
     **Arguments:**
 
@@ -117,12 +117,12 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 
 
 class SimplifiedAdEMAMix(AbstractOptimizer):
-    r"""Simplified AdEMAMix: AdEMAMix with one momentum, in the memory of Adam.
+    r"""Simplified AdEMAMix: AdEMAMix with one momentum and the memory of Adam.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the equations
-    and the reference.
+    where $u_t$ is the update of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the
+    equations and the reference.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Yogi: Adam whose second moment moves by no more than the gradient's square."""
+"""Yogi: Adam with a second moment that changes by at most the squared gradient."""
 
 from typing import Any
 
@@ -123,8 +123,8 @@ class Yogi(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByYogi`][], which has the equations and the
-    reference.
+    where $u_t$ is the update of [`eqopt.ScaleByYogi`][], which has the equations and
+    the reference.
 
     **Arguments:**
 

@@ -54,7 +54,7 @@ def adadelta(
 
 
 class ScaleByAdadelta(AbstractLeafwise):
-    r"""Gives the gradients the root mean square of the last updates.
+    r"""Scales the gradients to the root mean square of the last updates.
 
     $$\begin{aligned}
       E[g^2]_t &= \rho\, E[g^2]_{t-1} + (1 - \rho)\, |g_t|^2 \\
@@ -112,10 +112,10 @@ class Adadelta(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdadelta`][] for the gradient
+    where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][] for the gradient
     $g_t + \lambda p_{t-1}$; there are the equations and the reference. As in
-    `torch.optim.Adadelta`, weight decay is an $L^2$ penalty and $\eta = 1$, the method of
-    the paper, is the default.
+    `torch.optim.Adadelta`, weight decay is an $L^2$ penalty and $\eta = 1$, the method
+    of the paper, is the default.
 
     **Arguments:**
 

@@ -65,9 +65,10 @@ class ScaleByAdamP(AbstractLeafwise):
       u_t &= \Pi_t(d_t) + \lambda \rho_t\, p_{t-1}
     \end{aligned}$$
 
-    Where a norm follows a layer, the length of its weights $w$ has no effect on the
-    loss. Their gradients are orthogonal to them, but momentum is not: it makes weights
-    longer, and steps smaller in comparison. So what is parallel to them is taken away:
+    If a normalization follows a layer, the length of its weights $w$ has no effect on
+    the loss. The gradients are orthogonal to the weights, but momentum is not: it makes
+    the weights longer, and the steps smaller in comparison. So the part parallel to the
+    weights is removed:
 
     $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w, \qquad
       \rho_t = r, \qquad
@@ -151,8 +152,8 @@ class AdamP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamP`][], which has the equations and the
-    reference, and the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamP`][], which has the equations and
+    the reference, and the weight decay in it.
 
     **Arguments:**
 

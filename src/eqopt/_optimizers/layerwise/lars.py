@@ -15,16 +15,17 @@ from ..._types import Hyperparameter, Mask, ScalarOrSchedule
 
 
 class LARS(AbstractOptimizer):
-    r"""LARS: SGD with momentum whose steps are in proportion to the norm of each layer.
+    r"""LARS: SGD with momentum and steps proportional to the norm of each layer.
 
     $$d_t = g_t + \lambda p_{t-1}, \qquad
       m_t = \beta m_{t-1} + \eta_t\, \frac{c\, \|p_{t-1}\|}{\|d_t\| + \varepsilon}\, d_t,
       \qquad p_t = p_{t-1} - m_t,$$
 
-    with the norms of one leaf at a time. A leaf whose norm is zero is not rescaled. As in
-    the paper, the learning rate is part of what the momentum sums up: when it drops,
-    steps become smaller only bit by bit. The denominator is the norm of the sum $d_t$; in
-    the paper it is the sum of the norms, $\|g_t\| + \lambda \|p_{t-1}\|$.
+    with the norms of one leaf at a time. A leaf with norm zero is not rescaled. As in
+    the paper, the momentum accumulates updates that include the learning rate: when the
+    learning rate drops, steps shrink only gradually. The denominator is the norm of the
+    sum $d_t$; in the paper, it is the sum of the norms,
+    $\|g_t\| + \lambda \|p_{t-1}\|$.
 
     **Arguments:**
 
@@ -41,7 +42,7 @@ class LARS(AbstractOptimizer):
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter.
 
-    The reference is that of [`eqopt.ScaleByTrustRatio`][].
+    For the reference, see [`eqopt.ScaleByTrustRatio`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -65,9 +65,9 @@ class ScaleByNovoGrad(AbstractFused):
       u_t &= \mu_t
     \end{aligned}$$
 
-    The norm is that of one leaf, so $\nu$ is a single number for each. The momentum is a
-    sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times larger than
-    without.
+    The norm is taken over one leaf, so $\nu$ is a single number for each leaf. The
+    momentum is a sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times
+    larger than without.
 
     **Arguments:**
 
@@ -150,9 +150,9 @@ class NovoGrad(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByNovoGrad`][], which has the equations and the
-    reference. Half of the memory of Adam: one moment of the size of the parameters. The
-    weight decay is part of the momentum.
+    where $u_t$ is the update of [`eqopt.ScaleByNovoGrad`][], which has the equations
+    and the reference. It needs half the memory of Adam: one moment of the size of the
+    parameters. The weight decay is part of the momentum.
 
     **Arguments:**
 

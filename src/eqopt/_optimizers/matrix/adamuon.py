@@ -35,8 +35,8 @@ class ScaleByAdaMuonState(eqx.Module):
 
     **Attributes:**
 
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` for
-        what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        for parameters that are not matrices.
     - `nu`: the mean of the squares of the orthogonal updates, a tree like `mu`.
     """
 
@@ -65,7 +65,7 @@ def adamuon(
 
 
 class ScaleByAdaMuon(AbstractMatrixwise):
-    r"""Makes the signs of the momentum orthogonal, and divides by a second moment.
+    r"""Orthogonalizes the signs of the momentum, and divides by a second moment.
 
     $$\begin{aligned}
       \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
@@ -77,8 +77,8 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
     momentum, and $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. All
-    updates have a root mean square of $\rho$, so no moment has to be corrected for its
-    start at zero. What is no matrix passes unchanged, without state.
+    updates have a root mean square of $\rho$, so no moment needs a correction for its
+    start at zero. Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 

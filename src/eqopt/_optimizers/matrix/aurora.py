@@ -23,13 +23,13 @@ from .parts.recipe import matrices_and_others
 
 
 class ScaleByAuroraState(eqx.Module):
-    """`mu`: the mean of the gradients so far, `None` for what is no matrix."""
+    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
 
     mu: Updates
 
 
 class Balanced(eqx.Module):
-    """How a matrix is made orthogonal, with rows of about one length.
+    """How to orthogonalize a matrix, with rows of about equal length.
 
     **Attributes:**
 
@@ -75,7 +75,7 @@ def aurora(
 
 
 class ScaleByAurora(AbstractMatrixwise):
-    r"""Makes the momentum orthogonal, with rows of about one length.
+    r"""Orthogonalizes the momentum, with rows of about equal length.
 
     For a matrix of $m$ outputs and $n$ inputs, $m > n$, let
 
@@ -88,12 +88,13 @@ class ScaleByAurora(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. The
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
     columns of $U_K$ are orthonormal, and its rows have norms near $\sqrt{n / m}$, the
-    nearer the larger $K$. A matrix with $m < n$ is transposed; for $m = n$ rows of
-    orthogonal matrices have length 1 anyway, and $u_t = s \operatorname{NS}(\hat\mu_t)$.
-    Norms below $\varepsilon$ count as $\varepsilon$, and zero rows stay zero. What is no
-    matrix passes unchanged, without state.
+    nearer the larger $K$. A matrix with $m < n$ is transposed. For $m = n$, the rows of
+    orthogonal matrices have length 1 anyway, and
+    $u_t = s \operatorname{NS}(\hat\mu_t)$. Norms below $\varepsilon$ count as
+    $\varepsilon$, and zero rows stay zero. Parameters that are not matrices pass
+    unchanged and have no state.
 
     **Arguments:**
 
@@ -159,7 +160,7 @@ class ScaleByAurora(AbstractMatrixwise):
 
 
 class Aurora(AbstractOptimizer):
-    r"""Aurora: orthogonal steps for matrices, with rows of one length.
+    r"""Aurora: orthogonal steps for matrices, with rows of equal length.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

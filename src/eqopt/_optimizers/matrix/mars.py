@@ -75,15 +75,15 @@ def exact_mars(
 
 
 class CorrectByMARS(AbstractLeafwise):
-    r"""Corrects gradients so that their mean over the steps has less variance.
+    r"""Corrects gradients to reduce the variance of their mean over the steps.
 
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
       u_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
-    The norm is that of one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients
-    of the last step, and $\tilde g_1 = 0$. Otherwise $\tilde g_t$ are the gradients of
-    the previous parameters on the batch of this step, for which the variance of the
-    difference is small. You compute them and pass them as `previous_grad`:
+    The norm is taken over one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the
+    gradients of the last step, and $\tilde g_1 = 0$. Otherwise, $\tilde g_t$ are the
+    gradients at the previous parameters on the batch of this step, which make the
+    variance of the difference small. You compute them and pass them as `previous_grad`:
 
     !!! example
 
@@ -100,9 +100,9 @@ class CorrectByMARS(AbstractLeafwise):
 
     In the first step, pass the model itself as the previous one. Then $c_1 = g_1$.
 
-    Put it in an [`eqopt.Chain`][] in front of an optimizer with momentum, whose decay is
-    $\beta_1$. Parts in front of it, such as clipping, do not change `previous_grad`, nor
-    does [`eqopt.MultiSteps`][]: accumulate both gradients over the same batches.
+    Put it in an [`eqopt.Chain`][] before an optimizer with momentum and decay
+    $\beta_1$. Neither preceding parts, such as clipping, nor [`eqopt.MultiSteps`][]
+    change `previous_grad`: accumulate both gradients over the same batches.
 
     **Arguments:**
 
@@ -172,15 +172,15 @@ class MARS(AbstractOptimizer):
     where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
     has the equation and the reference. By `mars_type`,
 
-    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$;
-        the second moment is that of $c_t$, too;
+    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$,
+        including the second moment;
     - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
     - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied
         by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
         [`eqopt.Orthogonalize`][].
 
-    All of this is for matrices. Other parameters, such as biases, have an AdamW with
-    plain gradients, unless you say otherwise.
+    All of this applies to matrices. By default, other parameters, such as biases, use
+    AdamW with plain gradients.
 
     **Arguments:**
 
@@ -204,7 +204,7 @@ class MARS(AbstractOptimizer):
 
     **Raises:**
 
-    A `ValueError` if `mars_type` is another or a hyperparameter is out of its range.
+    A `ValueError` if `mars_type` is unknown or a hyperparameter is out of its range.
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""NorMuon: orthogonal steps, each row of them at a length of its own."""
+"""NorMuon: orthogonal steps with a separate length for each row."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -33,12 +33,12 @@ Side: TypeAlias = Literal["rows", "long"]
 
 
 class ScaleByNorMuonState(eqx.Module):
-    r"""The momentum, and how long the rows of orthogonal updates have been.
+    r"""The momentum, and the squared lengths of the rows of orthogonal updates.
 
     **Attributes:**
 
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` in
-        the place of what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        for parameters that are not matrices.
     - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
         the parameter with size 1 along its inputs.
     """
@@ -82,9 +82,9 @@ class ScaleByNorMuon(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. No
-    moment is corrected for its start at zero: the norm is restored in the end. What is no
-    matrix passes unchanged, without state.
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. No
+    moment is corrected for its start at zero, because the norm is restored at the end.
+    Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
@@ -164,12 +164,12 @@ class ScaleByNorMuon(AbstractMatrixwise):
 
 
 class NorMuon(AbstractOptimizer):
-    r"""NorMuon: orthogonal steps for matrices, each row of them at a length of its own.
+    r"""NorMuon: orthogonal steps for matrices, with a separate length for each row.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByNorMuon`][], which has the equations and the
-    reference. Besides the momentum there is one number of state for each row.
+    where $u_t$ is the update of [`eqopt.ScaleByNorMuon`][], which has the equations and
+    the reference. In addition to the momentum, the state has one number per row.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""PSGD-Kron: a preconditioner that is fitted to whiten gradients, without inverses."""
+"""PSGD-Kron: a preconditioner fitted to whiten gradients, without inverses."""
 
 import functools
 import math
@@ -44,8 +44,8 @@ class ScaleByPSGDKronState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
-        no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A vector
         is the diagonal of a factor.
     - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the fit
@@ -108,8 +108,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     \end{aligned}$$
 
     The factors minimize $\operatorname{E} \operatorname{tr} (G^* P_L G P_R) +
-    \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$, at which the updates are white. With
-    $W = P_L G_t P_R$, the gradient before the step,
+    \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$. At the minimum, the updates are
+    white. With $W = P_L G_t P_R$, the gradient before the step,
 
     $$\begin{aligned}
       T_L &= W W^* + \delta^2\, \|P_R\|_F^2\, P_L^2 &
@@ -118,14 +118,15 @@ class ScaleByPSGDKron(AbstractMatrixwise):
       Q_L &\leftarrow Q_L - \frac{\rho}{\ell_L} (T_L - n I)\, Q_L,
     \end{aligned}$$
 
-    then $Q_L$ is turned towards a Hermitian matrix, and all this for $Q_R$, too. There is
-    no inverse, and nothing is random: the authors add noise of the size $\delta$ to the
-    gradients, of which $T_L$ has the expectation; and the norm is estimated by the power
-    method from the longest column. (This is the form that they call Q0.5EQ1.5.) The
-    factors start as identities, scaled by the first gradient that is not zero.
+    then $Q_L$ is turned towards a Hermitian matrix. The same is done for $Q_R$. There
+    are no inverses, and nothing is random. The authors add noise of the size $\delta$
+    to the gradients; $T_L$ contains its expectation instead. The norm is estimated by
+    the power method from the longest column. (This is the form that they call
+    Q0.5EQ1.5.) The factors start as identities, scaled by the first gradient that is
+    not zero.
 
-    What is no matrix passes unchanged, without state. Matrices in a stack are transformed
-    each by itself.
+    Parameters that are not matrices pass unchanged and have no state. Stacked matrices
+    are transformed separately.
 
     **Arguments:**
 
@@ -229,7 +230,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
 
 class PSGDKron(AbstractOptimizer):
-    r"""PSGD-Kron: steps whitened by a preconditioner that is fitted as it goes.
+    r"""PSGD-Kron: steps whitened by a preconditioner that is fitted during training.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

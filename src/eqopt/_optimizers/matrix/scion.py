@@ -1,4 +1,4 @@
-"""Scion: the step of a given size, in a norm that fits the layer, that goes down most."""
+"""Scion: the steepest step of a given size, in a norm that fits the layer."""
 
 import math
 from typing import Any, Literal, TypeAlias, get_args
@@ -31,7 +31,7 @@ _NORMS = get_args(Norm)
 
 
 class ScaleByLMOState(eqx.Module):
-    """`mu`: the mean of the gradients so far, `None` for what is no matrix."""
+    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
 
     mu: Updates
 
@@ -77,14 +77,15 @@ class ScaleByLMO(AbstractMatrixwise):
     | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
     | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
 
-    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For inputs of
-    which one is 1 and all others are 0, such as words, `normalized=False` sets the $n$ of
-    this table to 1. The moment is not corrected for its start at zero, as no step
-    depends on its size. A zero row or column stays zero. What is no matrix passes
-    unchanged, without state.
+    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For one-hot
+    inputs, such as words, `normalized=False` sets the $n$ of this table to 1. The
+    moment is not corrected for its start at zero, because no step depends on its size.
+    Zero rows and columns stay zero. Parameters that are not matrices pass unchanged and
+    have no state.
 
-    The kernel of a convolution is the matrix of all its inputs, those of one pixel times
-    the number of pixels $k$. (The authors divide the spectral one by $\sqrt k$, too.)
+    The kernel of a convolution is the matrix of all its inputs: the inputs of one pixel
+    times the number of pixels $k$. (The authors also divide the spectral one by
+    $\sqrt k$.)
 
     !!! example
 
@@ -163,14 +164,14 @@ def _columns(params: Params) -> Any:
 
 
 class Scion(AbstractOptimizer):
-    r"""Scion: steps of one size, each layer in a norm of its own.
+    r"""Scion: steps of one size, measured in a norm for each kind of layer.
 
     $$p_t = (1 - \lambda \eta_t)\, p_{t-1} - \eta_t u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLMO`][], which has the equations and the
-    reference. With $\lambda = 1$ this is the constrained form, conditional gradients:
+    reference. With $\lambda = 1$, this is the constrained form, conditional gradients:
     parameters in the ball of radius $\rho$ stay in it, and all others move towards it.
-    With $\lambda = 0$ it is the unconstrained form, steepest descent.
+    With $\lambda = 0$, it is the unconstrained form, steepest descent.
 
     !!! example
 

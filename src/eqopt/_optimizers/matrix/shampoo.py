@@ -1,4 +1,4 @@
-"""Shampoo and KL-Shampoo, each with an optimizer for what is no matrix."""
+"""Shampoo and KL-Shampoo, each with an optimizer for other parameters."""
 
 import dataclasses
 
@@ -21,13 +21,14 @@ class Shampoo(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
-    the references. With a graft the steps are as long as those of Adam (or RMSprop, or
-    AdaGrad), so its learning rate is right for Shampoo, too.
+    the references. With a graft, the steps are as long as Adam's (or RMSprop's, or
+    AdaGrad's), so the learning rate of that method also suits Shampoo.
 
     !!! warning
 
-        Without a graft, roots that are some steps old make steps in new directions far
-        too long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
+        Without a graft, roots that are some steps old make steps in new directions much
+        too long. In that case, use a larger `eps`, such as 1e-6, or
+        `precondition_frequency=1`.
 
     **Arguments:**
 

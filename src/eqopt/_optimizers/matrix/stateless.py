@@ -1,4 +1,4 @@
-"""Matrices with rows, or rows and columns, of one length: steps without state."""
+"""Matrices with rows, or rows and columns, of equal length: steps without state."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ Matrix = Inexact[Array, "m n"]
 
 
 def _of_mean_square_one(x: Any, axis: int, least: Any) -> Any:
-    """`x`, whose norms along an axis become the root of its size; zeros stay zero."""
+    """`x` with norms along an axis scaled to the root of its size; zeros stay zero."""
     norms = safe_norm(x, 0, axis=axis, keepdims=True)
     # Not by `least` if zero: derivatives of many iterations would overflow.
     divisors = jnp.where(norms == 0, 1, jnp.maximum(norms, least))
@@ -48,7 +48,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
       r_i = \sqrt{\tfrac{1}{n} \sum_{j=1}^n |G_{ij}|^2}$$
 
     A row holds the weights of one output of a layer. There is no state. Zero rows stay
-    zero. What is no matrix passes unchanged.
+    zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -108,7 +108,8 @@ def sinkhorn(
 
 
 class ScaleBySinkhorn(AbstractMatrixwise):
-    r"""Scales rows and columns of each matrix in turn, until both are of one length.
+    r"""Scales rows and columns of each matrix alternately, until both have equal
+    lengths.
 
     $$\begin{aligned}
       X_0 &= G \\
@@ -118,9 +119,9 @@ class ScaleBySinkhorn(AbstractMatrixwise):
       & u &= X_L
     \end{aligned}$$
 
-    Norms below $\varepsilon$ count as $\varepsilon$. Each column of the update has the
-    norm $\sqrt m$ in the end, and each row nearly $\sqrt n$. There is no state. Zero rows
-    and columns stay zero. What is no matrix passes unchanged.
+    Norms below $\varepsilon$ count as $\varepsilon$. At the end, each column of the
+    update has the norm $\sqrt m$, and each row nearly $\sqrt n$. There is no state.
+    Zero rows and columns stay zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -165,7 +166,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
 
 
 class SinkGD(AbstractOptimizer):
-    r"""SinkGD: gradient descent with rows and columns of one length, without state.
+    r"""SinkGD: gradient descent with rows and columns of equal length, without state.
 
     $$p_t = p_{t-1} - \eta_t \alpha\, (u_t + \lambda p_{t-1}),$$
 
@@ -205,12 +206,12 @@ class SinkGD(AbstractOptimizer):
 
 
 class SCALE(AbstractOptimizer):
-    r"""SCALE: rows of one length, and momentum for the last layer alone.
+    r"""SCALE: rows of equal length, and momentum only for the last layer.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for the
-    last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
+    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for
+    the last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
     reference.
 
     !!! example
@@ -222,8 +223,8 @@ class SCALE(AbstractOptimizer):
         opt = eqopt.SCALE(1e-3, last_layer=last)
         ```
 
-    The authors normalise embeddings, too. To the default these are no matrices: say that
-    they are by `weight_dimension_numbers`, with words as inputs.
+    The authors also normalise embeddings. By default, embeddings are not matrices:
+    declare them by `weight_dimension_numbers`, with words as inputs.
 
     **Arguments:**
 

@@ -46,7 +46,7 @@ class DoGState(eqx.Module):
     - `is_init_step`: whether no step has been taken yet, a 0-d bool array.
     - `init_params`: the parameters that `init` was given.
     - `max_dist`: the largest distance from them so far, a 0-d array.
-    - `sum_sq_norm_grads`: the sum of the squared norms of all gradients, likewise.
+    - `sum_sq_norm_grads`: the sum of the squared norms of all gradients, a 0-d array.
     """
 
     is_init_step: Bool[Array, ""]
@@ -178,7 +178,8 @@ class DoWGState(eqx.Module):
     - `init_params`: the parameters that `init` was given.
     - `weighted_sq_norm_grads`: the weighted sum of the squared norms of all gradients, a
         0-d array.
-    - `estim_sq_dist`: the largest squared distance from `init_params` so far, likewise.
+    - `estim_sq_dist`: the largest squared distance from `init_params` so far, a 0-d
+        array.
     """
 
     init_params: Params

@@ -42,10 +42,10 @@ class ProdigyState(eqx.Module):
     - `grad_sum`: the weighted sum of the gradients.
     - `params0`: the parameters that `init` was given.
     - `estim_lr`: the estimate of the distance, a 0-d array. It never falls.
-    - `numerator_weighted`: what the estimate is made of, likewise.
+    - `numerator_weighted`: the numerator of the estimate, a 0-d array.
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `learning_rate`: that of the last step, with the estimate and the bias corrections
-        in it (before the first step: of the first), a 0-d array.
+    - `learning_rate`: the learning rate of the last step, including the estimate and
+        the bias corrections (before the first step: of the first), a 0-d array.
     """
 
     exp_avg: Updates
@@ -123,7 +123,7 @@ class Prodigy(AbstractMeasured):
 
     Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
     is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
-    While $s_t$ is zero, as in a warm-up from zero, $d$ stays as it is.
+    While $s_t$ is zero, as in a warm-up from zero, $d$ stays unchanged.
 
     **Arguments:**
 

@@ -34,9 +34,9 @@ class MoMoState(eqx.Module):
 
     **Attributes:**
 
-    - `exp_avg`: that of the gradients, a tree like the parameters.
-    - `barf`: that of the losses, a 0-d array like the next three.
-    - `gamma`: that of the products of gradients and parameters.
+    - `exp_avg`: the average of the gradients, a tree like the parameters.
+    - `barf`: the average of the losses, a 0-d array like the next three.
+    - `gamma`: the average of the products of gradients and parameters.
     - `lb`: the lower bound of the loss.
     - `learning_rate`: the step size that the last step took, zero before the first.
     - `count`: the steps taken so far, a 0-d int32 array.

@@ -55,8 +55,8 @@ class ScaleByPolyak(AbstractLeafwise):
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
         array or a schedule.
     - `eps`: $\varepsilon \ge 0$.
-    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ in the place of $f - f^*$. It
-        stays where it is when the loss is below `f_min`; the former goes uphill.
+    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ instead of $f - f^*$. It stays
+        where it is when the loss is below `f_min`; the former goes uphill.
 
     **Raises:**
 

@@ -46,10 +46,10 @@ class ScheduleFreePlusState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `learning_rate`: $\\eta$ of the last step, a 0-d array.
-    - `max_lr`: the largest so far, likewise.
-    - `weight_sum`: the sum of the weights of all averaged values so far, likewise.
-    - `grad_norm`: the average $a$ of the norms of the gradients, likewise.
-    - `beta`: the part of the average in the parameters, likewise.
+    - `max_lr`: the largest learning rate so far, a 0-d array.
+    - `weight_sum`: the sum of the weights of all averaged values so far, a 0-d array.
+    - `grad_norm`: the average $a$ of the norms of the gradients, a 0-d array.
+    - `beta`: the part of the average in the parameters, a 0-d array.
     - `mu`, `nu`: the moments of the gradients, trees like the parameters.
     - `z`: where the steps lead, a tree like the parameters.
     """
@@ -122,10 +122,11 @@ class ScheduleFreePlus(AbstractMeasured):
       y_t &= \beta x_t + (1 - \beta)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], and products and norms are those of
-    all leaves. The parameters are $y$: take the gradients there. Evaluate with $x$, that
-    is with `opt.eval_params(state, params)`. The loss $f$ must not fall below zero.
-    `update` and `step` need it as the extra argument `value`, and `params`:
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and products and norms are
+    taken over all leaves. The parameters are $y$: compute the gradients there. Evaluate
+    with $x$, that is with `opt.eval_params(state, params)`. The loss $f$ must not fall
+    below zero. `update` and `step` need it as the extra argument `value`, and need
+    `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)

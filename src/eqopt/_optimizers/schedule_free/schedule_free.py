@@ -1,4 +1,4 @@
-"""SGD and AdamW with averages of the parameters in the place of a schedule."""
+"""SGD and AdamW with averages of the parameters instead of a schedule."""
 
 from typing import Any
 
@@ -43,8 +43,7 @@ class ScheduleFreeSGD(AbstractOptimizer):
 
     $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
 
-    [`eqopt.ScheduleFree`][] has the equations and the reference, and explains
-    `eval_params`.
+    See [`eqopt.ScheduleFree`][] for the equations, the reference, and `eval_params`.
 
     **Arguments:**
 
@@ -80,9 +79,9 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     $$u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
       + \lambda y_{t-1}\big)$$
 
-    with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][], but no first moment.
-    [`eqopt.ScheduleFree`][] has the equations, also of $\beta_1$, and the reference, and
-    explains `eval_params`.
+    with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no first moment:
+    [`eqopt.ScheduleFree`][] uses $\beta_1$ instead. It has the equations, the reference,
+    and the description of `eval_params`.
 
     **Arguments:**
 

@@ -19,9 +19,9 @@ class DPSGD(AbstractOptimizer):
     [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
     or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
 
-    It takes the sum of clipped gradients that [`eqopt.microbatching.clipped_grad`][]
-    computes, with `clipped=True`; or else per-example gradients: those of each parameter
-    have one more axis, the first one.
+    With `clipped=True`, it takes the sum of clipped gradients that
+    [`eqopt.microbatching.clipped_grad`][] computes. Otherwise it takes per-example
+    gradients, which have an additional first axis.
 
     !!! example
 

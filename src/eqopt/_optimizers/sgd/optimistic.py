@@ -104,8 +104,8 @@ class OptimisticGradientDescent(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByOptimisticGradient`][], which has the equation
-    and the reference.
+    where $u_t$ is the update of [`eqopt.ScaleByOptimisticGradient`][], which has the
+    equation and the reference.
 
     **Arguments:**
 

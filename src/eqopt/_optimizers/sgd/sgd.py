@@ -15,7 +15,7 @@ class SGD(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, g_t,$$
 
-    or, with momentum, $m_t$ of [`eqopt.Trace`][] in the place of $g_t$. As in
+    or, with momentum, $m_t$ of [`eqopt.Trace`][] instead of $g_t$. As in
     `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average: at
     $\beta = 0.9$ steps are up to ten times larger than without.
 

@@ -124,9 +124,9 @@ class Lion(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByLion`][], which has the equations and the
-    reference. The weight decay is decoupled. Compared to AdamW, take a learning rate that
-    is 3 to 10 times smaller, and a decay that is as much larger.
+    where $u_t$ is the update of [`eqopt.ScaleByLion`][], which has the equations and
+    the reference. The weight decay is decoupled. Compared to AdamW, take a learning
+    rate that is 3 to 10 times smaller, and a decay that is as much larger.
 
     **Arguments:**
 

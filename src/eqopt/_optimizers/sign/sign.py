@@ -24,8 +24,8 @@ def sign(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 class ScaleBySign(AbstractStateless):
     r"""The sign of each element of the updates: $u = \operatorname{sign}(g)$.
 
-    The sign of zero is zero, that of NaN is NaN, and that of a complex number is
-    $g / |g|$.
+    The sign of zero is zero, the sign of NaN is NaN, and the sign of a complex number
+    is $g / |g|$.
     """
 
     def leafwise(

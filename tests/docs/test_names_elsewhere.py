@@ -1,0 +1,90 @@
+"""The search box finds each entry of the API by what it is called here and elsewhere."""
+
+import importlib
+import json
+import operator
+import re
+
+import pytest
+
+from ..methods import METHODS
+from ..methods.method import Method
+from .pages import ROOT
+from .site import module, site as site
+from .test_pages import NAMESPACES, PUBLIC
+
+
+pytest.importorskip("griffe", reason="install eqopt[docs] to build the site")
+NAMES = module("_griffe/names.py")
+ELSEWHERE: dict[str, list[str]] = NAMES.other_names()
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_those_of_optimizers(method: Method):
+    found = ELSEWHERE.get(f"eqopt.{method.name}", [])
+    if method.in_optax:
+        assert f"optax.{method.in_optax}" in found
+    for case in method.torch.values():
+        assert any(re.match(rf"torch\.optim\.{case.name}\b", name) for name in found)
+
+
+def test_those_of_schedules():
+    assert ELSEWHERE["eqopt.schedules.ExponentialDecay"] == [
+        "optax.exponential_decay",
+        "torch.optim.lr_scheduler.ExponentialLR",
+    ]
+
+
+def test_they_are_of_public_names():
+    assert ELSEWHERE.keys() <= PUBLIC
+    assert len(ELSEWHERE) > 200
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself
+def test_those_of_torch_exist():
+    torch = pytest.importorskip("torch")
+    importlib.import_module("torch.distributed.optim")
+    importlib.import_module("torch.optim.swa_utils")
+    for names in NAMES.OTHERS.values():
+        for name in names:
+            if "." in name:
+                path, _, _ = name.removeprefix("torch.").partition("(")
+                assert callable(operator.attrgetter(path)(torch)), name
+
+
+def words(text: str, separator: str) -> list[str]:
+    """Words as the search box makes them of a text or of a query."""
+    plain = re.sub(r"<[^>]*>", " ", text)
+    return [word for word in re.split(separator, plain.lower()) if word]
+
+
+@pytest.fixture(scope="module")
+def index(site):
+    return json.loads((site / "search" / "search_index.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_entry(index):
+    separator = index["config"]["separator"]
+    entries = {
+        found["location"].partition("#")[2]: [
+            words(found[key], separator) for key in ("title", "text")
+        ]
+        for found in index["docs"]
+    }
+    for public in PUBLIC - NAMESPACES:
+        title, text = entries[public]
+        assert title[-1] == words(public, separator)[-1]
+        phrases = f" {' '.join(text)} "
+        for name in ELSEWHERE.get(public, []):
+            assert f" {' '.join(words(name, separator))} " in phrases, (public, name)
+
+
+@pytest.mark.slow
+def test_entries_say_which_file_they_are_in(index):
+    for found in index["docs"]:
+        public = found["location"].partition("#")[2]
+        if public in PUBLIC - NAMESPACES:
+            sources = re.findall(r"Source: <code>(.*?)</code>\.", found["text"])
+            assert len(sources) == 1 and (ROOT / sources[0]).is_file(), public

@@ -1,0 +1,53 @@
+"""What the page of promises says about states is true of every optimizer."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from ..methods import METHODS
+from ..methods.method import Method
+from .pages import DOCS
+
+
+PAGE = (DOCS / "promises.md").read_text(encoding="utf-8")
+
+
+def state(method: Method, dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    """What is in the state for one matrix of that dtype, by key path."""
+    params = {"weight": jax.ShapeDtypeStruct((8, 6), dtype)}
+    shapes = jax.eval_shape(method.ours(0.1).init, params)
+    leaves, _ = jax.tree.flatten_with_path(shapes)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+def is_wider(method: Method) -> bool:
+    """Whether statistics of a bfloat16 matrix are float32."""
+    found = state(method, jnp.bfloat16)
+    return any(x.dtype == jnp.float32 for at, x in found.items() if "['weight']" in at)
+
+
+def test_those_with_wider_statistics_are_listed():
+    [listed] = re.findall(
+        r"^- Float32 or wider by default.*?(?=^- )", PAGE, re.M | re.S
+    )
+    named = re.findall(r"\[`eqopt\.(\w+)`\]", listed)
+    assert named == [name for name, method in METHODS.items() if is_wider(method)]
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_counts(method: Method):
+    numbers = [x.dtype for x in state(method, jnp.float32).values() if x.shape == ()]
+    integers = {dtype for dtype in numbers if jnp.issubdtype(dtype, jnp.integer)}
+    assert integers <= {jnp.dtype("int32")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n, m in METHODS.items() if any(".nu[" in at for at in state(m, "f4"))],
+)
+def test_second_moments_of_complex_parameters(name: str):
+    for at, x in state(METHODS[name], jnp.complex64).items():
+        if ".nu[" in at:
+            assert x.dtype == jnp.float32, at
