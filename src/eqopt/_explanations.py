@@ -1,4 +1,4 @@
-r"""What a docstring says of its arguments, with what it leaves to other docstrings.
+r"""What a docstring says about its arguments, with what it leaves to other docstrings.
 
 Most arguments of an optimizer are passed on to its building blocks, which explain them.
 Its docstring names these, in a form that can be read by people and here:
@@ -35,12 +35,12 @@ _WIDTH = 84  # of a docstring, whose lines were indented by four
 
 
 class Explanation(NamedTuple):
-    """What is said of arguments.
+    """What is said about arguments.
 
     **Attributes:**
 
     - `names`: the arguments.
-    - `text`: what is said of them.
+    - `text`: what is said about them.
     - `origin`: the class whose docstring says it; empty if it is this one.
     """
 
@@ -84,7 +84,7 @@ def completed(
 def explanations(
     doc: str, arguments: Iterable[str], docstring_of: Callable[[str], str]
 ) -> list[Explanation]:
-    """What `doc` says of `arguments`, in their order, itself or by naming a class.
+    """What `doc` says about `arguments`, in their order, itself or by naming a class.
 
     **Raises:**
 
@@ -114,7 +114,7 @@ def _resolved(
 def _elsewhere(
     classes: Iterable[str], wanted: list[str], docstring_of: Callable[[str], str]
 ) -> list[Explanation]:
-    """What is said of the arguments `wanted` in the first of `classes` that has them."""
+    """What the first of `classes` that has them says about the arguments `wanted`."""
     found = []
     for name in classes:
         for e in _resolved(docstring_of(name), wanted, docstring_of):

@@ -71,7 +71,7 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     - `reps_rel`: $\alpha > 0$; $10^{-6}$, or $10^{-4}$ for models with batch
         normalization.
     - `eps`: $\varepsilon \ge 0$.
-    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for that of each
+    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for the dtype of each
         parameter.
     - `global_scale`: $s$, a number or a 0-d array. At $-1$ no
         [`eqopt.ScaleByLearningRate`][] is needed.

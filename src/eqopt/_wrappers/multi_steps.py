@@ -96,8 +96,8 @@ class MultiSteps(AbstractWrapper):
         `inner` so far and the parameters that returns a 0-d bool array and any tree of
         arrays. Where it says so, a mini-step is left out as if it had never been; the
         tree is kept as `skip_state`. Defaults to `None`: no mini-step is left out.
-    - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for that
-        of each parameter.
+    - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for the
+        dtype of each parameter.
 
     **Raises:**
 

@@ -68,7 +68,7 @@ class Linear(AbstractSchedule):
     - `init_value`: $I$, a number or a 0-d array.
     - `end_value`: $E$, a number or a 0-d array.
     - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
-        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ for ever.)
+        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ forever.)
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
 
     **Raises:**
@@ -114,7 +114,7 @@ class Polynomial(AbstractSchedule):
         [`eqopt.schedules.Linear`][]; above, it starts fast and ends slowly. As $0^0 =
         1$, the value stays at $I$ if $P = 0$.
     - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
-        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ for ever.)
+        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ forever.)
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
 
     **Raises:**
