@@ -35,12 +35,12 @@ _WIDTH = 84  # of a docstring, whose lines were indented by four
 
 
 class Explanation(NamedTuple):
-    """What is said of arguments.
+    """What is said about arguments.
 
     **Attributes:**
 
     - `names`: the arguments.
-    - `text`: what is said of them.
+    - `text`: what is said about them.
     - `origin`: the class whose docstring says it; empty if it is this one.
     """
 
@@ -114,7 +114,7 @@ def _resolved(
 def _elsewhere(
     classes: Iterable[str], wanted: list[str], docstring_of: Callable[[str], str]
 ) -> list[Explanation]:
-    """What is said of the arguments `wanted` in the first of `classes` that has them."""
+    """What the first of `classes` that has them says about the arguments `wanted`."""
     found = []
     for name in classes:
         for e in _resolved(docstring_of(name), wanted, docstring_of):

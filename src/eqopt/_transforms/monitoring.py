@@ -86,8 +86,8 @@ class MeasureWithEMA(Module):
 
     - `measure`: see [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
     - `decay`, `debias`: see [`eqopt.EMA`][].
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the dtype of
-        the measurement, at least float32.
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        dtype of the measurement, at least float32.
 
     **Raises:**
 

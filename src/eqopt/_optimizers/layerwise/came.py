@@ -178,15 +178,15 @@ class ScaleByCAME(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `eps_confidence`: $\varepsilon' \ge 0$.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
-    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][] for
-        each parameter to factor, and `None` for all others: a tree like the
-        parameters or a prefix of it, or a function of the parameters that gives one.
-        Defaults to the last two axes of all that have two or more. The kernels of
-        convolutions have others. It matters in `init` only.
+    - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
+        to factor, and `None` for all others: a tree like the parameters or a prefix of
+        it, or a function of the parameters that gives one. Defaults to the last two
+        axes of all that have two or more. The kernels of convolutions have others. It
+        matters in `init` only.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
-    - `nu_dtype`: the dtype in which everything else is stored. Defaults to float32, or the
-        precision of a parameter that has more.
+    - `nu_dtype`: the dtype of all other arrays of the state. Defaults to float32, or
+        the precision of a parameter that has more.
 
     **Raises:**
 

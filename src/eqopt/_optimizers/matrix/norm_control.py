@@ -139,8 +139,8 @@ class UpdateNormFloor(_NormControl):
 
     **Arguments:**
 
-    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its matrix.
-        Stands in front of the learning rate.
+    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its
+        matrix, before the learning rate is applied.
     - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**

@@ -161,8 +161,8 @@ class Orthogonalize(AbstractMatrixwise):
         except for rounding, and cheaper where one side is much longer than the other.
     - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
         computed again, which keeps rounding errors small. Defaults to `(2,)`.
-    - `dtype`: the dtype of the iteration. Defaults to float32, or the dtype of a gradient which
-        has more; on accelerators bfloat16 is usual.
+    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of a
+        gradient that has more. On accelerators bfloat16 is usual.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
         below $10^{-6}\, \|G\|_F$ stay smaller.
     - `renormalize`: whether to scale $X_n$ to the norm that an orthogonal matrix has,

@@ -191,7 +191,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         of which is a matrix of its own. `None` for whole matrices. An integer of at
         least 1.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-        The estimates of `kl` do not start there.
+        With `kl`, only $\mu$ starts at zero.
     - `kl`: whether to fit the product of both factors to the covariance of the
         gradients, as [`eqopt.KLShampoo`][] does.
     - `stagger`: whether matrices take turns, about one in $k$ of them in each step.

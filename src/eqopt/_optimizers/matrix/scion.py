@@ -101,7 +101,8 @@ class ScaleByLMO(AbstractMatrixwise):
     - `radius`: $\rho \ge 0$.
     - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
     - `eps`: what is added to the norms of rows and columns, at least 0.
-    - `normalized`: whether the table's $n$ is the number of inputs, or else 1.
+    - `normalized`: whether $n$ in the table of [`eqopt.ScaleByLMO`][] is the number of
+        inputs. Otherwise it is 1.
     - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each

@@ -34,6 +34,11 @@ class Shampoo(AbstractOptimizer):
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `b2`: $\beta_2 \in [0, 1]$, the decay of the factors. With 1 they are plain sums.
+    - `eps`: $\varepsilon \ge 0$, added to the factors. With 0, directions without a
+        gradient are left out.
+    - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided`.
+    - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
     - All others: see [`eqopt.ScaleByShampoo`][].
     """
 
@@ -76,6 +81,9 @@ class KLShampoo(AbstractOptimizer):
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the factors.
+    - `eps`: $\varepsilon > 0$, the least eigenvalue of a factor.
+    - `correct_bias`: whether to correct $\mu$ for its start at zero.
     - All others: see [`eqopt.ScaleByShampoo`][].
 
     ??? cite "Reference"

@@ -144,9 +144,11 @@ class ScaleByCOCOB(AbstractLeafwise):
 class COCOB(AbstractOptimizer):
     r"""COCOB: gradient descent by coin betting, without a learning rate to tune.
 
-    [`eqopt.ScaleByCOCOB`][] has the equations and the reference. Here,
-    $\eta_t\, (g_t + \lambda p_{t-1})$ replaces $g_t$. This weight decay is an $L^2$
-    penalty.
+    $$p_t = p_{t-1} + u_t,$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByCOCOB`][], which has the equations and the
+    reference, for the gradient $\eta_t\, (g_t + \lambda p_{t-1})$. The weight decay is an
+    $L^2$ penalty.
 
     **Arguments:**
 

@@ -130,8 +130,8 @@ class DoG(AbstractOptimizer):
     - `init_step`: what the first step is made of, a name and a positive number.
         `("heuristic", α)` is $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors take
         $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
-        is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and $s$
-        replaces the fraction in the first step. Defaults to `("heuristic", 1e-6)`.
+        is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and $s$ replaces
+        the fraction in the first step. Defaults to `("heuristic", 1e-6)`.
     - `eps`: $\varepsilon \ge 0$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
         code it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.

@@ -39,8 +39,11 @@ class WarmUp(AbstractSchedule):
 class ScheduleFreeSGD(AbstractOptimizer):
     r"""SGD without a schedule.
 
-    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, (g_t + \lambda y_{t-1})$. See
-    [`eqopt.ScheduleFree`][] for the equations, the reference, and `eval_params`.
+    The parameters are an average of the points that these updates lead to:
+
+    $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
+
+    See [`eqopt.ScheduleFree`][] for the equations, the reference, and `eval_params`.
 
     **Arguments:**
 
@@ -71,17 +74,19 @@ class ScheduleFreeSGD(AbstractOptimizer):
 class ScheduleFreeAdamW(AbstractOptimizer):
     r"""AdamW without a schedule.
 
-    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} +
-    \varepsilon) + \lambda y_{t-1}\big)$ with the $\hat\nu_t$ of
-    [`eqopt.ScaleByAdam`][]. There is no first moment: [`eqopt.ScheduleFree`][] uses
-    $\beta_1$ instead. It has the equations, the reference, and the description of
-    `eval_params`.
+    The parameters are an average of the points that these updates lead to:
+
+    $$u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
+      + \lambda y_{t-1}\big)$$
+
+    with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no first moment:
+    [`eqopt.ScheduleFree`][] uses $\beta_1$ instead. It has the equations, the reference,
+    and the description of `eval_params`.
 
     **Arguments:**
 
     - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
-        $t = 0, 1, …$ Defaults to no warm-up.
+    - `warmup_steps`: see [`eqopt.ScheduleFreeSGD`][].
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
     - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
