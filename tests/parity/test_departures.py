@@ -1,5 +1,7 @@
-"""Where eqopt departs from Optax on purpose. Each claim of the README is checked, on both
-sides: what the table says of Optax has to be true, too."""
+"""Where eqopt departs from Optax on purpose.
+
+Each claim of "At a glance", in "Coming from Optax", is checked on both sides.
+"""
 
 import equinox as eqx
 import jax

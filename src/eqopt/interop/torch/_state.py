@@ -66,8 +66,8 @@ def state_from_torch(
 
     A `TypeError` if `state_dict` is something else. A `ValueError` that names key paths,
     if it is the state of another optimizer or model, if arrays have other shapes, or more
-    digits than the state of `opt`, if torch counted different numbers of steps in one group,
-    or none where they are needed, and as [`eqopt.interop.torch.params_from_torch`][]
+    digits than the state of `opt`, if torch counted different numbers of steps in one
+    group, or none where they are needed, and as [`eqopt.interop.torch.params_from_torch`][]
     does.
     """
     if not isinstance(state_dict, Mapping) or not (
