@@ -141,7 +141,7 @@ def test_goes_on_where_torch_stopped(name, monkeypatch):
     params, state = eqopt_steps(opt, params, state, range(5))
     assert_same(params, parameters)
 
-    # The state is that of a training from the first step on.
+    # The state is the one that eqopt has after the same steps.
     state_dict = optimizer.state_dict()
     moved = params_from_torch(parameters, params)
     converted = state_from_torch(opt, state_dict, moved, count=5)
@@ -202,6 +202,20 @@ def test_parameters_of_a_model():
         assert equal(ours.weight, theirs.weight)
         assert equal(jnp.ravel(ours.bias), theirs.bias)
     assert moved.conv.bias.shape == (4, 1)
+
+
+def test_parameters_of_shapes_that_are_nearly_the_same():
+    """A weight with one input is no bias, nor is the bias of a convolution a weight."""
+    weight, bias = tensors([(4, 1), (4,)])
+    moved = params_from_torch(
+        [weight, bias], {"a": jnp.zeros(4), "w": jnp.zeros((4, 1))}
+    )
+    assert equal(moved["w"], weight) and equal(moved["a"], bias)
+
+    a, b, c = tensors([(4,), (4,), (4, 2)])
+    start = [jnp.zeros((4, 1, 1)), jnp.zeros(4), jnp.zeros((4, 2))]
+    moved = params_from_torch([a, b, c], start)
+    assert equal(moved[0][:, 0, 0], a) and equal(moved[1], b)
 
 
 def test_parameters_by_their_names():
@@ -296,6 +310,18 @@ def test_groups_of_a_model(kind):
     assert_same([current.conv.bias[:, 0], current.conv.weight], trained[2:])
     assert_equal(current.body, start.body)
     assert eqopt.tree.step_count(converted) == 8
+
+
+def test_names_in_a_state():
+    """That an optimizer has if it was made with `named_parameters()`."""
+    a, b = tensors([(2,), (2,)])
+    optimizer = torch.optim.Adam([("b", b), ("a", a)])
+    torch_steps(optimizer, [a, b], range(2))
+    start = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+    opt = from_torch(optimizer, start)
+    mu = eqopt.tree.get(state_from_torch(opt, optimizer.state_dict(), start), "mu")
+    assert equal(mu["a"], optimizer.state[a]["exp_avg"])
+    assert equal(mu["b"], optimizer.state[b]["exp_avg"])
 
 
 def test_groups_that_are_one():

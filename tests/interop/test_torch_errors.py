@@ -136,6 +136,13 @@ def with_counts():
             ],
         ),
         (
+            lambda: params_from_torch(  # the bias of a convolution, or a weight?
+                tensors((4,), (4, 1)), [jnp.ones((4, 1)), jnp.ones((4, 1))]
+            ),
+            ValueError,
+            ["parameter 0 of torch has shape (4,)", "the shapes alone do not decide"],
+        ),
+        (
             lambda: params_from_torch(
                 [("w.x", torch.ones(2)), ("w.y", torch.ones(3))], [jnp.ones(2)] * 2
             ),
@@ -301,7 +308,9 @@ def with_counts():
         (
             lambda: state_from_torch(ADAM, {"weight": 1}, MODEL),
             TypeError,
-            ["but is one with the keys ['weight']. Is it that of the module?"],
+            [
+                "but is one with the keys ['weight']. Is it the `state_dict` of a module?"
+            ],
         ),
         (
             lambda: state_from_torch(ADAM, None, MODEL),
@@ -333,7 +342,7 @@ def test_without_torch(monkeypatch):
 
 
 def test_what_was_not_trained_is_new():
-    """A state that torch has not made yet is that of `init`."""
+    """Without a state of torch, `init` makes it."""
     state = converted(torch.optim.Adam(tensors(*SHAPES)))
     jax.tree.map(np.testing.assert_array_equal, state, ADAM.init(MODEL))
     plain = converted(trained("SGD"), eqopt.SGD(0.1), count=3)
