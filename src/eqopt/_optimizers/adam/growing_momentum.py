@@ -35,8 +35,8 @@ def _product(
 ) -> Float[Array, ""]:
     r"""$\prod_{i \le t} b_i$, without a state.
 
-    The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$. Each
-    of its terms, summed over all steps, is a geometric series.
+    The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$.
+    Each of its terms, summed over all steps, is a geometric series.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         k = jnp.arange(1, _TERMS + 1).astype(rate.dtype)
