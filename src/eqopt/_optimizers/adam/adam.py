@@ -89,8 +89,8 @@ class ScaleByAdam(AbstractLeafwise):
         are finite also without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored.
     - `nesterov`: whether to use Nesterov momentum.
-    - `momentum_decay`: $\psi \ge 0$, for Nesterov momentum that starts at half of
-        $\beta_1$. `None` stands for constant momentum.
+    - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows, from about half
+        of $\beta_1$. `None` stands for constant momentum. Of no effect without `nesterov`.
 
     **Raises:**
 
