@@ -90,7 +90,7 @@ class ScaleByAdam(AbstractLeafwise):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored.
     - `nesterov`: whether to use Nesterov momentum.
     - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows, from about half
-        of $\beta_1$. `None` stands for constant momentum. Of no effect without `nesterov`.
+        of $\beta_1$. `None` stands for constant momentum. It needs `nesterov`.
 
     **Raises:**
 
