@@ -15,14 +15,15 @@ from .pages import DOCS, blocks, prose
 PAGE = DOCS / "coming_from_torch.md"
 
 
-def rows(start):
-    """The code in the first two columns of each row that begins with `start`."""
-    found = re.findall(rf"^\| `({start}.*?)` \| (.*?) \|", prose(PAGE), re.MULTILINE)
+def rows(section):
+    """The code in the first two columns of the tables of a section."""
+    [text] = re.findall(rf"^## {section}\n(.*?)^## ", prose(PAGE), re.M | re.S)
+    found = re.findall(r"^\| `(\w+\(.*?\))` \| (.*?) \|", text, re.M)
     return {theirs: ours.strip("`") for theirs, ours in found}
 
 
-OPTIMIZERS = rows(r"torch\.optim\.")
-SCHEDULES = rows(r"\w+(?:LR|Restarts|Scheduler)\((?:optimizer|\[)")
+OPTIMIZERS = rows("Optimizers")
+SCHEDULES = rows("`lr_scheduler`")
 SHAPES = [(3, 4), (4,), (), (2, 3, 2)]
 
 
@@ -51,7 +52,7 @@ def test_every_optimizer_is_there():
         for name, value in vars(optim).items()
         if isinstance(value, type) and issubclass(value, optim.Optimizer)
     }
-    here = {re.findall(r"torch\.optim\.(\w+)\(params\)", row)[0] for row in DEFAULTS}
+    here = {row.removesuffix("(params)") for row in DEFAULTS}
     assert here == there - {"Optimizer"}
 
 
@@ -67,7 +68,7 @@ def test_optimizer(row, float64, monkeypatch):
     shapes = [(3, 4), (5, 2)] if "Muon" in row else SHAPES
     start = [rng.standard_normal(shape) for shape in shapes]
     theirs = [torch.nn.Parameter(torch.tensor(p)) for p in start]
-    optimizer = eval(row, {"torch": torch, "params": theirs})
+    optimizer = eval(row, {**vars(torch.optim), "params": theirs})
     opt = eval(OPTIMIZERS[row], names())
     params = [jnp.asarray(p) for p in start]
     state, step = opt.init(params), jax.jit(opt.step)

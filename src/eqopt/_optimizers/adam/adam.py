@@ -90,8 +90,8 @@ class ScaleByAdam(AbstractLeafwise):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
     - `nesterov`: whether to use Nesterov momentum.
-    - `momentum_decay`: $\psi \ge 0$, for Nesterov momentum that starts at half of
-        $\beta_1$. `None` stands for constant momentum.
+    - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows, from about half
+        of $\beta_1$. `None` stands for constant momentum. It needs `nesterov`.
 
     **Raises:**
 

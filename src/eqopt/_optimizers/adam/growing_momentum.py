@@ -17,7 +17,7 @@ _TERMS = 54
 def growing_corrections(
     b1: Hyperparameter, momentum_decay: Hyperparameter, count: Int[Array, ""]
 ) -> dict[str, Array]:
-    r"""What takes the place of the bias corrections if $\beta_1$ grows as $b_t$ does."""
+    r"""The bias corrections of `ScaleByAdam` if $\beta_1$ grows as $b_t$ does."""
     with jax.numpy_dtype_promotion("standard"):
         b1, t = jnp.asarray(b1, float), jnp.asarray(count, float)
         rate = jnp.asarray(momentum_decay, float) * math.log(0.96)
@@ -35,8 +35,8 @@ def _product(
 ) -> Float[Array, ""]:
     r"""$\prod_{i \le t} b_i$, without a state.
 
-    The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$. The
-    sum of each term over all steps is a geometric series.
+    The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$.
+    Each of its terms, summed over all steps, is a geometric series.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         k = jnp.arange(1, _TERMS + 1).astype(rate.dtype)

@@ -189,7 +189,7 @@ def _asgd(g: Group) -> AbstractTransformation:
             "number of steps on."
         )
     rate = InversePower(g["lr"], g["lambd"] * g["lr"], g["alpha"])
-    # Weight decay in torch is an L2 penalty here.
+    # Gradient descent makes the same of a decay and of an L2 penalty.
     decay = AddDecayedWeights(g["lambd"] + g["weight_decay"])
     return SWA(Chain(decay, SGD(rate)), int(g["t0"]) + 2)
 

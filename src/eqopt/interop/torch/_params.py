@@ -32,10 +32,10 @@ def params_from_torch(
     - `params`: the model.
     - `paths`: the key path in the model of each of them, in their order, such as
         `".layers[0].weight"`, and `None` for one that the model does not have. By default
-        the names decide if all of them occur in the model (`layers.0.weight` is
+        the names decide if each is a key path of the model (`layers.0.weight` is
         `.layers[0].weight`), else the shapes: parameters are taken in order if their
-        shapes agree in order, or by shape if no shape occurs twice. Shapes agree if they
-        differ by axes of length 1 alone, as the bias of an `eqx.nn.Conv` does.
+        shapes agree in order, or by shape if no shape occurs twice. The bias of an
+        `eqx.nn.Conv`, which has more axes here, agrees with torch's.
     - `transpose`: where a matrix of the model is the transposed of torch's: a tree of
         bools like the model or a prefix of it (`True` for all matrices), or a function of
         the model that gives one, such as an [`eqopt.groups.Selector`][]. The last two

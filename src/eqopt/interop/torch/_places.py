@@ -35,12 +35,10 @@ class Places:
 
     - `given`: by the key paths of the model; what torch does not have is not in it.
     - `transposed`: the key paths of those that are stored the other way round.
-    - `left_out`: what the model does not have.
     """
 
     given: dict[str, Given]
     transposed: frozenset[str]
-    left_out: tuple[Given, ...]
 
 
 def given_in(groups: Iterable[dict], shapes: dict[Any, Any]) -> list[Given]:
@@ -82,12 +80,8 @@ def places(
                 f"{owner}: `{path}` is complex. torch's optimizers take a complex number "
                 "for two real ones, but eqopt's do not, so that the numbers would differ."
             )
-    pairs = list(zip(chosen, given, strict=True))
-    return Places(
-        {path: one for path, one in pairs if path is not None},
-        transposed,
-        tuple(one for path, one in pairs if path is None),
-    )
+    pairs = zip(chosen, given, strict=True)
+    return Places({path: one for path, one in pairs if path is not None}, transposed)
 
 
 def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
@@ -115,7 +109,7 @@ def _transposed(owner: str, params: Params, mask: Mask | None) -> frozenset[str]
 
 
 def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
-    """By the names in torch, if they name all parameters of the model."""
+    """By the names in torch, if they are all the key paths of the model."""
     tokens = {tuple(re.findall(r"\w+", path)): path for path in leaves}
     found = [tokens.get(tuple((one.name or "").split("."))) for one in given]
     known = [path for path in found if path is not None]
@@ -132,7 +126,17 @@ def _shaped(
             f"{owner}: torch has {len(given)} parameters, but the model {len(paths)}. "
             + _how_to(paths)
         )
-    fits = lambda one, path: one.shape is None or same_shape(one.shape, shapes[path])
+    theirs = {one.shape for one in given}
+
+    def fits(one: Given, path: str) -> bool:
+        # The bias of a convolution in Equinox has axes of length 1 that torch lacks.
+        # It could be the weight of `Linear(1, n)`, unless torch has no such shape.
+        shape = shapes[path]
+        tail = shape[len(one.shape or ()) :]
+        longer = one.shape is not None and (*one.shape, *tail) == shape
+        is_bias = longer and {*tail} == {1} and shape not in theirs
+        return one.shape is None or one.shape == shape or is_bias
+
     wrong = [
         (i, one, path)
         for i, (one, path) in enumerate(zip(given, paths, strict=True))
@@ -140,7 +144,8 @@ def _shaped(
     ]
     if not wrong:
         return paths
-    known = [[path for path in paths if fits(one, path)] for one in given]
+    exact = lambda one: [path for path in paths if shapes[path] == one.shape]
+    known = [exact(one) or [p for p in paths if fits(one, p)] for one in given]
     if all(len(found) == 1 for found in known):
         unique = [found[0] for found in known]
         if len({*unique}) == len(paths):

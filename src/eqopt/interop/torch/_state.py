@@ -41,8 +41,8 @@ def state_from_torch(
     !!! warning
 
         A state does not say everything. In torch, Adam, AdamW and RAdam have states of
-        one kind, so that one is taken for the other without an error. Hyperparameters
-        come from `opt`, not from the state.
+        one kind, so that one is taken for the other without an error. And the
+        hyperparameters in `state_dict` are ignored: `opt` has its own.
 
     **Arguments:**
 
@@ -52,7 +52,7 @@ def state_from_torch(
     - `params`: the model.
     - `paths`, `transpose`: which parameter of torch is which one of the model, as for
         [`eqopt.interop.torch.params_from_torch`][], in the order of
-        `state_dict["param_groups"]`. Parameters have the shapes of their states.
+        `state_dict["param_groups"]`. Shapes are read off the state.
     - `count`: the steps taken so far, an integer of at least 0. Defaults to what torch
         counted. Its SGD and Muon do not count: then `count` is needed if `opt` has a
         schedule, and is 0 if it has none.
@@ -60,14 +60,14 @@ def state_from_torch(
     **Returns:**
 
     The state, as if `opt` had trained from the first step on. If torch has no state, as
-    before the first step, it is `opt.init(params)`.
+    before the first step, this is `opt.init(params)`.
 
     **Raises:**
 
     A `TypeError` if `state_dict` is something else. A `ValueError` that names key paths,
     if it is the state of another optimizer or model, if arrays have other shapes, or more
-    digits than the state of `opt`, if torch counted different numbers of steps in one
-    group, or none where they are needed, and as [`eqopt.interop.torch.params_from_torch`][]
+    digits than `opt` keeps, if torch counted different numbers of steps in one group,
+    or none where they are needed, and as [`eqopt.interop.torch.params_from_torch`][]
     does.
     """
     if not isinstance(state_dict, Mapping) or not (
@@ -99,5 +99,5 @@ def _said(given: Any) -> str:
     if hasattr(given, "state_dict"):
         return "the optimizer. Pass `optimizer.state_dict()`."
     if isinstance(given, Mapping):
-        return f"one with the keys {[*given][:5]}. Is it that of the module?"
+        return f"one with the keys {[*given][:5]}. Is it the `state_dict` of a module?"
     return f"a {type(given).__module__}.{type(given).__qualname__}."

@@ -1,0 +1,13 @@
+"""Fixtures for tests that compare with torch."""
+
+import pytest
+
+
+@pytest.fixture
+def float64(x64):
+    """In which what torch and eqopt do is the same but for the last digits."""
+    torch = pytest.importorskip("torch")
+    torch.set_default_dtype(torch.float64)  # also of steps and products in its states
+    with x64():
+        yield
+    torch.set_default_dtype(torch.float32)
