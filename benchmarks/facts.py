@@ -16,6 +16,7 @@ from tests.methods import METHODS
 from tests.methods.method import Method
 
 from .workloads.__main__ import Found, found_in
+from .workloads.protocol import Cell
 from .workloads.results import FOLDER
 
 
@@ -46,30 +47,42 @@ def with_facts(page: pathlib.Path) -> str:
     return _ENTRY.sub(replaced, page.read_text())
 
 
-def line(method: Method, page: pathlib.Path) -> str:
-    """What is known of the optimizer, with links that are relative to `page`."""
+def line(method: Method, page: pathlib.Path, found: Found | None = None) -> str:
+    """What is known of the optimizer, with links that are relative to `page`.
+
+    What was not measured, or failed, is left out.
+
+    **Arguments:**
+
+    - `found`: the results; defaults to the stored ones.
+    """
     link = lambda text, name: f"[{text}]({os.path.relpath(DOCS / name, page.parent)})"
-    found, ratios = _results(), _ratios()
-    [row] = [row for row in found.rows if row.name == method.name]
-    rates = sorted(of[method.name].best for of in found.results.values())
-    middle = f", median {_short(statistics.median(rates))}"
-    best = f"{_short(rates[0])} to {_short(rates[-1])}{middle}"
-    if rates[0] == rates[-1]:
-        best = _short(rates[0])
-    count = len(found.workloads)
-    reached = f"reached on {row.reached} of {count}"
-    if math.isfinite(row.relative):
-        reached = f"{row.relative:.2f} (median), {reached}"
+    found, ratios = found or _results(), _ratios()
+    workloads = link(f"{len(found.workloads)} workloads", "which_optimizer.md")
+    cells = [of.get(method.name) for of in found.results.values()]
+    rates = sorted(cell.best for cell in cells if isinstance(cell, Cell))
+    best = f"; best on the {workloads}: {_range(rates)}" if rates else ""
     facts = [
         f"*State:* {_state(method)}.",
-        f"*Learning rate:* usually {_short(method.default_rate)}; best on the "
-        f"{link(f'{count} workloads', 'which_optimizer.md')}: {best}.",
-        f"*Steps to the target, relative to tuned AdamW:* {reached}.",
+        f"*Learning rate:* usually {_short(method.default_rate)}{best}.",
     ]
+    for row in found.rows:
+        if row.name == method.name:
+            reached = f"reached on {row.reached} of {len(found.workloads)}"
+            if math.isfinite(row.relative):
+                reached = f"{row.relative:.2f} (median), {reached}"
+            facts.append(f"*Steps to the target, relative to tuned AdamW:* {reached}.")
     if method.in_optax and method.name in ratios:
         time = link(f"{ratios[method.name]} of Optax's", "benchmarks.md")
         facts.append(f"*Time of a step:* {time}.")
     return " ".join(facts)
+
+
+def _range(rates: list[float]) -> str:
+    low, high = _short(rates[0]), _short(rates[-1])
+    if low == high:
+        return low
+    return f"{low} to {high}, median {_short(statistics.median(rates))}"
 
 
 def _state(method: Method) -> str:

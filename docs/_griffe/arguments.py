@@ -16,18 +16,18 @@ class CompleteArguments(griffe.Extension):
     """
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        found = {
-            cls.name: cls for cls in _classes(pkg) if _docstring(cls) and _init(cls)
-        }
-        written = {name: _docstring(cls) for name, cls in found.items()}
-        for name, cls in found.items():
-            parameters = [*_init(cls).parameters][1:]
+        explained = [
+            (cls, cls.docstring, init)
+            for cls in _classes(pkg)
+            if cls.docstring is not None
+            and isinstance(init := cls.members.get("__init__"), griffe.Function)
+        ]
+        written = {cls.name: docstring.value for cls, docstring, _ in explained}
+        docstring_of = lambda public: written[public.rpartition(".")[2]]
+        for cls, docstring, init in explained:
+            parameters = [*init.parameters][1:]
             defaults = {p.name: _value(p.default) for p in parameters}
-            cls.docstring.value = completed(
-                written[name],
-                defaults,
-                lambda public: written[public.rpartition(".")[2]],
-            )
+            docstring.value = completed(written[cls.name], defaults, docstring_of)
 
 
 def _classes(module: griffe.Module) -> Iterator[griffe.Class]:
@@ -36,15 +36,6 @@ def _classes(module: griffe.Module) -> Iterator[griffe.Class]:
             yield member
         elif isinstance(member, griffe.Module):
             yield from _classes(member)
-
-
-def _docstring(cls: griffe.Class) -> str:
-    return cls.docstring.value if cls.docstring is not None else ""
-
-
-def _init(cls: griffe.Class) -> griffe.Function | None:
-    found = cls.members.get("__init__")
-    return found if isinstance(found, griffe.Function) else None
 
 
 def _value(default: str | griffe.Expr | None) -> Any:

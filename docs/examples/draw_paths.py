@@ -130,7 +130,7 @@ def background(name: str, problem: Problem) -> str:
     x, y = np.linspace(left, right, 109), np.linspace(bottom, top, 91)
     contours = contour_generator(x, y, problem.fn(*np.meshgrid(x, y)))
     lines = [
-        f'<polyline points="{line(on_sheet(problem, found), 2.5)}"/>'
+        f'<polyline points="{line(on_sheet(problem, np.asarray(found)), 2.5)}"/>'
         for level in problem.levels
         for found in contours.lines(level)
     ]
