@@ -3,10 +3,11 @@
 Each entry of the API ends with both, so that the search box finds an entry by its name in
 Optax, in torch and in its paper. Names in Optax are in the tables of
 `docs/coming_from_optax.md`, those of torch's schedulers in `docs/api/schedules.md`, and
-all others here.
+all others here. This file is an extension of griffe and a hook of MkDocs.
 """
 
 import collections
+import html
 import pathlib
 import re
 from collections.abc import Iterator
@@ -140,3 +141,22 @@ def _footer(found: griffe.Object, others: list[str]) -> str:
         return source
     names = (f"`{name}`" if "." in name else name for name in others)
     return f"Also known as {', '.join(names)}. {source}"
+
+
+_HEADING = re.compile(r'(<h\d id="(eqopt\.[\w.]+)" class="doc.*?)(</h\d>)', re.DOTALL)
+
+
+def on_page_content(content: str, **kwargs: object) -> str:
+    """Puts the other names into the headings, too, where they are not shown.
+
+    The search box ranks what is in a heading first, and shows it among its results.
+    """
+    others = other_names()
+
+    def with_names(found: re.Match[str]) -> str:
+        names = html.escape(" ".join(others.get(found[2], [])))
+        return (
+            f"{found[1]}<span hidden> {names}</span>{found[3]}" if names else found[0]
+        )
+
+    return _HEADING.sub(with_names, content)
