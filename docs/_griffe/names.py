@@ -116,8 +116,10 @@ class OtherNames(griffe.Extension):
     """Ends each entry with its other names, and the file that it is in."""
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
+        if pkg.name != "eqopt":
+            return
         known = {
-            pkg[name.removeprefix(f"{pkg.name}.")].canonical_path: others
+            pkg[name.removeprefix("eqopt.")].canonical_path: others
             for name, others in other_names().items()
         }
         for found in _entries(pkg):
@@ -155,8 +157,7 @@ def on_page_content(content: str, **kwargs: object) -> str:
 
     def with_names(found: re.Match[str]) -> str:
         names = html.escape(" ".join(others.get(found[2], [])))
-        return (
-            f"{found[1]}<span hidden> {names}</span>{found[3]}" if names else found[0]
-        )
+        hidden = f"<span hidden> {names}</span>" if names else ""
+        return f"{found[1]}{hidden}{found[3]}"
 
     return _HEADING.sub(with_names, content)

@@ -1,6 +1,6 @@
 // The search box runs in a worker, which a browser refuses to start for a page from the disk.
-// There, and only there, the worker's script runs in a frame that nobody sees. (The theme
-// looks for this name, and would otherwise load such a script from the network.)
+// There, and only there, the worker's script runs in a hidden frame. The theme looks for the
+// name of this file, and would otherwise load such a script from the network.
 if (location.protocol === "file:") {
   window.IFrameWorker = class extends EventTarget {
     constructor(url) {
