@@ -55,7 +55,8 @@ def table(results: list[Result]) -> str:
 def table_of_medians(results: list[Result]) -> str:
     """Where the two libraries differ: is it more than rounding?"""
     lines = [
-        f"| Problem | eqopt | Optax | eqopt, median of {STARTS} | Optax, ditto |",
+        f"| Problem | eqopt | Optax | eqopt, median of {STARTS} "
+        f"| Optax, median of {STARTS} |",
         "|:--|--:|--:|--:|--:|",
     ]
     for result in results:

@@ -90,7 +90,7 @@ PUBLISHED = {
     "NorMuon": (3250, ""),
     "PSGDKron": (3375, "on the hyperball"),
     "Shampoo": (4100, ""),
-    "Adam": (5625, "undertuned, they say"),
+    "Adam": (5625, "undertuned according to the README"),
 }
 
 
@@ -98,7 +98,7 @@ def published(rows: list[Row], workload: str) -> str:
     """The public benchmark beside the measured steps on `workload`."""
     marks = {row.name: row.marks[workload] for row in rows if workload in row.marks}
     lines = [
-        "| Optimizer | There: steps | of Adam's | Here: steps, of Adam's |",
+        "| Optimizer | Published: steps | relative to Adam | Here: relative to Adam |",
         "|:--|--:|--:|--:|",
     ]
     for name, (steps, besides) in PUBLISHED.items():

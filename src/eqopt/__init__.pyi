@@ -371,6 +371,9 @@ from ._optimizers.sign.sign import (
 from ._pipeline import (
     Leafwise as Leafwise,
 )
+from ._reductions import (
+    sum_over_leaves as sum_over_leaves,
+)
 from ._transformation import (
     AbstractLeafwise as AbstractLeafwise,
     AbstractOptimizer as AbstractOptimizer,

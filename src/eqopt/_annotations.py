@@ -1,4 +1,4 @@
-"""What annotations say: also strings, and those with names that nobody imported."""
+"""Reads annotations, including strings and names that were never imported."""
 
 import dataclasses
 import functools

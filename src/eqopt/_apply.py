@@ -19,8 +19,8 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     **Arguments:**
 
     - `params`: any pytree, such as a whole Equinox model.
-    - `updates`: a tree like it, with inexact arrays, and `None` at every leaf that stays
-        as it is.
+    - `updates`: a tree like it, with inexact arrays, and `None` at every leaf that
+        stays unchanged.
 
     **Returns:**
 
@@ -29,7 +29,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     **Raises:**
 
     A `ValueError` that names the key path if the trees or shapes differ, or if there is
-    an update for an integer array, which is no parameter; and if `params` is `None`.
+    an update for an integer array, which is not a parameter; and if `params` is `None`.
     """
     if params is None:
         raise ValueError(
@@ -108,7 +108,7 @@ def periodic_update(
 
     - `new_tensors`, `old_tensors`: whole models or other pytrees of one structure.
     - `steps`: the number of steps taken, an integer or a 0-d integer array.
-    - `update_period`: likewise, at least 1.
+    - `update_period`: an integer or a 0-d integer array, at least 1.
 
     **Returns:**
 

@@ -230,8 +230,8 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
     """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
 
-    Likewise if it could not say because a schedule has not been evaluated. `expected` is
-    for an `init` whose hyperparameters decide on the type.
+    Also if it cannot tell because a schedule has not been evaluated. `expected` is for
+    an `init` whose hyperparameters decide on the type.
     """
     check_no_schedule(transformation)
     expected = expected or returned_type(type(transformation).init)

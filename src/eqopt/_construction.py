@@ -1,7 +1,9 @@
-"""What is said when a public class is called with arguments that it does not take."""
+"""How public classes explain their arguments: in `help`, and to who gets them wrong."""
 
 import difflib
 import inspect
+import operator
+import sys
 import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,32 @@ if TYPE_CHECKING:
 
     Explained = type
 else:
+
+    class Docstring:
+        """The docstring of a class, which is completed when somebody asks for it.
+
+        It stands in the class, not in its type: so instances have it, too.
+        """
+
+        def __init__(self, written):
+            self.written = written
+
+        def __get__(self, instance, owner):
+            if "**Arguments:**" not in self.written:
+                return self.written
+            if not hasattr(self, "completed"):
+                from ._explanations import completed  # which few processes ever need
+
+                parameters = inspect.signature(owner).parameters.values()
+                defaults = {p.name: p.default for p in parameters}
+                self.completed = completed(self.written, defaults, _docstring)
+            return self.completed
+
+    def _docstring(name):
+        """As it is written, of a public class such as `"eqopt.Adam"`."""
+        package, _, rest = name.partition(".")
+        cls = operator.attrgetter(rest)(sys.modules[package])
+        return vars(cls)["__doc__"].written
 
     class Explained(type):
         """The type of classes that say which arguments they take.
@@ -33,12 +61,21 @@ else:
 
         @property
         def __signature__(cls):
-            # Else it would be that of `__call__`.
+            # Otherwise it would be the signature of `__call__`.
             signature = inspect.signature(cls.__init__)
             return signature.replace(parameters=[*signature.parameters.values()][1:])
 
     class _ExplainedModule(Explained, type(eqx.Module)):
-        pass
+        # `help` asks for the attribute of an object: it has to know that this is a type.
+        __doc__ = vars(type)["__doc__"]
+
+        def __new__(cls, name, bases, namespace, /, **options):
+            made = super().__new__(cls, name, bases, namespace, **options)
+            # Not before: `dataclass` looks at `__doc__`.
+            written = namespace.get("__doc__")
+            if isinstance(written, str) and made.__module__.startswith("eqopt."):
+                made.__doc__ = Docstring(written)
+            return made
 
     class Module(eqx.Module, metaclass=_ExplainedModule):
         """An `eqx.Module` that says which arguments it takes."""

@@ -18,9 +18,10 @@ _Carry = TypeVar("_Carry")
 def while_loop(
     goes_on: Callable[[_Carry], Any], body: Callable[[_Carry], _Carry], start: _Carry
 ) -> _Carry:
-    """`lax.while_loop`; outside of `jit` it is `while`.
+    """`lax.while_loop`; outside `jit` it is `while`.
 
-    There JAX would compile the two functions, which close over arrays, in each step anew.
+    There JAX would compile the two functions, which close over arrays, again in each
+    step.
     """
     now = start
     while not isinstance(more := goes_on(now), Tracer):
@@ -37,12 +38,12 @@ def filter_cond(pred, true_fn, false_fn):
     What the functions close over is not copied, if `false_fn` gives back what there was:
     the other way round XLA on a CPU copies it.
 
-    Outside of `jit` it is `if`: JAX would compile the two functions in each step anew.
+    Outside `jit` it is `if`: JAX would compile the two functions again in each step.
 
     **Raises:**
 
     A `ValueError` that names key paths, unless both trees have the same structure, and
-    the same leaves but for arrays.
+    the same leaves except for arrays.
     """
     if not isinstance(pred, Tracer):
         return true_fn() if pred else false_fn()

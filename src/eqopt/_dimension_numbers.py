@@ -28,8 +28,8 @@ def _tuple(axes):
 class MatrixDimensionNumbers(metaclass=Explained):
     """Says how a parameter is a matrix, or a stack of matrices.
 
-    Matrices are stacked along all axes that are neither reduced nor output axes: those of
-    layers made with `eqx.filter_vmap`, for example.
+    Matrices are stacked along all axes that are neither reduced nor output axes, such
+    as the axes of layers made with `eqx.filter_vmap`.
 
     !!! example
 
@@ -41,8 +41,8 @@ class MatrixDimensionNumbers(metaclass=Explained):
     **Arguments:**
 
     - `reduction_axis`: the axis, or a tuple of axes, that the layer sums over: its
-        inputs. Negative ones count from the end.
-    - `output_axis`: the axis, or a tuple of axes, of its outputs.
+        inputs. Negative ones count from the end. Defaults to 0.
+    - `output_axis`: the axis, or a tuple of axes, of its outputs. Defaults to 1.
 
     **Raises:**
 
@@ -70,9 +70,9 @@ def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
     """For each leaf (counting `None`s), how it multiplies the inputs of its layer.
 
     The weights of Equinox's linear, convolution and recurrent layers, and of subclasses
-    of these, are known by the layer, stacked or not; what other layers hold (embeddings,
-    scales of norms, biases) is no matrix. Arrays elsewhere, also in fields that a
-    subclass adds, are matrices, inputs first, if they have two axes.
+    of these, are known by the layer, stacked or not; what other layers hold
+    (embeddings, scales of norms, biases) is not a matrix. Arrays elsewhere, also in
+    fields that a subclass adds, are matrices, inputs first, if they have two axes.
     """
     is_inner = lambda x: x is None or (_is_layer(x) and x is not tree)
     numbers = []

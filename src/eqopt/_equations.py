@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array
 
 from ._cpu.order import computed_once, reordered
-from ._storage import is_stored
+from ._storage import has_stored, is_stored
 from ._typecheck import checked, no_type_check
 from .numerics import common_dtype
 
@@ -78,8 +78,8 @@ def equation(fn: Callable) -> Equation:
     return Equation(fn)
 
 
-# How many kernels are kept, the last ones used. Some have functions in them that users
-# make anew with each optimizer, and each takes a megabyte or more.
+# How many kernels are kept, the last ones used. Some contain functions that users
+# create with each new optimizer, and each takes a megabyte or more.
 KERNELS = 256
 
 # One for each function, so that kernels made of it are found again.
@@ -111,10 +111,11 @@ def kernel(
 ) -> Callable:
     """The equations of `program` one after the other, as one jitted function of a leaf.
 
-    It takes the vector of all packed values, the update, the parameter if `takes_params`,
-    then each operation's further leaves, then each operation's loose values. It gives
-    back the `result` and the new slots, in one flat tuple.
-    (Tracing and calling a function costs time by the argument; hence the vector.)
+    It takes the vector of all packed values, the update, the parameter if
+    `takes_params`, then each operation's further leaves, then each operation's loose
+    values. It returns the `result` and the new slots, in one flat tuple. (Tracing and
+    calling a function costs time for each argument, so scalars are packed into a
+    vector.)
 
     Between the equations the update stays in the precision they compute in, and so do
     `"updates"` that others go on with; parameters and `"rounded updates"` are rounded.
@@ -137,8 +138,13 @@ def _evaluate(
 ) -> tuple:
     # Every dtype is set here, by hand, so no promotion is an accident.
     with jax.numpy_dtype_promotion("standard"):
+        run = functools.partial(_run, program, takes_params, kind)
+        if has_stored(arguments[takes_params:]):
+            # Slots that are stored come after the result as it is, each in a branch.
+            result, slots = run(packed, g, *arguments)
+            return result, *slots
         on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
-        run = run_on_cpu = functools.partial(_run, program, takes_params, kind)
+        run_on_cpu = run
         if on_cpu != program:
             run_on_cpu = functools.partial(_run, on_cpu, takes_params, kind)
         late = _late(program)

@@ -1,4 +1,4 @@
-"""Meshes with explicit axes, on which JAX asks where each result is to be.
+"""Meshes with explicit axes, on which JAX requires a sharding for some results.
 
 Elementwise work answers that by itself. What reshapes, or contracts an axis that is
 sharded, leaves the answer to XLA, as on automatic axes. (That takes a JAX that has
@@ -23,7 +23,8 @@ def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
     """`fn(*arguments)`, within which no axis of the mesh is explicit.
 
     All arrays that `fn` works with are in its arguments, which may be any trees.
-    `shardings` are those of the arrays that it returns, in a tree of their structure.
+    `shardings` are the shardings of the arrays that it returns, in a tree of their
+    structure.
     """
     mesh = _mesh_of(arguments)
     if not mesh.explicit_axes:
@@ -56,14 +57,14 @@ def _mesh_of(tree: PyTree) -> Any:
 
 
 def _in_use(mesh: Any, arrays: PyTree) -> Any:
-    """A context in which `mesh` is in use, also if nobody has called `jax.set_mesh`."""
+    """A context in which `mesh` is in use, even without a call of `jax.set_mesh`."""
     if not jax.sharding.get_abstract_mesh().empty:
         return contextlib.nullcontext()
     shardings = [
         x.sharding for x in jtu.tree_leaves(arrays) if not isinstance(x, Tracer)
     ]
     named = (s.mesh for s in shardings if isinstance(s, NamedSharding))
-    # Outside of `jit` JAX has to know the devices.
+    # Outside `jit`, JAX must know the devices.
     devices = next((m for m in named if m.abstract_mesh == mesh), None)
     if devices is None:
         return jax.sharding.use_abstract_mesh(mesh)
@@ -71,7 +72,7 @@ def _in_use(mesh: Any, arrays: PyTree) -> Any:
 
 
 def shardings_of(tree: PyTree) -> PyTree:
-    """Those of the arrays in `tree`, as their types say: `None` in place of all else."""
+    """The shardings of the arrays in `tree`, from their types: `None` elsewhere."""
     mesh: Any = _mesh_of(tree)
 
     def of(x):

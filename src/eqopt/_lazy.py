@@ -26,7 +26,7 @@ def attach_stub(
 
     def __getattr__(name: str) -> Any:
         if name not in origins:
-            from ._names import missing  # which nobody pays for who finds what he seeks
+            from ._names import missing  # imported only for an error
 
             raise AttributeError(missing(package, name))
         module, is_module = origins[name]

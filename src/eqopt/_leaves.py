@@ -78,7 +78,7 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
 
 
 def narrow(name: str, path: str, leaf: Any) -> str:
-    """What to say of a float of 8 bits or fewer."""
+    """The message for a float of 8 bits or fewer."""
     return (
         f"`{name}` has an array of dtype {leaf.dtype} at `{path}`, but eqopt takes "
         "floats of at least 16 bits, which JAX promotes. Keep the parameters in "
@@ -249,7 +249,7 @@ def is_function(given: Any) -> bool:
 
 
 def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
-    """What `given` says of each leaf of `tree` (counting `None`s).
+    """What `given` says about each leaf of `tree` (counting `None`s).
 
     **Arguments:**
 

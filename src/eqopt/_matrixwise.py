@@ -68,8 +68,8 @@ class AbstractMatrixwise(AbstractContracting):
     """A transformation that applies one equation to each matrix on its own.
 
     Subclass it and implement `init` and `matrixwise`; `update` and `step` follow, also
-    for stacks of matrices, convolution kernels and arrays on many devices. What is no
-    matrix passes unchanged, without state.
+    for stacks of matrices, convolution kernels and arrays on many devices. Parameters
+    that are not matrices pass unchanged and have no state.
 
     The equation is one of [`eqopt.equation`][], for a single matrix: its rows are the
     outputs of a layer, its columns the inputs. Of its positional arguments,
@@ -131,7 +131,7 @@ class AbstractMatrixwise(AbstractContracting):
         make: Callable[[Any], Any],
         dtype: DTypeLike | None = None,
     ) -> PyTree:
-        """A part of the state: what `make` gives for each matrix, `None` for all else.
+        """A part of the state: what `make` gives for each matrix, `None` elsewhere.
 
         **Arguments:**
 
@@ -139,8 +139,9 @@ class AbstractMatrixwise(AbstractContracting):
         - `make`: a function of a matrix of zeros, of the shape and dtype that the
             equation computes with. What it returns is as the equation takes it: an
             array, which starts at zero, or a tuple of arrays or `None`s.
-        - `dtype`: that in which it is stored. Defaults to that of the parameter for what
-            is like it, and else to the one that the equation computes with.
+        - `dtype`: the dtype in which it is stored. Defaults to the parameter's dtype
+            for arrays that are like the parameter, and else to the dtype in which the
+            equation computes.
         """
         zeros, treedef = jtu.tree_flatten(zeros_like(params), is_leaf=is_leaf)
         layouts = self._layouts(params, params)
@@ -150,7 +151,9 @@ class AbstractMatrixwise(AbstractContracting):
         )
 
     def _layouts(self, tree: PyTree, params: Params | None) -> "list[Layout | None]":
-        """That of each leaf of `tree` (counting `None`s), `None` if it is no matrix."""
+        """The axes of each leaf of `tree` (counting `None`s), `None` if it is not a
+        matrix.
+        """
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         block_size = getattr(self, "block_size", None)
         rows_first = lambda a: Axes(a.stack, a.output, a.reduction)

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 
 
-# The names of Optax that are not those of eqopt in another spelling. (`adam_w` is `AdamW`
-# in another spelling, and so is `cosine_decay_schedule` `schedules.CosineDecay`.)
+# The names of Optax that are not eqopt's names in another spelling. (`adam_w` is
+# `AdamW` in another spelling, and so is `cosine_decay_schedule`
+# `schedules.CosineDecay`.)
 RENAMED: Mapping[str, str] = {
     "Aggregator": "aggregating.AbstractAggregator",
     "ApplyEvery": "ApplyEveryState",

@@ -40,15 +40,16 @@ class Leafwise(NamedTuple):
     **Attributes:**
 
     - `equation`: what [`eqopt.equation`][] made of a function of arrays.
-    - `state`: the new state, but for the fields that the equation computes: these still
-        hold their old values, and are found by the names of the equation's arguments.
+    - `state`: the new state, except for the fields that the equation computes: these
+        still hold their old values, and are found by the names of the equation's
+        arguments.
     - `shared`: the equation's keyword-only arguments. What is missing is the field of the
         same name of the transformation. Numbers and 0-d arrays are traced (integers as
         floats); bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
-        names of its arguments. (The parameters themselves are always there, as `p`.) In
-        the place of a tree, a function that makes it from one like the updates, which
-        has `jax.ShapeDtypeStruct`s for arrays: for random keys, say.
+        names of its arguments. (The parameters themselves are always available, as
+        `p`.) Instead of a tree, pass a function that makes it from a tree like the
+        updates, with `jax.ShapeDtypeStruct`s for arrays: for random keys, for example.
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
     - `measure`: a function of the whole incoming updates that gives further `shared`
         values: a norm over all leaves, say. It ends the fusing with what came before.
@@ -56,8 +57,8 @@ class Leafwise(NamedTuple):
         after the result, one after the other. To be named where the result or another
         field needs their *old* value, or shares a quotient or a root with them: XLA on a
         CPU would make a temporary array of each. What is computed is the same.
-    - `on_cpu`: a function like `equation`, and equal to it but for rounding, which XLA on
-        a CPU compiles to something faster.
+    - `on_cpu`: a function like `equation`, and equal to it except for rounding, which
+        XLA on a CPU compiles to something faster.
     """
 
     equation: Equation

@@ -45,7 +45,7 @@ def key_data(key: Key) -> UInt32[Array, "*key"]:
 def next_key(
     data: UInt32[Array, "*key"], key: Key
 ) -> tuple[Any, UInt32[Array, "*key"]]:
-    """A key to use now, and the bits for the state; `key` says of which kind."""
+    """A key to use now, and the bits for the state; `key` determines its kind."""
     made = as_key(key)
     wrapped = jr.wrap_key_data(
         data, impl=jr.key_impl(made) if _is_typed(made) else None
@@ -55,7 +55,7 @@ def next_key(
 
 
 def split_like(key: Any, tree: PyTree) -> PyTree:
-    """A key in the place of each inexact array in `tree`.
+    """A key instead of each inexact array in `tree`.
 
     Places of `None` count, so that two parts of one tree get different keys.
     """

@@ -1,4 +1,4 @@
-"""Sums over all leaves: what an optimizer needs to know of the model as a whole."""
+"""Sums over all leaves, for optimizers that need values of the whole model."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -24,28 +24,47 @@ def sum_over_leaves(
     apart: bool = True,
     in_turn: str | None = None,
 ) -> tuple[Float[Array, ""], ...]:
-    """The sums over all leaves of the scalars that `equation` gives for each of them.
+    """Sums over all leaves what `equation` computes from each of them.
 
-    For the `measure` of a [`eqopt.Leafwise`][]. One pass over memory gives all of the
-    sums, and nothing of the size of a leaf is made.
+    Use it where a step depends on the model as a whole: on a distance, an inner product
+    or a norm. One pass over memory gives all of the sums, and no array of the size of a
+    leaf is made.
+
+    !!! example
+
+        ```python
+        @eqopt.equation
+        def products(g, p):
+            return jnp.sum(g * p), jnp.sum(p * p)
+
+
+        slope, size = eqopt.sum_over_leaves(products, grads, {"p": params})
+        ```
 
     **Arguments:**
 
-    - `equation`: its first argument is the update of the leaf, further positional ones
-        are leaves of `reads`, keyword-only ones are `shared`. It returns one real
-        scalar or a tuple of them, computed in at least float32.
-    - `updates`: where it has `None`, nothing is added.
+    - `equation`: what [`eqopt.equation`][] made of a function that returns one real
+        scalar or a tuple of them. Its first argument is the update of the leaf, further
+        positional ones are leaves of `reads`, keyword-only ones come from `shared`. It
+        computes in at least float32.
+    - `updates`: a tree of arrays. Where it has `None`, nothing is added.
     - `reads`: trees like `updates`, by the names of the arguments.
-    - `shared`: numbers and 0-d arrays; bools, strings and `None` are static.
-
-    - `apart`: whether it must not share work with other equations of the step. If it is
-        to sum up what they compute anyway, as new moments, let it.
-    - `in_turn`: one of `shared`, which XLA on a CPU is to read for each leaf once the
-        leaf before has been summed up, where the equation makes an array of it.
+    - `shared`: numbers and 0-d arrays, which are traced; bools, strings and `None`, which
+        are static.
+    - `apart`: whether to keep the work apart from other equations of the step, which is
+        the default. Where the equation computes what others compute as well, such as new
+        moments, `False` lets XLA share it.
+    - `in_turn`: the name of a value in `shared` that XLA on a CPU is to read for each
+        leaf once the leaf before has been summed up. It saves memory where the equation
+        makes an array of that value.
 
     **Returns:**
 
-    The sums, also where there is just one.
+    A tuple of the sums, 0-d arrays, also if there is only one.
+
+    **Raises:**
+
+    A `ValueError` if a tree in `reads` does not fit `updates`.
     """
     reads, shared = reads or {}, shared or {}
     leaves, treedef = flatten_updates(updates)
@@ -96,7 +115,7 @@ def inner(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array
     if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
         return inner(x.real, y.real) + inner(x.imag, y.imag)
     if jax.typeof(x).sharding.mesh.explicit_axes:
-        return dot(x, y)  # which does not ask where the result is to be
+        return dot(x, y)  # `dot` does not need the sharding of its result
     axes = tuple(range(x.ndim))
     return lax.dot_general(x, y, ((axes, axes), ((), ())), precision="highest")
 

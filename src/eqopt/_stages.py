@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
 from ._checks import required_params
-from ._cpu.order import after, takes_turn
+from ._cpu.order import after, loaded_after, takes_turn
 from ._equations import Operation, Result, ShapeMismatch, equation_of, kernel, pack
 from ._leaves import (
     align,
@@ -60,7 +60,8 @@ def walk(
         if active not in prepared:
             prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
-        # Once per leaf: the letter of the dtype tells what is no number with a fraction.
+        # Once per leaf: the letter of the dtype tells what is not a number with a
+        # fraction.
         if takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
             or p[i].dtype.itemsize < 2
@@ -72,7 +73,8 @@ def walk(
         try:
             has_turn = takes_turn(run, g, packed, g, *arguments)
             if has_turn and previous is not None:
-                out = run(after(previous, packed), g, *arguments)
+                waiting = [loaded_after(previous, x) for x in arguments]
+                out = run(after(previous, packed), g, *waiting)
             else:
                 out = run(packed, g, *arguments)
         except (ShapeMismatch, TypeCheckError) as error:
@@ -154,7 +156,7 @@ def _lay_out(
     else:
         flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
-        # Where there is no update, parameter and state stay as they are.
+        # Where there is no update, parameter and state stay unchanged.
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)
         ):
@@ -180,7 +182,7 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
             "`eqx.filter_vmap`."
         )
     # A float keeps all of its digits, for float64 parameters. An equation is of real
-    # numbers: that a hyperparameter was given as an integer is not its business.
+    # numbers: it does not matter that a hyperparameter was given as an integer.
     if isinstance(value, int | float):
         return np.asarray(value, float)
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)

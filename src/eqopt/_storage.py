@@ -147,14 +147,14 @@ def has_stored(tree: PyTree) -> bool:
 
 
 def load(tree: PyTree) -> PyTree:
-    """`tree` with arrays in the place of all that is stored."""
+    """`tree` with arrays instead of all that is stored."""
     loaded = lambda x: x.load().astype(x.dtype) if is_stored(x) else x
     with standard_promotion():
         return jax.tree.map(loaded, tree, is_leaf=is_stored)
 
 
 def shapes_if_stored(tree: PyTree) -> PyTree:
-    """`tree`, for who looks at shapes alone: with those of all that is stored."""
+    """`tree` with the shapes of everything stored, for code that only needs shapes."""
     of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     return jax.tree.map(lambda x: of(x) if is_stored(x) else x, tree, is_leaf=is_stored)
 

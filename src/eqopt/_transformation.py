@@ -29,7 +29,7 @@ def _with_checks(
     @functools.wraps(init)
     def with_checks(self, params):
         check_parameters(type(self).__name__, params)
-        # The schedules of an optimizer are those of its parts, who may evaluate them.
+        # The schedules of an optimizer belong to its parts, which may evaluate them.
         check_no_schedule(self, not isinstance(self, AbstractOptimizer))
         for name, kind in kinds(type(self)).items():
             if kind == "mask" and getattr(self, name) is not None:
@@ -80,7 +80,7 @@ class AbstractTransformation(Module):
 
         A `ValueError` if `params` has leaves, but no parameter, and a `ValueError` or
         `TypeError` if a mask does not fit it. A `TypeError` if a hyperparameter is a
-        schedule that nobody evaluates.
+        schedule that is never evaluated.
         """
 
     @abc.abstractmethod
@@ -97,7 +97,7 @@ class AbstractTransformation(Module):
 
         - `updates`: the gradients, or what another transformation made of them: a tree
             like the parameters', with inexact arrays, and `None` at every leaf that is
-            not trained: its parameter and its state stay as they are.
+            not trained: its parameter and its state stay unchanged.
         - `state`: what `init` or the last `update` returned.
         - `params`: the parameters, for those transformations that look at them.
         - `extra`: anything else that a transformation may look at: `value`, `grad`,
@@ -106,9 +106,9 @@ class AbstractTransformation(Module):
 
         **Returns:**
 
-        The new updates, with the structure, shapes and dtypes of the given ones, and the
-        new state, likewise. Add the updates to the parameters with
-        [`eqopt.apply_updates`][].
+        The new updates, with the structure, shapes and dtypes of the given ones, and
+        the new state, with the structure, shapes and dtypes of the old one. Add the
+        updates to the parameters with [`eqopt.apply_updates`][].
 
         **Raises:**
 
@@ -122,7 +122,7 @@ class AbstractTransformation(Module):
         """`update` and [`eqopt.apply_updates`][] in one, which saves work.
 
         The sum is rounded to the parameters' dtype once, and wrappers that skip a step
-        move no memory. Arguments are those of `update`.
+        move no memory. The arguments are the same as for `update`.
 
         **Returns:**
 
@@ -134,8 +134,8 @@ class AbstractTransformation(Module):
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters to evaluate the model with: those given, or an average of them.
 
-        What holds another transformation asks that one. Where averages nest, the
-        outermost one counts.
+        A class that holds another transformation calls the method of that
+        transformation. Where averages nest, the outermost one counts.
 
         **Arguments:**
 

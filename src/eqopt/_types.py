@@ -23,8 +23,8 @@ Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
 State: TypeAlias = PyTree
 
 # A tree of bools like the parameters' or a prefix of it, or a function of the
-# parameters that gives one. A node of a tree, such as an `eqx.Module`, is no function.
-# What has this mark is tried on the parameters in `init`.
+# parameters that gives one. A node of a tree, such as an `eqx.Module`, is not a
+# function. What has this mark is tried on the parameters in `init`.
 Mask: TypeAlias = Annotated[
     PyTree[bool] | Callable[[Params], PyTree[bool]], "a mask of the parameters"
 ]

@@ -142,8 +142,9 @@ class AbstractWrapper(AbstractComposite):
     """A transformation round another one, its field `inner`.
 
     Subclass it and implement `init` and `handle`; `update` and `step` follow. So does
-    `eval_params`, which asks `inner`, if the state has that of `inner` as its field
-    `inner_state`; implement it where there are others to evaluate with.
+    `eval_params`, which calls the method of `inner`, if the state holds the state of
+    `inner` as its field `inner_state`. Implement `eval_params` if there are other
+    parameters to evaluate with.
 
     !!! example
 

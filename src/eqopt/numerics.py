@@ -32,7 +32,7 @@ def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
 
 
 def at_least_float32(x: Array) -> Array:
-    """`x` in the precision to compute in, that of [`eqopt.numerics.wide_dtype`][].
+    """`x` in the precision to compute in: [`eqopt.numerics.wide_dtype`][].
 
     **Arguments:**
 
@@ -132,7 +132,7 @@ def safe_norm(
 ) -> Float[Array, "..."]:
     r"""$\max(\lVert x \rVert, m)$, with derivative 0 where the norm is at most $m$.
 
-    The norm has no derivative at 0, where that of the textbook formula is NaN, even if
+    The norm has no derivative at 0, where the textbook formula gives NaN, even if
     $m > 0$.
 
     **Arguments:**
@@ -190,7 +190,7 @@ def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
     - `decay`: $\beta$, a real number or a 0-d array in $[0, 1)$.
     - `count`: $t$, the number of values averaged so far, a 0-d integer array.
     """
-    # Not `decay**count`: outside of `jit`, where the exponent is known, JAX compiles a
+    # Not `decay**count`: outside `jit`, where the exponent is known, JAX compiles a
     # power of its own for each exponent, that is for each step. And not of an integer:
     # JAX's derivative of that multiplies a float by it, wherever it is taken.
     base = jnp.asarray(as_float(decay))

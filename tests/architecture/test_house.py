@@ -24,7 +24,7 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
-    {"_types", "_fields", "_lazy", "_names", "_typecheck"},
+    {"_types", "_fields", "_lazy", "_names", "_typecheck", "_explanations"},
     {
         "numerics",
         "_storage",

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from benchmarks.facts import pages, state_bytes, with_facts
 from benchmarks.optimizers import OPTIMIZERS
 
 from eqopt._checks import _EXTRAS
@@ -27,6 +28,31 @@ def test_the_page_of_the_family_has_it(family: str):
     entries = re.findall(entry, prose(page), re.M)
     entries += re.findall(r"\[`eqopt\.(\w+)`\]\[\]", prose(page))
     assert {method.name for method in BY_FAMILY[family]} <= {*entries}
+
+
+def test_the_facts_are_those_of_the_rows_and_the_results():
+    for page in pages():
+        assert page.read_text() == with_facts(page), "run `python -m benchmarks.facts`"
+
+
+def test_every_optimizer_has_a_line_of_facts():
+    lines = {
+        name
+        for page in pages()
+        for name in re.findall(
+            r"^::: eqopt\.(\w+)\n(?:    .*\n)*\n\*When.*\n(?:.+\n)*\n\*State:\* .*\d",
+            page.read_text(),
+            re.MULTILINE,
+        )
+    }
+    assert lines == {*METHODS}
+
+
+def test_state_is_counted_in_bytes():
+    assert state_bytes(METHODS["SGD"], (1000, 1000)) == 0
+    assert state_bytes(METHODS["AdamW"], (1000, 1000)) == 8
+    assert state_bytes(METHODS["Muon"], (1000, 1000)) == 4
+    assert state_bytes(METHODS["Muon"], (1000,)) == pytest.approx(8, abs=0.1)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

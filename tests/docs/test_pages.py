@@ -199,6 +199,7 @@ def test_table_of_names_is_true():
         "eqopt.schedules.Step",
         "eqopt.schedules.Sum",
         "eqopt.schedules.WarmupStableDecay",
+        "eqopt.sum_over_leaves",
         "eqopt.tree.ByteCount",
         "eqopt.tree.nbytes",
         "eqopt.tree.step_count",

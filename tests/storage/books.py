@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from eqopt.storage._maps import DynamicMap, LinearMap
+from eqopt.storage._maps import DynamicMap, SquareMap
 
 
 def dynamic_book(bits, is_signed):
@@ -25,7 +25,7 @@ BOOKS = {
     "8 bits, signed": (DynamicMap(8, True), dynamic_book(8, True)),
     "8 bits, unsigned": (DynamicMap(8, False), dynamic_book(8, False)),
     "4 bits, signed": (DynamicMap(4, True), dynamic_book(4, True)),
-    "4 bits, unsigned": (LinearMap(4), np.arange(1, 17) / 16),
+    "4 bits, unsigned": (SquareMap(4), (np.arange(1, 17) / 16) ** 2),
 }
 
 

@@ -132,7 +132,7 @@ def test_denormal_numbers(name):
     x[0] = 1  # in a block with others, they are nothing
     found = loaded(name, x)
     assert np.isfinite(found).all()
-    lowest = 1 / 16 if name == "4 bits, unsigned" else 0
+    lowest = 1 / 256 if name == "4 bits, unsigned" else 0
     assert (np.abs(found[1:64]) <= lowest).all()
     assert (np.abs(found[64:]) <= TINY).all()
 

@@ -128,13 +128,21 @@ def temporary(opt, dtype=jnp.float32, shape=(1000, 1000), leaves=10, gradients=N
             (
                 SLOW,
                 [
-                    (ADAMW, BlockwiseQuantized(4), 0.22),
+                    (ADAMW, BlockwiseQuantized(4), 0.23),
                     (ADAMW, Float8(), 0.23),
                     (ADAMW, Cast(), 0.26),
                     (ADAMW, StochasticRounding(), 0.26),
                     (eqopt.Lion(1e-3), BlockwiseQuantized(), 0.23),
                     (eqopt.Lion(1e-3), Float8(), 0.23),
                     (eqopt.Lion(1e-3), Cast(), 0.16),
+                    # Those which compute slots late, or load one before any shared value.
+                    (eqopt.ADOPT(1e-3), BlockwiseQuantized(), 0.23),
+                    (eqopt.ADOPT(1e-3), Cast(), 0.26),
+                    (eqopt.Adagrad(1e-3), BlockwiseQuantized(), 0.13),
+                    (eqopt.Adan(1e-3), BlockwiseQuantized(), 0.33),
+                    (eqopt.MARS(1e-3), BlockwiseQuantized(), 0.23),
+                    (eqopt.Rprop(1e-3), BlockwiseQuantized(), 0.23),
+                    (eqopt.ScheduleFreeAdamW(1e-3), BlockwiseQuantized(), 0.31),
                 ],
             ),
         ]

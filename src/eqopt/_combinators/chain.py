@@ -97,7 +97,7 @@ class NamedChain(AbstractFused):
 
     **Raises:**
 
-    A `TypeError` if one of them is no transformation.
+    A `TypeError` if one of them is not a transformation.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
@@ -191,7 +191,7 @@ def _feed_all(transformations, states, pipeline):
 
 @no_type_check
 def _finish_all(transformations, states, pipeline):
-    """All but the last add to the pipeline; how to step is the last one's business."""
+    """All but the last add to the pipeline; the last one decides how to step."""
     if not transformations:
         return pipeline.apply(), []
     promises = _feed_all(transformations[:-1], states[:-1], pipeline)

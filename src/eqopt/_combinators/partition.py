@@ -54,8 +54,8 @@ class Partition(AbstractComposite):
         )
         ```
 
-    A group's transformation sees `None` in the place of all parameters of other groups,
-    so that a norm is a norm over the group, and it holds no state for them.
+    A group's transformation sees `None` instead of all parameters of other groups, so
+    that a norm is a norm over the group, and it holds no state for them.
 
     **Arguments:**
 
@@ -121,7 +121,7 @@ class Partition(AbstractComposite):
         return eqx.combine(*new, params, is_leaf=is_leaf)
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
-        """For each label, `tree` with `None` in the place of all else."""
+        """For each label, `tree` with `None` elsewhere."""
         labels = resolve("labels", self.labels, tree, params)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         strays: dict[str, list[str]] = {}

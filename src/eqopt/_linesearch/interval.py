@@ -1,8 +1,8 @@
 """The search for a step size with the strong Wolfe conditions, as in the textbook.
 
 First the step size grows until there is an interval that must contain such a step size.
-Then the interval shrinks round it. Nocedal and Wright call the two algorithms 3.5 and
-3.6; the interpolation is that of SciPy.
+Then the interval shrinks around it. Nocedal and Wright call the two algorithms 3.5 and
+3.6; the interpolation is SciPy's.
 """
 
 import math
@@ -45,7 +45,8 @@ class Criteria(eqx.Module):
         return _positive(error)
 
     def curvature_error(self, line: Line, trial: "Point") -> Float[Array, ""]:
-        # Infinity times zero is no number, but any slope is small enough for infinity.
+        # Infinity times zero is not a number, but any slope is small enough for
+        # infinity.
         bound = jnp.where(jnp.isinf(self.curv_rtol), jnp.inf, jnp.abs(line.slope))
         bound = jnp.where(jnp.isinf(bound), bound, self.curv_rtol * jnp.abs(line.slope))
         return _positive(jnp.abs(trial.slope) - bound)
@@ -62,8 +63,9 @@ class Point(eqx.Module):
 class Search(eqx.Module):
     """Where a search stands.
 
-    `safe` is the step size to fall back on, and `grad` its gradient: at first that of no
-    step at all. Once `done`, `trial` is the result, and `grad` belongs to it.
+    `safe` is the step size to fall back on, and `grad` its gradient: at first the
+    gradient at step size 0. Once `done`, `trial` is the result, and `grad` belongs to
+    it.
     """
 
     count: Int[Array, ""]
@@ -187,7 +189,7 @@ def _shrink(
 def _inside(now: Search) -> Float[Array, ""]:
     """A step size in the interval: by a cubic, else by a parabola, else in the middle.
 
-    What comes out as infinite or as no number is not inside.
+    Infinite and NaN results are not inside.
     """
     a, b = now.low.step_size, now.high.step_size
     left, right, width = jnp.minimum(a, b), jnp.maximum(a, b), jnp.abs(b - a)

@@ -93,7 +93,7 @@ def make_line(
     extra: Mapping[str, Any],
     last_value: Float[Array, ""],
 ) -> Line:
-    """The line from `params` along `direction`, with all that `extra` says of it.
+    """The line from `params` along `direction`, with everything that `extra` provides.
 
     `last_value` is the loss that the last search found, infinite if there was none.
 

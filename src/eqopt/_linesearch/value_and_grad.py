@@ -31,8 +31,8 @@ def value_and_grad_from_state(
         value, grads = value_and_grad(model, state=state)
         ```
 
-    Gradients are those of `jax.grad`. For complex parameters, conjugate them before you
-    pass them on, as those of `eqx.filter_value_and_grad`:
+    It returns the same gradients as `jax.grad`. For complex parameters, conjugate them
+    before you pass them on, like the gradients from `eqx.filter_value_and_grad`:
     `grads = eqopt.tree.conj(grads)`.
 
     It cannot know whether parameters or batch have changed since. Where they have, use

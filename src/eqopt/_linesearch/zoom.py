@@ -75,9 +75,9 @@ class ScaleByZoomLinesearch(AbstractFused):
     with its gradient, which are kept for the next step:
     [`eqopt.value_and_grad_from_state`][] takes them from there.
 
-    Where $f(p + \eta u) \le f(p) + c_3 |f(p)|$, a decrease may be lost in rounding; then
-    $\langle u, \nabla f(p + \eta u) \rangle \le (2 c_1 - 1) \langle u, \nabla f(p)
-    \rangle$ will do for the first condition.
+    Where $f(p + \eta u) \le f(p) + c_3 |f(p)|$, a decrease may be lost in rounding;
+    then $\langle u, \nabla f(p + \eta u) \rangle \le (2 c_1 - 1) \langle u, \nabla f(p)
+    \rangle$ is enough for the first condition.
 
     If no step size is good then the best one that meets the first condition is taken. If
     there is none either, as when the updates lead uphill or all values are NaN, then
@@ -120,7 +120,7 @@ class ScaleByZoomLinesearch(AbstractFused):
     - `curv_rtol`: $c_2 > 0$. At infinity, the second condition is none.
     - `approx_dec_rtol`: $c_3 \ge 0$, or `None` for the first condition alone.
     - `stepsize_precision`: at least 0. If the step size is known up to this, one that
-        meets the first condition will do.
+        meets the first condition is enough.
     - `initial_guess_strategy`: where to begin: `"keep"`, at the last step size, which is
         for gradient descent, or `"one"`, at 1, for methods of Newton's kind. After a
         search that failed, both begin at 1.

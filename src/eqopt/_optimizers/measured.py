@@ -1,4 +1,4 @@
-"""What has to see all leaves before it can move one of them."""
+"""Transformations that need all leaves before they can update one of them."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from ..numerics import bias_correction, safe_increment, safe_sqrt
 
 
 class AbstractMeasured(AbstractFused):
-    """A transformation whose state holds what it measures over all leaves.
+    """A transformation with a state that holds measurements over all leaves.
 
-    (A `measure` of a `Leafwise` gives numbers to the equation, but not to the state.)
+    (A `measure` of a `Leafwise` passes numbers to the equation, but not to the state.)
     """
 
     @abc.abstractmethod
@@ -52,7 +52,7 @@ def value_at(opt: Any, name: str, count: Any, like: Array) -> Float[Array, ""]:
 
 
 def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
-    r"""$d\, \eta_t$ with Adam's two bias corrections, which are those of `opt`."""
+    r"""$d\, \eta_t$ with the two bias corrections of Adam, taken from `opt`."""
     t, b1, b2 = (
         safe_increment(count),
         value_at(opt, "b1", count, d),

@@ -1,4 +1,4 @@
-"""What Adam and its kin have in common: two moments, and how biased they are."""
+"""What Adam and its variants have in common: two moments, and how biased they are."""
 
 import dataclasses
 from collections.abc import Callable
@@ -103,6 +103,7 @@ def unbiased(
     """The first moment without its bias, one step ahead if `nesterov`."""
     mu_hat = mu / mu_correction
     if nesterov:
-        # One quotient of scalars: XLA on a CPU stores that of an array for two readers.
+        # One quotient of scalars: XLA on a CPU stores a quotient of arrays for two
+        # readers.
         mu_hat = b1 * mu_hat + ((1 - b1) / g_correction) * g
     return mu_hat

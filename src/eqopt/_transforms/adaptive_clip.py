@@ -24,15 +24,15 @@ _Axis: TypeAlias = int | tuple[int, ...] | None
 def unitwise_norm(
     x: Inexact[Array, "*leaf"], axis: _Axis = None
 ) -> Float[Array, "*leaf"]:
-    r"""The norms of the slices of `x` along some axes, each in the place of its slice.
+    r"""The norms of the slices of `x` along some axes, each instead of its slice.
 
     **Arguments:**
 
     - `x`: a floating or complex array.
     - `axis`: the axis, or a tuple of axes, that a slice extends along. Defaults to the
         input axes of weights that have their outputs last: all axes of scalars, vectors
-        and what is one but for axes of length 1; the first axis of an array of two or
-        three; all but the last of an array of four or five.
+        and arrays with at most one axis longer than 1; the first axis of an array of
+        two or three; all but the last of an array of four or five.
 
     **Returns:**
 
@@ -130,7 +130,7 @@ class AdaptiveGradClip(AbstractStateless):
     - `eps`: $\varepsilon \ge 0$, what norms of weights are at least taken for, so that
         zeros can leave zero.
     - `axis`: the axis, or a tuple of axes, that a unit extends along, for all leaves.
-        Defaults to what is said above.
+        Defaults to `None`, for the units above.
 
     **Raises:**
 

@@ -52,8 +52,8 @@ class EMA(AbstractLeafwise):
 
     - `decay`: $\beta \in [0, 1)$.
     - `debias`: whether to make up for the average's start at zero.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
 
     **Raises:**
 
@@ -129,8 +129,8 @@ class Grokfast(AbstractLeafwise):
 
     - `alpha`: $\alpha \in [0, 1)$, the decay of the average.
     - `lamb`: $\lambda \ge 0$, how much of the average is added.
-    - `accumulator_dtype`: the dtype in which $e$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $e$ is stored. Defaults to the dtype of
+        each parameter.
 
     **Raises:**
 

@@ -159,7 +159,7 @@ class AdaClipGNState(eqx.Module):
 
 
 def _largest(x):
-    """The largest modulus. XLA on a CPU would store those of all leaves at once."""
+    """The largest modulus. XLA on a CPU would store the moduli of all leaves at once."""
     if jnp.iscomplexobj(x):
         return safe_sqrt(jnp.max(abs_sq(x), initial=0))
     return jnp.maximum(jnp.max(x, initial=0), -jnp.min(x, initial=0))

@@ -24,7 +24,8 @@ class ScaleByDistanceOverGradientsState(eqx.Module):
 
     - `max_dist`: the largest distance from `init_params` so far, a 0-d array for each
         leaf.
-    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, likewise.
+    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, of the same
+        kind.
     - `init_params`: the parameters that `init` was given.
     """
 
@@ -70,9 +71,10 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     - `reps_rel`: $\alpha > 0$; $10^{-6}$, or $10^{-4}$ for models with batch
         normalization.
     - `eps`: $\varepsilon \ge 0$.
-    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for that of each
+    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for the dtype of each
         parameter.
-    - `global_scale`: $s$. At $-1$ no [`eqopt.ScaleByLearningRate`][] is needed.
+    - `global_scale`: $s$, a number or a 0-d array. At $-1$ no
+        [`eqopt.ScaleByLearningRate`][] is needed.
 
     **Raises:**
 

@@ -133,9 +133,9 @@ class ScaleByFactoredRMS(AbstractLeafwise):
       \beta_t = 1 - t^{-c}
     \end{aligned}$$
 
-    for matrices, and $u_t = g_t / \sqrt{v_t}$ with
-    $v_t = \beta_t v_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ for all else. A matrix
-    of $n \times m$ needs $n + m$ numbers of state, in at least float32.
+    for matrices, and $u_t = g_t / \sqrt{v_t}$ with $v_t = \beta_t v_{t-1} + (1 -
+    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. A matrix of $n \times m$
+    needs $n + m$ numbers of state, in at least float32.
 
     Which parameters are matrices is, by default, a matter of their shapes: the two
     largest axes of an array count as its rows and columns if both are large enough, and
@@ -158,17 +158,19 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     **Arguments:**
 
     - `factored`: whether to factor at all.
-    - `decay_rate`: $c$; the larger it is, the longer the memory.
+    - `decay_rate`: $c$, a number or a 0-d array; the larger it is, the longer the
+        memory.
     - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
         whose count goes on from earlier training; until it is reached, $t = 1$.
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
         `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.
-    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
-        below 0.999, say, keeps the second moments from freezing in a long run.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that
+        stays below 0.999, say, keeps the second moments from freezing in a long run.
+        Defaults to $1 - t^{-c}$.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
-        that is to be factored, whatever its size, and `None` for all others: a tree like
-        the parameters or a prefix of it, or a function of the parameters that gives one.
+        to factor, whatever its size, and `None` for all others. A tree like the
+        parameters or a prefix of it, or a function of the parameters that returns one.
     - `clipping_threshold`: $d > 0$, to divide $u_t$ by
         $\max(1, \operatorname{RMS}(u_t) / d)$. [`eqopt.ClipByBlockRMS`][] behind this
         does the same, but has to store $u_t$. `None` stands for no clipping.
@@ -265,5 +267,5 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         v = full_like_leaf(x, 0, dtype)
         if axes is None:
             return (), (), v
-        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        # Reduced, not made again, so that they are sharded like the axes that remain.
         return jnp.sum(v, axes.columns), jnp.sum(v, axes.rows), ()

@@ -30,8 +30,8 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     The extra argument `value_fn` is the loss as a function of the model, on the present
     batch. It is differentiated with respect to the inexact arrays of `params` that have
-    an update; whatever else is in the model stays as it is. For a complex parameter $x +
-    iy$ the estimate is the mean of those for $x$ and for $y$, as a complex number.
+    an update; whatever else is in the model stays unchanged. For a complex parameter
+    $x + iy$ the estimate is the mean of those for $x$ and for $y$, as a complex number.
 
     !!! example
 

@@ -25,7 +25,7 @@ class SnapshotState(eqx.Module):
 
 
 class Snapshot(AbstractTransformation):
-    """Measures the updates, and leaves them as they are.
+    """Measures the updates, and leaves them unchanged.
 
     !!! example
 
@@ -84,10 +84,10 @@ class MeasureWithEMA(Module):
 
     **Arguments:**
 
-    - `measure`: as in [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
-    - `decay`, `debias`: those of [`eqopt.EMA`][].
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        the measurement, at least float32.
+    - `measure`: see [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
+    - `decay`, `debias`: see [`eqopt.EMA`][].
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        dtype of the measurement, at least float32.
 
     **Raises:**
 
@@ -157,7 +157,7 @@ class MonitorState(eqx.Module):
 
 
 class Monitor(AbstractTransformation):
-    """Measures the updates in several ways, and leaves them as they are.
+    """Measures the updates in several ways, and leaves them unchanged.
 
     !!! example
 
@@ -200,8 +200,8 @@ class Monitor(AbstractTransformation):
                     "or have the methods `init` and `update`, but is a "
                     f"{type(measure).__name__}."
                 )
-        # Not kept as a dictionary, which has no hash. Sorted: so are those of the state
-        # when they come out of `jit`.
+        # Not kept as a dictionary, which has no hash. Sorted, because `jit` also
+        # returns the dictionaries of the state sorted.
         self.names = tuple(sorted(measures))
         self.measures = tuple(measures[name] for name in self.names)
 
@@ -244,7 +244,7 @@ def _measure(measure, updates, state, params, extra):
 
 
 def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
-    """Zeros in the place of what `measure` will give."""
+    """Zeros instead of what `measure` will give."""
     shapes = eqx.filter_eval_shape(
         lambda p: jax.tree.map(jnp.asarray, measure(p)), parameters(params)
     )

@@ -42,13 +42,14 @@ class AddNoise(AbstractLeafwise):
     $$u_t = g_t + \xi_t, \qquad
       \xi_t \sim \mathcal N\!\left(0, \frac{\eta}{t^\gamma}\right), \qquad t = 1, 2, …$$
 
-    Each element has noise of its own, in every step. For complex updates, $\xi$ is
-    circular and the variance is that of $|\xi|$.
+    Each element has its own noise, in every step. For complex updates, $\xi$ is
+    circular and the variance refers to $|\xi|$.
 
     **Arguments:**
 
     - `eta`: $\eta \ge 0$, the variance in the first step.
-    - `gamma`: $\gamma$, how fast it decays; the paper has 0.55.
+    - `gamma`: $\gamma$, a number or a 0-d array: how fast it decays; the paper has
+        0.55.
     - `key`: a seed or a random key. Equal keys give equal noise.
 
     **Raises:**

@@ -27,8 +27,8 @@ class Centralize(AbstractStateless):
 
     $$u_i = g_i - \operatorname{mean}(g_i),$$
 
-    where $i$ is an index of the first axis, which is that of the outputs in the weights
-    of Equinox's linear and convolution layers. Vectors and scalars stay as they are.
+    where $i$ is an index of the first axis, which holds the outputs in the weights of
+    Equinox's linear and convolution layers. Vectors and scalars stay unchanged.
 
     ??? cite "Reference"
 
@@ -71,7 +71,7 @@ class NormalizeByUpdateNorm(AbstractStateless):
 
     **Arguments:**
 
-    - `scale_factor`: $s$.
+    - `scale_factor`: $s$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
 
     **Raises:**

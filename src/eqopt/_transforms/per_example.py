@@ -124,8 +124,8 @@ def batch_size(
 ) -> int:
     """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
 
-    They are along `axes`, together; all other axes are those of the parameters. It is 1
-    if there are no leaves. `hint`: what else there is to say of a wrong shape.
+    They are along `axes`, together; all other axes are the axes of the parameters. It
+    is 1 if there are no leaves. `hint`: what to add to the error for a wrong shape.
     """
     leaves, treedef = flatten_updates(grads)
     ps = leaves if params is None else align(treedef, params, "params", grads)

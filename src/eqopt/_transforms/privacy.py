@@ -30,18 +30,17 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         \sum_i g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)
         + \sigma C\, \xi \right), \qquad \xi \sim \mathcal N(0, I).$$
 
-    With `clipped=True`, it takes the sum, which
-    [`eqopt.microbatching.clipped_grad`][] computes with little more time and memory than
-    a gradient. Otherwise it takes the $g_i$: updates with one more axis than the
-    parameters, the first one, along which are the examples. It gives back updates like
-    the parameters, so it stands first in a chain. Do not put it inside of
-    [`eqopt.MultiSteps`][] or another wrapper that adds up gradients, which would add up
-    those of different examples.
+    With `clipped=True`, it takes the sum, which [`eqopt.microbatching.clipped_grad`][]
+    computes with little more time and memory than a gradient. Otherwise, it takes the
+    $g_i$: updates with an additional first axis for the examples. It returns updates
+    like the parameters, so put it first in a chain. Do not put it inside
+    [`eqopt.MultiSteps`][] or another wrapper that accumulates gradients, which would
+    add the gradients of different examples.
 
-    Batches are best drawn anew for each step, each example with the same probability
-    $q$ (*Poisson sampling*), as accountants assume. Then their size is random, and tells
-    something of the data: $B$ is to be the expected one, $q$ times the number of all
-    examples, which is `batch_size`. Pad batches to one size, with zero `weights`.
+    Draw a new batch for each step, each example with the same probability $q$ (*Poisson
+    sampling*), as accountants assume. The size of the batch is then random and reveals
+    something about the data, so $B$ must be the expected size, $q$ times the number of
+    all examples: pass it as `batch_size`. Pad batches to one size, with zero `weights`.
 
     Real and imaginary parts of complex updates have noise of variance $\sigma^2 C^2$
     each.
@@ -167,7 +166,7 @@ def _noisy_mean(
     stddev: Float[Array, ""],
     divisor: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # Noise comes before rounding: that of the sum could tell more than the sum does.
+    # Noise comes before rounding: the rounded sum could reveal more than the sum does.
     total = at_least_float32(total)
     noise = normal(key, total.shape, total.dtype)
     if jnp.iscomplexobj(total):

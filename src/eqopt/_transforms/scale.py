@@ -72,8 +72,8 @@ class Scale(AbstractStateless):
 
     **Arguments:**
 
-    - `step_size`: $s$, a number or a 0-d array. Its dtype does not change that of the
-        updates.
+    - `step_size`: $s$, a number or a 0-d array. Its dtype does not change the dtype of
+        the updates.
     """
 
     step_size: Hyperparameter
@@ -145,7 +145,8 @@ class ScaleByTree(AbstractLeafwise):
 def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
     real = jnp.finfo(wide_dtype(g.dtype)).dtype
     factor = jnp.asarray(1 if factor is None else factor, real)
-    # From the right, each axis is 1 or that of the leaf, and there are no more of them.
+    # From the right, each axis is 1 or equals the axis of the leaf. There are no more
+    # axes.
     axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)
     if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
         raise ValueError(

@@ -43,9 +43,8 @@ class Trace(AbstractLeafwise):
 
     - `decay`: $\beta$, a number or a 0-d array.
     - `nesterov`: whether to look ahead.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
-    """
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter."""
 
     decay: Hyperparameter
     nesterov: bool = False

@@ -39,7 +39,7 @@ class ScaleByTrustRatio(AbstractStateless):
     **Arguments:**
 
     - `min_norm`: $m \ge 0$, below which no norm falls.
-    - `trust_coefficient`: $c$.
+    - `trust_coefficient`: $c$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
 
     **Raises:**

@@ -63,7 +63,8 @@ def decay_cautiously(
     *,
     weight_decay: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # XLA on a CPU stores an update that is read twice. This way it is that of one leaf.
+    # XLA on a CPU stores an update that is read twice. This way, it stores one leaf
+    # only.
     [g] = materialized([g])
     return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
 
@@ -90,7 +91,7 @@ class AddDecayedWeights(AbstractLeafwise):
     as in AdamW; before the preconditioner it is an $L^2$ penalty.
 
     Any optimizer that has decoupled weight decay takes an `AddDecayedWeights` as its
-    `weight_decay`, in the place of a number. It gives it the learning rate and the mask.
+    `weight_decay`, instead of a number. It gives it the learning rate and the mask.
 
     !!! example
 
@@ -121,16 +122,18 @@ class AddDecayedWeights(AbstractLeafwise):
 
     - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the number
         zero, `params` are not needed.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that gives one, as in
+        [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether an entry decays only where the update does not already make it
         larger: where $g p \ge 0$. So it stands in front of the learning rate, behind
         which updates have the other sign.
-    - `mode`: see above.
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as that of
-        the [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on
-        it. Optimizers give it their own.
+    - `mode`: a name of the first column of the table.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
+        [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on it;
+        `None` by default. Optimizers give it their own.
     - `max_learning_rate`: $\eta_{\max} > 0$, the largest value that $\eta$ takes in the
-        whole of the training. Needed where `mode` depends on it.
+        whole of the training. Needed where `mode` depends on it; `None` by default.
 
     **Raises:**
 

@@ -38,7 +38,7 @@ class ApplyIfFiniteState(eqx.Module):
 class ApplyIfFinite(AbstractWrapper):
     """Leaves out every step whose gradients hold a NaN or an infinity.
 
-    Then the updates are zero and the inner state stays as it is. After
+    Then the updates are zero and the inner state stays unchanged. After
     `max_consecutive_errors` such gradients in a row it gives up, and applies whatever
     comes until gradients are finite again.
 

@@ -154,7 +154,9 @@ class Cautious(AbstractFused):
 
 
 def _parts(transformation: AbstractTransformation) -> Sequence[AbstractTransformation]:
-    """The parts of a chain, also of that of an optimizer, and of the last of them."""
+    """The parts of a chain, including nested chains at its end and an optimizer's
+    chain.
+    """
     if isinstance(transformation, AbstractOptimizer):
         return _parts(transformation.chain)
     if isinstance(transformation, Chain) and len(transformation):

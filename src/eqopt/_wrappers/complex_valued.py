@@ -18,7 +18,7 @@ from .._wrapper import AbstractWrapper, Call
 
 
 class RealAndImaginary(Module):
-    """What stands in the place of a complex array: its two parts."""
+    """What stands instead of a complex array: its two parts."""
 
     real: Float[Array, "*leaf"]
     imaginary: Float[Array, "*leaf"]

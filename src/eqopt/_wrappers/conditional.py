@@ -19,7 +19,7 @@ class ConditionallyTransformState(eqx.Module):
 
     **Attributes:**
 
-    - `inner_state`: that of the inner transformation.
+    - `inner_state`: the state of the inner transformation.
     - `step`: the calls so far, a 0-d int32 array.
     """
 
@@ -81,7 +81,7 @@ class ConditionallyMaskState(eqx.Module):
     **Attributes:**
 
     - `step`: the calls so far, a 0-d int32 array.
-    - `inner_state`: that of the inner transformation.
+    - `inner_state`: the state of the inner transformation.
     """
 
     step: Int[Array, ""]
@@ -101,7 +101,9 @@ class ConditionallyMask(AbstractWrapper):
         opt = eqopt.ConditionallyMask(eqopt.AdamW(1e-3), lambda step: step % 2 == 0)
         ```
 
-    **Arguments:** as for [`eqopt.ConditionallyTransform`][].
+    **Arguments:**
+
+    - All: see [`eqopt.ConditionallyTransform`][].
     """
 
     inner: AbstractTransformation

@@ -112,7 +112,7 @@ class Flatten(AbstractWrapper):
         return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
 
     def _checked(self, updates: Updates, state: FlattenState) -> tuple[list, Any]:
-        """The leaves of the updates, which are those of which there is a state."""
+        """The leaves of the updates. They are the same leaves that have a state."""
         leaves, treedef = flatten_updates(updates)
         if len(leaves) != len(state.joined):
             raise ValueError(

@@ -52,7 +52,7 @@ def unscale(
 
 
 class DynamicLossScale(AbstractWrapper):
-    r"""Trains on the gradients of $S \cdot L$ in the place of those of the loss $L$.
+    r"""Trains on the gradients of $S \cdot L$ instead of the gradients of the loss $L$.
 
     In float16 a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
     digits. If the loss is large, so are the gradients on all their way back. Here they
@@ -81,25 +81,26 @@ class DynamicLossScale(AbstractWrapper):
             return model, state, loss
         ```
 
-    The extra argument `value`, where something inside looks at it, is the loss itself,
-    not the scaled one. A step that is left out changes nothing but the counters and the
-    scale; with `step`, no memory is moved. Gradients of half precision become float32
-    before they are divided, and `inner` sees them so. `update` gives what `inner` made of
-    them in their old dtype.
+    The extra argument `value`, if something inside uses it, is the loss itself, not the
+    scaled loss. A skipped step changes only the counters and the scale; with `step`, it
+    moves no memory. Half-precision gradients are converted to float32 before they are
+    divided, and `inner` sees float32. `update` returns the updates of `inner` in the
+    dtype of the gradients.
 
-    It belongs outside of all else: what looks at gradients must see those of the loss.
-    So the norm in `DynamicLossScale(SkipStep(AdamW(1e-3), rule))`, and in
-    `DynamicLossScale(Chain(ClipByGlobalNorm(1.0), AdamW(1e-3)))`, is that of the loss.
-    In `DynamicLossScale(MultiSteps(AdamW(1e-3), 8))`, each mini-step is divided by the
-    scale it was made with, and left out by itself. In
-    `MultiSteps(DynamicLossScale(AdamW(1e-3)), 8)` one overflow would cost all 8.
+    Put it outside everything else, because whatever looks at gradients must see the
+    gradients of the loss. This holds for the norms in
+    `DynamicLossScale(SkipStep(AdamW(1e-3), rule))` and in
+    `DynamicLossScale(Chain(ClipByGlobalNorm(1.0),
+    AdamW(1e-3)))`. In `DynamicLossScale(MultiSteps(AdamW(1e-3), 8))`, each mini-step is
+    divided by its own scale, and skipped separately. In
+    `MultiSteps(DynamicLossScale(AdamW(1e-3)), 8)`, one overflow would cost all 8.
 
     bfloat16 has the range of float32, and needs none of this.
 
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `init_scale`: the first $S > 0$.
+    - `init_scale`: the first $S > 0$. Defaults to $2^{15}$.
     - `growth_interval`: an integer of at least 1.
     - `growth_factor`: $a \ge 1$. $S$ does not grow beyond $2^{126}$.
     - `backoff_factor`: $b \in (0, 1)$.

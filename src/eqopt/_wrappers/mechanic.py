@@ -30,8 +30,8 @@ class MechanicState(eqx.Module):
 
     - `inner_state`: the inner state.
     - `r`: the rewards, one for each $\beta$.
-    - `m`: the largest $|h|$ so far, likewise, forgotten at the rate $\beta$.
-    - `v`: the sums of the $h^2$, likewise.
+    - `m`: the largest $|h|$ so far, of the same kind, forgotten at the rate $\beta$.
+    - `v`: the sums of the $h^2$, of the same kind.
     - `s`: the factors that the learning rate is made of: it is their sum.
     - `delta`: $\Delta$, the sum of all inner updates, a tree like the parameters, in at
         least float32.
@@ -100,12 +100,12 @@ class Mechanic(AbstractFused):
         opt = eqopt.Mechanic(eqopt.AdamW(schedule))
         ```
 
-    A NaN in the gradients makes all that it has learnt NaN. To leave such steps out, put
-    this inside of [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][], [`eqopt.GPA`][],
-    [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][] belong
-    outside, too: an inner one would move what it keeps by updates without the factor.
-    [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average the parameters after the whole
-    step, may be inside, but not in another wrapper there.
+    A NaN in the gradients makes all that it has learnt NaN. To leave such steps out,
+    put this inside [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][], [`eqopt.GPA`][],
+    [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][]
+    belong outside, too: an inner one would move what it keeps by updates without the
+    factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average the parameters after
+    the whole step, may be inside, but not in another wrapper there.
 
     **Arguments:**
 

@@ -33,8 +33,9 @@ class MultiStepsState(eqx.Module):
     - `inner_state`: the inner state.
     - `weight_sum`: the sum of the weights of the mini-steps gathered since then, a 0-d
         float32 array.
-    - `acc_grads`: the mean, or sum, of the gradients gathered since then. (After a step
-        it holds those of that step until the next mini-step overwrites it.)
+    - `acc_grads`: the mean, or sum, of the gradients accumulated since then. (After a
+        step it holds the gradients of that step until the next mini-step overwrites
+        it.)
     - `skip_state`: the diagnostics of the last call of `should_skip_update_fn`.
     """
 
@@ -66,8 +67,8 @@ def gather(
 class MultiSteps(AbstractWrapper):
     r"""Gathers the gradients of $k$ mini-batches, and lets the inner optimizer step once.
 
-    In between, updates are zero, and nothing but the gathered gradients changes. With
-    `step`, that is all the work that is done; `update` writes the zeros as well.
+    In between, updates are zero, and only the accumulated gradients change. With
+    `step`, no other work is done; `update` also writes the zeros.
 
     Mini-batches that do not count the same, such as sentences of different lengths, take
     the extra argument `weight`, 1 by default: with $w_i$ the number of tokens and $g_i$
@@ -91,12 +92,12 @@ class MultiSteps(AbstractWrapper):
     - `every_k_schedule`: $k \ge 1$, an integer, or a schedule of it: a function of the
         number of steps of `inner` so far.
     - `use_grad_mean`: whether `inner` gets the mean of the gradients, not their sum.
-    - `should_skip_update_fn`: a function of the gradients, the number of steps of `inner`
-        so far and the parameters that returns a 0-d bool array and any tree of arrays.
-        Where it says so, a mini-step is left out as if it had never been; the tree is
-        kept as `skip_state`.
-    - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for that
-        of each parameter.
+    - `should_skip_update_fn`: a function of the gradients, the number of steps of
+        `inner` so far and the parameters that returns a 0-d bool array and any tree of
+        arrays. Where it says so, a mini-step is left out as if it had never been; the
+        tree is kept as `skip_state`. Defaults to `None`: no mini-step is left out.
+    - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for the
+        dtype of each parameter.
 
     **Raises:**
 

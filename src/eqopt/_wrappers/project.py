@@ -87,21 +87,22 @@ class Project(AbstractWrapper):
         opt = eqopt.Project(eqopt.SGD(0.1), each)
         ```
 
-    Parameters without a gradient (`None`) stay as they are, and are not shown to the
+    Parameters without a gradient (`None`) stay unchanged, and are not shown to the
     projection. Those to begin with are not projected before the first step.
 
-    With `step`, the result is in the set; with `update`, the sum of parameters and
-    updates is, but for rounding. Nothing may follow this in a chain. An average goes
-    outside, `ParamEMA(Project(...))`: a convex set holds the average, too. One inside is
-    an average of what was to be projected, and is projected when it is evaluated.
+    With `step`, the result is in the set. With `update`, the sum of parameters and
+    updates is in the set, except for rounding. Nothing may follow this in a chain. Put
+    an average outside, `ParamEMA(Project(...))`: a convex set also contains the
+    average. An average inside sees the points before the projection, and is projected
+    for evaluation.
 
     **Arguments:**
 
     - `inner`: the optimizer.
     - `projection`: a function of a tree of parameters, with `None` at all other leaves,
-        that returns a tree of the same structure, shapes and dtypes, such as those of
-        `eqopt.projections`. The arguments of a `functools.partial` are data: a radius may
-        be a 0-d array.
+        that returns a tree of the same structure, shapes and dtypes, such as a function
+        of `eqopt.projections`. The arguments of a `functools.partial` are data: a
+        radius may be a 0-d array.
     - `mask`: which parameters are projected, as in [`eqopt.Masked`][]. Defaults to all.
 
     **Raises:**

@@ -34,7 +34,7 @@ class SAMState(eqx.Module):
     - `steps_since_sync`: the adversarial steps since the last one of `inner`, a 0-d int32
         array. In opaque mode it stays 0.
     - `opt_state`: the state of `inner`.
-    - `adv_state`: that of `adversary`.
+    - `adv_state`: the state of `adversary`.
     - `cache`: the parameters to go back to, where `steps_since_sync` is not 0; `None` in
         opaque mode.
     """
@@ -66,9 +66,10 @@ class SAM(AbstractWrapper):
     moves $w$. Each of its steps takes `sync_period` gradients: with all but the last one,
     the adversary climbs.
 
-    In transparent mode each gradient is a call of `step`. The first ones return
-    adversarial parameters, to take the next gradient at, and the last one those of the
-    inner optimizer. In between, [`eqopt.SAM.eval_params`][] gives the ones to go back to.
+    In transparent mode, each gradient needs one call of `step`. The first calls return
+    adversarial parameters, at which you compute the next gradient. The last call
+    returns the parameters of the inner optimizer. In between,
+    [`eqopt.SAM.eval_params`][] returns the original parameters.
 
     !!! example
 
@@ -97,25 +98,26 @@ class SAM(AbstractWrapper):
     The updates must be added to the parameters as they are: nothing may follow this in a
     chain.
 
-    A NaN in an adversarial step makes the parameters NaN, and the next gradient, but not
-    the ones to go back to. To leave such a gradient out, put this inside of
-    [`eqopt.ApplyIfFinite`][]. In opaque mode put that inside of this: the gradients of
+    A NaN in an adversarial step makes the parameters NaN, and the next gradient, but
+    not the ones to go back to. To leave such a gradient out, put this inside
+    [`eqopt.ApplyIfFinite`][]. In opaque mode put that inside this: the gradients of
     `grad_fn` are looked at, too, and the whole step is left out.
 
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `adversary`: the optimizer whose updates, with the opposite sign, climb. The
-        default is that of the paper, $\hat\epsilon$ with $\rho = 0.05$.
+    - `adversary`: the optimizer whose updates, with the opposite sign, climb. Defaults
+        to the one in the paper, $\hat\epsilon$ with $\rho = 0.05$.
     - `sync_period`: how many gradients a step of `inner` takes, an integer of at least 1.
         In the paper, it is 2; with 1, there is no adversarial step.
-    - `reset_state`: whether the adversary starts afresh after each step of `inner`, but
-        for its random keys, as in [`eqopt.Lookahead`][].
+    - `reset_state`: whether the adversary starts afresh after each step of `inner`,
+        except for its random keys, as in [`eqopt.Lookahead`][].
     - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
         Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
         out.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
-        over which the gradients of `grad_fn` are averaged.
+        over which the gradients of `grad_fn` are averaged. Defaults to `None`: they are
+        not averaged.
 
     **Raises:**
 
@@ -139,14 +141,13 @@ class SAM(AbstractWrapper):
 
     # Differs from Optax in:
     #
-    # 1. What a step does not do, it does not compute. There, each call runs both
-    #    optimizers, and keeps one result by multiplying with 0 and 1: a NaN of the other
-    #    one stays for ever.
+    # 1. A step runs only one of the two optimizers. There, each call runs both, and
+    #    keeps one result by multiplying with 0 and 1: a NaN of the other one remains.
     # 2. `sync_period=1` is the inner optimizer. There, in transparent mode, it steps from
     #    the parameters before the last step.
     # 3. `adversary` is reset to `init` of the parameters that the inner optimizer stepped
-    #    from, in both modes. There, in transparent mode, to that of adversarial ones.
-    # 4. Extra arguments are handed down.
+    #    from, in both modes. There, in transparent mode, to `init` of adversarial ones.
+    # 4. Extra arguments are passed on.
 
     _loads = "all"
 
@@ -263,7 +264,7 @@ class SAM(AbstractWrapper):
 
 
 def _called(grad_fn: Callable, params: Params, i: int) -> Any:
-    """With the number of the step, where it is not to be had without."""
+    """Passes the number of the step only if `grad_fn` requires it."""
     try:
         inspect.signature(grad_fn).bind(params)
     except TypeError:

@@ -28,7 +28,8 @@ class ScheduledState(eqx.Module):
     - `hyperparams`: the values in the last step (before the first step: in the first), by
         the key paths of their schedules, such as `".b1"` or
         `".transformations[0].max_norm"`; 0-d float32 arrays.
-    - `hyperparams_states`: the states of the stateful ones among the schedules, likewise.
+    - `hyperparams_states`: the states of the stateful ones among the schedules, of the
+        same kind.
     - `inner_state`: the inner state.
     """
 

@@ -47,7 +47,7 @@ class SigmaRuleState(eqx.Module):
     - `values`: the losses, a float32 array of shape `(window,)`.
     - `value_count`: how many there have been so far, a 0-d int32 array. The next one
         goes to `value_count % window`.
-    - `norms`, `norm_count`: likewise, the norms of the gradients.
+    - `norms`, `norm_count`: the same for the norms of the gradients.
     """
 
     values: Float[Array, " window"]
@@ -129,7 +129,7 @@ class SigmaRule(AbstractSkipRule):
         return skip, SigmaRuleState(*values, *seen)
 
     def _judge(self, x: Array, history: Array, count: Array) -> tuple[Array, ...]:
-        """Whether `x` is to be left out, and the history with it."""
+        """Whether `x` should be skipped, and the history that includes it."""
         x = x.astype(jnp.float32)
         least = self.min_history
         least = max(2, self.window // 2) if least is None else least

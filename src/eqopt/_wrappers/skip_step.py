@@ -1,4 +1,4 @@
-"""Leaving out steps, or mini-steps, that would do harm."""
+"""Skipping steps, or mini-steps, that would do harm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -121,10 +121,10 @@ class SkipStepState(eqx.Module):
 class SkipStep(AbstractWrapper):
     r"""Leaves out every step of which a rule says so.
 
-    The rule looks at the loss, if `value` is given to `step` or `update`, and at the
-    global norm of the gradients. A step that is left out changes nothing but the
-    counters, and what the rule remembers: parameters and inner state stay as they are.
-    With `step`, no memory is moved.
+    The rule looks at the global norm of the gradients, and at the loss if you pass
+    `value` to `step` or `update`. A skipped step changes only the counters and the
+    memory of the rule: parameters and inner state stay unchanged. With `step`, no
+    memory is moved.
 
     !!! example
 

@@ -44,12 +44,12 @@ class StoreStateState(eqx.Module):
 class StoreState(AbstractFusedWrapper):
     """Keeps the state of any other transformation in fewer bytes.
 
-    What is stored is what stands for a parameter in the state of `inner`, in the sense of
-    [`eqopt.tree.map_params`][]: moments, averages, gathered gradients. In each step, the
-    kernel of a leaf loads them, computes in float32 as ever, and stores what comes out;
-    no copy in full precision of the whole state is made. A transformation that handles
-    trees itself, such as LBFGS, is given copies. What [`eqopt.StoreParams`][] hides of
-    the parameters is no state, and stays as it is.
+    It stores all parts of the state of `inner` that correspond to a parameter, in the
+    sense of [`eqopt.tree.map_params`][]: moments, averages, accumulated gradients. In
+    each step, the kernel of a leaf loads them, computes in float32, and stores the
+    results. There is never a full-precision copy of the whole state. A transformation
+    that handles trees itself, such as LBFGS, gets copies. The hidden bits of
+    [`eqopt.StoreParams`][] are not part of this state and stay unchanged.
 
     !!! example
 
@@ -67,7 +67,7 @@ class StoreState(AbstractFusedWrapper):
     - `inner`: the transformation: an optimizer, a chain, another wrapper.
     - `storage`: how to keep an array; see `eqopt.storage`.
     - `where`: for which parameters, as a mask in [`eqopt.Masked`][], or a selector of
-        `eqopt.groups`. Defaults to those of at least 4096 elements.
+        `eqopt.groups`. Defaults to parameters with at least 4096 elements.
 
     **Raises:**
 

@@ -50,11 +50,11 @@ class ZeRO1(AbstractWrapper):
     $n$, it is stored with zeros behind, up to $N \lceil n/N \rceil$. So a device holds
     $\lceil n/N \rceil / n$ of each array; of scalars, and of keys, it holds all.
 
-    The inner transformation sees neither shards nor zeros, but all arrays in full, as XLA
-    distributes them. So the result is that of `inner` alone but for rounding, whatever it
-    computes: norms, trust ratios, and matrix products, too, for which XLA communicates
-    what they need. Use it under `jit`; call by call it is correct, but slow. On one
-    device it is `inner`.
+    The inner transformation sees neither shards nor padding, but all arrays in full, as
+    XLA distributes them. So the result equals the result of `inner` alone, except for
+    rounding, whatever `inner` computes: XLA adds the communication for norms, trust
+    ratios and matrix products. Use it under `jit`; call by call it is correct, but
+    slow. On one device, it equals `inner`.
 
     Automatic and explicit axes give the same. On a mesh of several axes the parameters
     may be sharded over the others; the state is sharded over this one, and over automatic
@@ -76,8 +76,9 @@ class ZeRO1(AbstractWrapper):
 
     - `inner`: the optimizer, whole: clipping, averages and accumulators belong inside.
     - `axis_name`: the name of a mesh axis, or a tuple of names.
-    - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that is
-        set goes before it; one with explicit axes must be set.
+    - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that
+        is set goes before it; one with explicit axes must be set. Defaults to `None`,
+        for the one that is set.
 
     **Raises:**
 
@@ -202,13 +203,13 @@ class _Axis(eqx.Module):
         )
 
     def whole(self, tree: PyTree, like: PyTree) -> PyTree:
-        """Gathers the shards: every leaf is laid out as that of `like` is."""
+        """Gathers the shards: every leaf is laid out like the leaf of `like`."""
         return jtu.tree_map(
             lambda x, y: self._gathered(x, y) if is_parameter(x) else x, tree, like
         )
 
     def shardings(self, state: State) -> PyTree:
-        """Those of a state when it is stored."""
+        """The shardings of a state when it is stored."""
         spec = lambda x: self._spec(x.shape) if _is_divided(x) else P()
         arrays = eqx.filter(state, _is_some_array)
         return jtu.tree_map(lambda x: NamedSharding(self.mesh, spec(x)), arrays)

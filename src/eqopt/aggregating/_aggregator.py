@@ -16,10 +16,10 @@ from ..tree import get_all_with_path
 class AbstractAggregator(AbstractTransformation):
     """A transformation that makes one update of many.
 
-    What goes in has the gradients of several elements (examples, say) along further axes,
-    or comes from several calls; what comes out is like the parameters. It stands first in
-    an [`eqopt.Chain`][], or in an [`eqopt.aggregating.Process`][], which also hands on
-    what else the aggregator has found out.
+    Its input has the gradients of several elements (such as examples) along further
+    axes, or comes from several calls. Its output is like the parameters. Put it first
+    in an [`eqopt.Chain`][], or in an [`eqopt.aggregating.Process`][], which also passes
+    on the other results of the aggregator.
 
     Subclass it and implement `init` and `aggregate`; `update` follows.
 
@@ -51,7 +51,7 @@ class AbstractAggregator(AbstractTransformation):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, dict[str, Any], State]:
-        """The aggregated updates, what else there is to say of them, and the new state.
+        """The aggregated updates, further results, and the new state.
 
         **Arguments:**
 

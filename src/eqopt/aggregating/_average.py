@@ -142,10 +142,9 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     **Arguments:**
 
-    - `per_elt_axis`: as in [`eqopt.aggregating.AveragePerElementUpdates`][]; `None` if
-        each call is for one element, which has no axis, as in
-        [`eqopt.aggregating.AccumulateAvgUpdates`][].
-    - `accumulation_steps`: $k$, as there.
+    - `per_elt_axis`: see [`eqopt.aggregating.AveragePerElementUpdates`][]. `None` if
+        each call is for one element, which has no axis.
+    - `accumulation_steps`: see [`eqopt.aggregating.AccumulateAvgUpdates`][].
 
     **Raises:** as these.
     """
@@ -201,7 +200,7 @@ def is_accumulating(owner: Any) -> bool:
 def count_on(
     owner: Any, state: _S, size: int
 ) -> tuple[_S, Bool[Array, ""], Float[Array, ""]]:
-    """The state with new counters, whether it starts anew, and the new elements' share.
+    """The new counters, whether the state restarts, and the new elements' share.
 
     **Arguments:**
 

@@ -30,7 +30,7 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
     - `sample_size`: how many elements they are of, a 0-d int32 array, which stays at the
         largest one.
     - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it is
-        `ready`, it stays until the next call overwrites it; likewise the next one.)
+        `ready`, it stays until the next call overwrites it, and so does the next one.)
     - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the
         parameters in at least float32, real also for complex ones.
     """
@@ -75,8 +75,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
     - `sample_size`: $n$, an integer, or a 0-d int32 array where $k > 1$.
 
-    Mean $\bar g_B$ and sum $M_B$ of the $B$ elements of a call join those of the $A$
-    elements before them without a difference of large numbers (Chan et al.):
+    The mean $\bar g_B$ and the sum $M_B$ of the $B$ elements of a call are combined
+    with the mean and the sum of the $A$ elements before them, without a difference of
+    large numbers (Chan et al.):
 
     $$\bar g = \bar g_A + \frac{B}{A + B}\, (\bar g_B - \bar g_A), \qquad
       M = M_A + M_B + \frac{A B}{A + B}\, |\bar g_B - \bar g_A|^2.$$

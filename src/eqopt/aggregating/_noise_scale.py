@@ -63,11 +63,11 @@ def gradient_noise_scale(
 
     $$\operatorname{tr} \Sigma \approx \frac{q - |\bar g|^2}{1 - 1 / B}$$
 
-    and $|G|^2$ likewise. Both are the same in exact arithmetic; the first one keeps more
-    digits where there is little noise.
+    and $|G|^2$ in the same way. Both are the same in exact arithmetic; the first one
+    keeps more digits where there is little noise.
 
-    In place of examples there may be mini-batches of $b$ of them, of several devices,
-    say. Then $v$ and $q$ are those of the gradients of the mini-batches, and
+    Instead of examples, you can pass mini-batches of $b$ examples, for example from
+    several devices. Then $v$ and $q$ belong to the gradients of the mini-batches, and
 
     $$\operatorname{tr} \Sigma \approx b \sum_j v_j \quad\text{or}\quad
       \operatorname{tr} \Sigma \approx \frac{q - |\bar g|^2}{1 / b - 1 / B}.$$

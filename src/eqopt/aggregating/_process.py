@@ -51,8 +51,8 @@ class Process(AbstractComposite):
 
     **Raises:**
 
-    A `TypeError` if one of them is no transformation; in `update`, if the state is not
-    that of three.
+    A `TypeError` if one of them is not a transformation, and in `update`, if the state
+    does not consist of three states.
     """
 
     preprocessor: AbstractTransformation

@@ -26,7 +26,8 @@ class PerElementMeanAndVarianceEMAState(eqx.Module):
     - `ema_decay`: the decay in use, a 0-d float32 array.
     - `mean_grads_ema`: the average of the means, a tree like the parameters in at least
         float32.
-    - `variance_grads_ema`: that of the variances; real also for complex parameters.
+    - `variance_grads_ema`: the average of the variances; real also for complex
+        parameters.
     """
 
     count: Int[Array, ""]

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 
 class Assignment(NamedTuple):
-    """The prices of columns, and everybody's partner, -1 for none."""
+    """The prices of columns, and the partner of each, -1 for none."""
 
     prices: Float[Array, " columns"]
     row_of: Int32[Array, " columns"]

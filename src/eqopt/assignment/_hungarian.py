@@ -24,12 +24,11 @@ def hungarian_algorithm(
     Of an $n \times m$ matrix $C$, chooses $\min(n, m)$ elements, no two of them in one
     row or column, such that their sum is least.
 
-    Many rows can have one of their cheapest columns, which is found for all at once. The
-    others are assigned along shortest augmenting paths: in
-    $O(\min(n, m)^2 \max(n, m))$ operations at most. Works under `jax.jit` and `jax.vmap`.
-    The indices are constants to a derivative, so that
-    `jax.grad(lambda costs: costs[hungarian_algorithm(costs)].sum())` is that of the least
-    sum.
+    Many rows can have one of their cheapest columns, which is found for all at once.
+    The others are assigned along shortest augmenting paths: in
+    $O(\min(n, m)^2 \max(n, m))$ operations at most. Works under `jax.jit` and
+    `jax.vmap`. The indices are constants to a derivative, so `jax.grad(lambda costs:
+    costs[hungarian_algorithm(costs)].sum())` is the gradient of the least sum.
 
     !!! example
 

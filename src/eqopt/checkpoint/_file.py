@@ -17,8 +17,9 @@ from ._leaf import check_savable, read_leaf, write_leaf
 from ._replace import replacing
 
 
-# The first line has this number, the version of eqopt, and the digest of all else in the
-# file. Then come a line of JSON and the leaves, as `eqx.tree_serialise_leaves` has them.
+# The first line has this number, the version of eqopt, and the digest of everything
+# else in the file. Then come a line of JSON and the leaves, as
+# `eqx.tree_serialise_leaves` has them.
 _FORMAT = 1
 _FIRST_LINE = re.compile(rb"(eqopt checkpoint (\d+) (\S+) )([0-9a-f]{64})\n")
 _LONGEST_FIRST_LINE = 256
@@ -28,7 +29,7 @@ _VERSION = importlib.import_module(
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
-    """Writes a tree to a file, in the place of an older one, or leaves that one alone.
+    """Writes a tree to a file, instead of an older one, or leaves that one alone.
 
     It goes into a new file, `path` with `.tmp` behind it, and onto the disk; then that
     one is renamed. A process that is killed at any time, or a disk that is full, leaves
@@ -53,17 +54,17 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     - `path`: the file. Its directory has to exist. No two processes may write it at the
         same time: if there are several, the first one saves, or Orbax does.
     - `tree`: any pytree, a model and its state say. JAX arrays, typed random keys among
-        them, NumPy arrays and Python numbers are saved to the last bit, and weak types as
-        such; sharded arrays are saved whole. Functions, strings and all else are not
-        saved.
+        them, NumPy arrays and Python numbers are saved to the last bit, and weak types
+        as such; sharded arrays are saved whole. Functions, strings and everything else
+        are not saved.
     - `metadata`: anything that `json.dumps` takes, such as a history of losses or the
         options of the run.
 
     **Raises:**
 
     An `OSError` of the kind that the system raised if the file cannot be written, or if
-    there is a directory, a device or a pipe in its place. A `TypeError` that names the
-    key path of what would not come back as it is: masked arrays and other subclasses of
+    the path is a directory, a device or a pipe. A `TypeError` that names the key path
+    of a leaf that could not be restored exactly: masked arrays and other subclasses of
     NumPy's array, arrays of objects or of structured dtypes, deleted arrays, numbers of
     other libraries; a `TypeError` also if `metadata` is not for JSON. In each case the
     old checkpoint is unchanged.
@@ -86,7 +87,8 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     file.write(start + b"0" * 64 + b"\n")
     body = _Hashed(file, start)
     body.write(line)
-    # Equinox would do these loops, but for typed keys, and wraps what the system raises.
+    # Equinox would do these loops, except for typed keys, and wraps the system's
+    # errors.
     for leaf in jtu.tree_leaves(tree):
         write_leaf(body, leaf)
     file.seek(len(start))
@@ -157,7 +159,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
     **Raises:**
 
-    What [`eqopt.checkpoint.load`][] raises, but for trees that do not fit.
+    The errors of [`eqopt.checkpoint.load`][], except for trees that do not fit.
     """
     with _checked(path) as (_, header):
         return header["metadata"]

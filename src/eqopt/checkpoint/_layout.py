@@ -13,7 +13,7 @@ from .._typecheck import no_type_check
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or is not one of what it is to be loaded into.
+    """A checkpoint is damaged, or does not fit the tree to load it into.
 
     Nothing has been changed when it is raised, neither on disk nor in memory.
     """
@@ -41,8 +41,9 @@ def layout(tree: PyTree) -> list[list[str]]:
 
     **Returns:**
 
-    Pairs of a key path and what stands there, which can go into JSON. Functions, strings
-    and whatever else is no array and no number are left out, and so is `None`.
+    Pairs of a key path and what stands there, which can go into JSON. Functions,
+    strings and whatever else is not an array and no number are left out, and so is
+    `None`.
 
     **Raises:**
 

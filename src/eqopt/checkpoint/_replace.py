@@ -22,8 +22,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         old = _replaceable(target)
         _remove(unfinished)
-        # It is new, so nothing is written through a link that stands there. Nobody may
-        # read it who may not read the old one.
+        # It is new, so nothing is written through an existing link. Only those who may
+        # read the old file may read the new one.
         mode = 0o666 if old is None else 0o600
         opener = lambda name, flags: os.open(name, flags, mode)
         with (

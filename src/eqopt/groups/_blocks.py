@@ -35,7 +35,7 @@ class BlockAxes(metaclass=Explained):
         count from the end. There is a block for each index of all other axes. `None`
         stands for all axes.
     - `groups`: how many blocks of equal size the first one of `axes` is split into. It
-        divides the size of that axis.
+        divides the size of that axis. Defaults to 1.
 
     **Raises:**
 

@@ -11,7 +11,8 @@ from ._selectors import Selector
 
 
 def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
-    """Labels for [`eqopt.Partition`][]: each parameter gets that of the first rule.
+    """Labels for [`eqopt.Partition`][]: each parameter gets the label of its first
+    rule.
 
     !!! example
 

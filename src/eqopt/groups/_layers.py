@@ -49,9 +49,9 @@ def layerwise_decay(
     **Arguments:**
 
     - `decay`: $d$, a number or a 0-d array.
-    - `parts`: functions of the model that give parts of it, from the first layer to the
-        last one. A list or tuple counts as one layer for each entry; so does what
-        [`eqopt.groups.stacked`][] says of a part.
+    - `parts`: functions of the model that return parts of it, from the first layer to
+        the last one. A list or tuple counts as one layer for each entry; so does a part
+        wrapped in [`eqopt.groups.stacked`][].
 
     **Returns:**
 

@@ -44,10 +44,10 @@ def mup(
     r"""Factors with which a learning rate found for a small model suits a wide one.
 
     This is the optimizer's part of the maximal update parametrization (µP). The base
-    model is the one that the learning rate was found for. It is the same model, but
-    narrower, or wider. An axis is *infinite* if its size is not that of the base model.
-    With $r_\text{in}$ and $r_\text{out}$, the size of a matrix's inputs and outputs by
-    that in the base model, the factors of the learning rate are:
+    model is the one that the learning rate was tuned on. It is the same model, but
+    narrower, or wider. An axis is *infinite* if its size differs from the base model.
+    With $r_\text{in}$ and $r_\text{out}$, the ratios of the sizes of a matrix's inputs
+    and outputs to the base model, the factors of the learning rate are:
 
     | | both infinite | inputs or outputs | none |
     | --- | --- | --- | --- |
@@ -57,7 +57,8 @@ def mup(
 
     The weights of Equinox's linear, convolution and recurrent layers are matrices, also
     if the layers are stacked, and so are arrays with two axes that are in no layer,
-    inputs first. All else, such as biases, norms and embeddings, has outputs alone.
+    inputs first. Other parameters, such as biases, norms and embeddings, have only
+    outputs.
 
     A model has to do its own part: the initial values, and a multiplier on its output;
     see [Transfer over widths](../width_transfer.md).

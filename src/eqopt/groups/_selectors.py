@@ -16,7 +16,7 @@ class Selector:
 
     It is a function of the parameters that gives a tree of bools, so that it goes
     wherever a `mask` does. `a & b` chooses what both choose, `a | b` what one of them
-    does, and `~a` all else.
+    does, and `~a` everything else.
     """
 
     description: str
@@ -98,7 +98,7 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
 
 def module(*types: type, required: bool = True) -> Selector:
-    """Chooses all parameters inside of modules of some types.
+    """Chooses all parameters inside modules of some types.
 
     !!! example
 

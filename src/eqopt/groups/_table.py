@@ -11,10 +11,10 @@ from .._types import Params
 
 
 def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
-    """What a mask or labels say of each parameter, as text.
+    """What a mask or labels say about each parameter, as text.
 
-    Parameters that differ in their indices alone, such as those of equal layers, share a
-    line, so that the table of a large model stays readable.
+    Parameters that differ only in their indices, such as the parameters of equal
+    layers, share a line, so that the table of a large model stays readable.
 
     **Arguments:**
 

@@ -1,4 +1,5 @@
 from . import (
     optax as optax,
     optimistix as optimistix,
+    torch as torch,
 )

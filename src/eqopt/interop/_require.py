@@ -3,11 +3,11 @@
 import importlib.util
 
 
-def require(package: str, room: str) -> None:
+def require(package: str, room: str, install: str = "'eqopt[interop]'") -> None:
     """Raises an `ImportError` that says what to install, if `package` is missing."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(
             f"{room} needs {package}, which is not installed. Install it with "
-            "`pip install 'eqopt[interop]'`.",
+            f"`pip install {install}`.",
             name=package,
         )

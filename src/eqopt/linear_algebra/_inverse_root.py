@@ -1,4 +1,4 @@
-"""Inverse roots of positive semi-definite matrices, with nothing but matrix products."""
+"""Inverse roots of positive semi-definite matrices, using only matrix products."""
 
 import functools
 from typing import Any, NamedTuple

@@ -69,7 +69,7 @@ def sigmoid_focal_loss(
     - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or one for all.
     - `alpha`: $\alpha \in [0, 1]$, the weight of positive examples, a number or a 0-d
         array. Defaults to `None`: $w = 1$.
-    - `gamma`: $\gamma \ge 0$, likewise. Defaults to 2; 0 is the cross entropy.
+    - `gamma`: $\gamma \ge 0$, of the same kind. Defaults to 2; 0 is the cross entropy.
 
     **Returns:**
 
@@ -98,8 +98,8 @@ def sigmoid_focal_loss(
     x, y = widen(logits, labels)
     y = jnp.broadcast_to(y, x.shape)
     power = as_scalar(owner, "gamma", gamma, x.dtype, 0)
-    # The power is taken of the logarithm: that of a probability that has become 0 would
-    # have no derivative if `gamma` is below 1.
+    # The power is taken of the logarithm. A probability that has become 0 would have no
+    # derivative if `gamma` is below 1.
     miss = _log_mixture(y, jax.nn.log_sigmoid(-x), jax.nn.log_sigmoid(x))
     # Minus infinity times a `gamma` of 0 must be 0.
     miss = jnp.maximum(miss, jnp.finfo(x.dtype).min / 2**10)
@@ -220,8 +220,9 @@ def sparsemax_loss(
 def _cross_entropy(
     x: Float[Array, "*shape"], y: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    # One logarithm for both classes, small and precise: log(1 + exp(x)) is max(x, 0) plus
-    # it. The derivatives are simple, but not those of what is computed, where x is 0.
+    # One logarithm for both classes, small and precise: log(1 + exp(x)) is max(x, 0)
+    # plus it. The derivatives are simple, but differ from the derivatives of the
+    # formula where x is 0.
     wrong = weighted(y, jnp.maximum(-x, 0)) + weighted(1 - y, jnp.maximum(x, 0))
     return wrong + jnp.log1p(jnp.exp(-jnp.abs(x)))
 

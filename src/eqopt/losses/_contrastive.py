@@ -109,14 +109,14 @@ def triplet_margin_loss(
     **Arguments:**
 
     - `anchors`: $a$, a floating array of shape `(..., features)`.
-    - `positives`: $p$, likewise: embeddings of what is like the anchor.
-    - `negatives`: $n$, likewise: embeddings of what is not.
+    - `positives`: $p$, of the same kind: embeddings of what is like the anchor.
+    - `negatives`: $n$, of the same kind: embeddings of what is not.
     - `axis`: the axis or axes of the features, `None` for all of them. Defaults to the
         last.
     - `norm_degree`: $q \ge 1$, a number or a 0-d array. Defaults to 2.
-    - `margin`: $m \ge 0$, likewise. Defaults to 1.
-    - `eps`: $\epsilon \ge 0$, likewise. Defaults to 1e-6. With 0, the distance of equal
-        embeddings has the derivative 0.
+    - `margin`: $m \ge 0$, of the same kind. Defaults to 1.
+    - `eps`: $\epsilon \ge 0$, of the same kind. Defaults to 1e-6. With 0, the distance
+        of equal embeddings has the derivative 0.
 
     **Returns:**
 

@@ -31,7 +31,7 @@ def ctc_loss(
     blank_id: int = 0,
     log_epsilon: RealScalarLike = -1e5,
 ) -> Float[Array, " batch"]:
-    r"""The CTC loss: labels in their order, but nobody knows when.
+    r"""The CTC loss: labels in their order, but at unknown times.
 
     $$\ell(x, y) = -\log \sum_{\pi \in A(y)} \prod_{t=1}^T p_t(\pi_t), \qquad
       p_t(k) = \frac{e^{x_{tk}}}{\sum_j e^{x_{tj}}}$$
@@ -47,8 +47,8 @@ def ctc_loss(
     - A label that is out of range, or the blank, makes the loss of its example NaN, and
         the gradient zero. Padded labels may be anything.
 
-    The gradient takes one more pass over the frames, backwards, in which nothing but
-    sums and products is left to do.
+    The gradient takes one more pass over the frames, backwards, which only adds and
+    multiplies.
 
     !!! example
 
@@ -116,8 +116,8 @@ def ctc_loss_with_forward_probs(
 ]:
     r"""[`eqopt.losses.ctc_loss`][], and the logarithms of the forward probabilities.
 
-    They are those of all beginnings of sequences up to a frame $t$ that have brought
-    forth the first $n$ labels,
+    They cover all beginnings of sequences up to a frame $t$ that have produced the
+    first $n$ labels,
 
     $$\alpha_\varnothing(t, n) = \text{those that end with a blank}, \qquad
       \alpha_y(t, n) = \text{those that end with the label } y_n.$$

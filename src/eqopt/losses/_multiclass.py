@@ -66,8 +66,8 @@ def multiclass_perceptron_loss(
 ) -> Float[Array, "*shape"]:
     r"""The loss of the perceptron with many classes, $\max_i x_i - x_k$.
 
-    It is 0 where no score is higher than that of the label. A label out of range makes
-    the loss of its example NaN, and the gradient zero.
+    It is 0 where no score is higher than the score of the label. A label out of range
+    makes the loss of its example NaN, and the gradient zero.
 
     **Arguments:**
 

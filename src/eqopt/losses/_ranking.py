@@ -37,10 +37,10 @@ def ranking_softmax_loss(
     - `where`: which items there are, bools of the same shape, or `(...)` for whole
         lists. Defaults to all of them.
     - `weights`: $w$, of the same shape. Defaults to 1.
-    - `reduce_fn`: how to make one loss of those of all lists, called as
+    - `reduce_fn`: how to reduce the losses of all lists to one, called as
         `reduce_fn(losses, where=valid)`, where `valid` says which lists have items, or
         is `None` without `where`. Defaults to `jnp.mean`, which is 0 here if no list
-        has any; `None` gives all losses, and 0 for an empty list.
+        has any; `None` returns all losses, and 0 for an empty list.
 
     **Returns:**
 

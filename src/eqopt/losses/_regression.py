@@ -81,7 +81,7 @@ def huber_loss(
         \delta\, (|e| - \frac12 \delta) & |e| > \delta
     \end{cases} \qquad e = x - y$$
 
-    Its derivative is that of [`eqopt.losses.l2_loss`][], clipped to
+    Its derivative is the derivative of [`eqopt.losses.l2_loss`][], clipped to
     $[-\delta, \delta]$.
 
     **Arguments:**

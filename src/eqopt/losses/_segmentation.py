@@ -58,20 +58,20 @@ def dice_loss(
     - `class_weights`: what each $\ell_c$ is multiplied by, of shape `(classes,)`.
         Defaults to 1.
     - `smooth`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
-    - `alpha`: $\alpha \ge 0$, likewise. Defaults to 0.5.
-    - `beta`: $\beta \ge 0$, likewise. Defaults to 0.5.
+    - `alpha`: $\alpha \ge 0$, of the same kind. Defaults to 0.5.
+    - `beta`: $\beta \ge 0$, of the same kind. Defaults to 0.5.
     - `apply_softmax`: whether $p$ is the softmax of `predictions`, or the sigmoid if
         there is one class. Defaults to `True`.
     - `reduction`: what becomes of the classes, `"mean"`, `"sum"` or `"none"`. Defaults
         to the mean, which is not weighted.
     - `ignore_background`: whether to leave out class 0 if there are others. Defaults to
         `False`.
-    - `axis`: the axes of the pixels, not that of the classes. Defaults to all but the
-        first and last.
+    - `axis`: the axes of the pixels, without the axis of the classes. Defaults to all
+        but the first and last.
 
     **Returns:**
 
-    An array of the dtype of `predictions`, of shape `(batch,)` by default: that of
+    An array of the dtype of `predictions`, of shape `(batch,)` by default: the shape of
     `predictions` without `axis`, and without the classes unless `reduction` is
     `"none"`.
 

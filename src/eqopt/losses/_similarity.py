@@ -102,8 +102,8 @@ def _cosine(
     x, y = (jnp.where(mask, z, 0) for z in (x, y))
     (x, x_norm), (y, y_norm) = (scaled(z, least, axes) for z in (x, y))
     norms = jnp.squeeze(x_norm * y_norm, axes)
-    # Zero over one is zero, and so are its derivatives: those of the scalar product are
-    # not asked for.
+    # Zero over one is zero, and so are its derivatives; the derivatives of the scalar
+    # product are not used.
     is_zero = norms == 0
     dot = jnp.sum(x * y, axes)
     return jnp.where(is_zero, 0, dot / jnp.where(is_zero, 1, norms))

@@ -12,7 +12,7 @@ from ._state import StateArgument, find_state
 
 
 class Arguments(eqx.Module):
-    """What a function is called with: a batch, and all else."""
+    """What a function is called with: a batch, and everything else."""
 
     batch: Batch
     state: StateArgument | None
@@ -23,7 +23,7 @@ class Arguments(eqx.Module):
 
         **Arguments:**
 
-        - `leaves`: those of the batch, for this microbatch or row.
+        - `leaves`: the leaves of the batch, for this microbatch or row.
         - `state`: the `eqx.nn.State` that the microbatch before has returned, if any.
         - `index`: which microbatch it is.
         """

@@ -93,9 +93,9 @@ def clipped_grad(
     - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$, or `RUNNING_MEAN`,
         which leaves out of this what `num_real_microbatches` leaves out. Defaults to the
         sum.
-    - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, norms are
-        those of the part of the gradient with the same label, and each part is clipped
-        by its own norm.
+    - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, each
+        norm is over the part of the gradient with the same label, and each part is
+        clipped by its own norm.
     - `weights`: $w_i$, an array with one number per example. Zero is for padding: such an
         example contributes nothing, whatever it holds. Defaults to 1.
     - `method`: `"auto"`, or `"ghost"`, which raises an error where `"auto"` has to
@@ -107,12 +107,12 @@ def clipped_grad(
 
     **Returns:**
 
-    A function with the arguments of `fun` that returns `(gradient, examples)`. The former
-    is as that of `eqx.filter_grad`, but float32 for parameters of lower precision: noise
-    has to come before a sum is rounded. The latter is a named tuple with the fields
-    `values`, `norms` and `aux`. Clipping hides no NaN, and no infinite gradient: these
-    make the sum NaN, unless their weight is zero. One that is finite, but has a norm that
-    overflows, adds nothing.
+    A function with the arguments of `fun` that returns `(gradient, examples)`.
+    `gradient` is like the result of `eqx.filter_grad`, but float32 for parameters of
+    lower precision, because noise must be added before a sum is rounded. `examples` is
+    a named tuple with the fields `values`, `norms` and `aux`. Clipping hides no NaN and
+    no infinite gradient: these make the sum NaN, unless their weight is zero. A
+    gradient that is finite, but has a norm that overflows, adds nothing.
 
     **Raises:**
 
@@ -198,10 +198,10 @@ def gradient_paths(
     - `"direct"`: gradients of examples are computed. They are no larger than the values
         that the parameter is combined with: that is so of biases and of the scales of
         normalisation layers.
-    - `"per_example"`: gradients of examples are computed, and are larger. Choose the
-        microbatch size so that there is memory for those of one microbatch. Reasons are
-        loops over a parameter, such as `scan`, derivatives of the user's own, penalties,
-        and anything else that is done to a parameter before it is used.
+    - `"per_example"`: per-example gradients are computed, and are larger. Choose the
+        microbatch size so that the gradients of one microbatch fit into memory. Reasons
+        are loops over a parameter, such as `scan`, custom derivatives, penalties, and
+        any other operation on a parameter before it is used.
     - `"unused"`: the function does not depend on it.
 
     !!! example

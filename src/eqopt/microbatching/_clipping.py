@@ -32,7 +32,7 @@ _SUM, _CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
 
 
 class PerExampleNorms(NamedTuple):
-    """What there is of each example; axis 0 is that of the batch.
+    """The results for each example; axis 0 is the batch axis.
 
     **Attributes:**
 
@@ -178,8 +178,8 @@ class ClippedSum(eqx.Module):
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[PyTree, PerExampleNorms]:
         call = self.norms.call(args, kwargs, self.weights)
         limits = limits_of(self.l2_norm_clip, call.all_labels)
-        # Noise comes before any rounding to less: that of a large sum is more than what
-        # an example may add to it.
+        # Noise comes before any rounding: the rounding of a large sum is larger than
+        # what an example may add to it.
         dtypes = [wide_dtype(p.dtype) for p in call.params]
 
         def clipped(*rows: Any) -> tuple[list[Array], PerExampleNorms]:
@@ -222,7 +222,7 @@ class ClippedSum(eqx.Module):
 
 
 class _Call(NamedTuple):
-    """What a call is about: `paths` and `labels` are those of `params`."""
+    """The subject of a call: `paths` and `labels` belong to `params`."""
 
     loss: Any
     arguments: Arguments

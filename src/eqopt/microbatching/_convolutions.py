@@ -1,8 +1,8 @@
-"""Convolutions that are as fast in a loop as they are outside of one.
+"""Convolutions that are as fast in a loop as they are outside one.
 
 XLA on a CPU has a fast convolution, for which the channels come last. It moves them
-there by itself, but only outside of loops; inside, the same convolution takes ten times
-as long.
+there by itself, but only outside loops; inside, the same convolution takes ten times as
+long.
 """
 
 from collections.abc import Sequence

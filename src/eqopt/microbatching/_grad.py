@@ -14,7 +14,7 @@ from ._vmap import micro_vmap
 
 
 class PerExample(NamedTuple):
-    """What `micro_grad` returns besides the gradients; axis 0 is that of the batch."""
+    """What `micro_grad` returns besides the gradients; axis 0 is the batch axis."""
 
     values: Any
     metrics: Any
@@ -89,7 +89,7 @@ def micro_grad(
         of these, which makes the gradient a tuple. Defaults to 0.
     - `batch_argnums`: which positional arguments are batches: every array in them has
         its examples along axis 0. Defaults to 1. So has every array in a keyword
-        argument, but for a single random key in `key=`, which is split into one per
+        argument, except for a single random key in `key=`, which is split into one per
         example, and an `eqx.nn.State`, as in [`eqopt.microbatching.micro_vmap`][].
     - `keep_batch_dim`: whether `fun` gets an example as a batch of size one; otherwise
         without its batch axis. Keyword arguments never have one. Defaults to `True`.
@@ -99,7 +99,8 @@ def micro_grad(
         [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
         to the sum.
     - `transform_fn`: a function of one example's gradient. Defaults to the identity. If
-        noise is to be added to the sum, let it return float32: sums of less are rounded.
+        you add noise to the sum, let it return float32: sums of lower precision are
+        rounded.
     - `metrics_fn`: a function of one example's gradient, as it is before
         `transform_fn`, that returns something small. Defaults to returning `None`.
     - `weights`: how much each example counts in the sum or mean of what `transform_fn`

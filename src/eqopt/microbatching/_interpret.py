@@ -17,22 +17,22 @@ Rule: TypeAlias = Callable[[JaxprEqn, list[Any]], Sequence[Any] | None]
 # These call another function, and compute its values again for the derivative.
 _REMATERIALISED = {"remat", "remat2", "checkpoint"}
 
-# These only call another function. Calls with derivatives of their own are not among
-# them: what is inside is not what is to be differentiated.
+# These only call another function. Calls with custom derivatives are not among them:
+# the function inside is not the one to differentiate.
 _CALLS = {"jit", "pjit", "closed_call", "core_call"} | _REMATERIALISED
 
 
 def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
-    """The outputs of a traced function; calls inside of it are inlined.
+    """The outputs of a traced function; calls inside it are inlined.
 
-    But for those of `jax.checkpoint`, which stay what they are.
+    Except for calls of `jax.checkpoint`, which stay unchanged.
     """
     jaxpr, consts = _opened(closed)
     return _evaluate(jaxpr, consts, args, rule)
 
 
 def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
-    """The same function without calls, but for those of `jax.checkpoint`.
+    """The same function without calls, except for calls of `jax.checkpoint`.
 
     No two of these share their equations.
     """
@@ -40,13 +40,13 @@ def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
 
 
 def rematerialised(eqn: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
-    """The function in a call of what `jax.checkpoint` returned; `None` for all else."""
+    """The function in a call of what `jax.checkpoint` returned; `None` elsewhere."""
     is_one = eqn.primitive.name in _REMATERIALISED
     return _inner_of(eqn)[0] if is_one else None
 
 
 def checkpointed(eqn: JaxprEqn, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.checkpoint` of another function than that of the equation."""
+    """`jax.checkpoint` of another function than the equation's own."""
     keywords = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
     return jax.checkpoint(fun, **keywords)
 
@@ -94,12 +94,12 @@ def _inner_of(eqn: JaxprEqn) -> Sequence[ClosedJaxpr | Jaxpr]:
 
 
 def shape_of(var: Any) -> tuple[int, ...]:
-    """That of an input or output of an equation."""
+    """The shape of an input or output of an equation."""
     return var.aval.shape
 
 
 def dtype_of(var: Any) -> Any:
-    """That of an input or output of an equation."""
+    """The dtype of an input or output of an equation."""
     return var.aval.dtype
 
 

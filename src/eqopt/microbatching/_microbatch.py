@@ -96,7 +96,7 @@ def microbatch(
     **Arguments:**
 
     - `fun`: a function of arbitrary pytrees, that may hold leaves that are not arrays.
-        So may its output: such leaves are returned as they are.
+        So may its output: such leaves are returned unchanged.
     - `argnums`: which positional arguments are batches: those whose every array has a
         batch axis. May be negative. `()` if there are none.
     - `microbatch_size`: the number of rows per microbatch; `None` for one microbatch of
@@ -108,10 +108,10 @@ def microbatch(
     - `argnames`: which keyword arguments are batches. Defaults to none.
     - `in_axes`: the batch axis, or a sequence with one for each of `argnums` and then
         `argnames`. May be negative. Defaults to 0.
-    - `weights`: how much each row counts, not negative: real numbers, integers or
-        bools of shape `(rows,)`, in the order of the batch. They become float32, unless
-        they are float64. `MEAN` and `RUNNING_MEAN` weight each microbatch by the sum of
-        those of its rows; `fun` is to return the mean that is weighted in this manner.
+    - `weights`: how much each row counts, not negative: real numbers, integers or bools
+        of shape `(rows,)`, in the order of the batch. They become float32, unless they
+        are float64. `MEAN` and `RUNNING_MEAN` weight each microbatch by the sum of the
+        weights of its rows; `fun` must return the mean that is weighted in this manner.
         A microbatch of weight 0 has no part in it, even if it is NaN, and without any
         weight the mean is 0. `SUM`, `CONCAT` and custom accumulators do not use them.
         Defaults to `None`: every row counts the same.
@@ -125,7 +125,7 @@ def microbatch(
     **Returns:**
 
     A function with the arguments of `fun`. Use it under `eqx.filter_jit`: outside, it
-    is compiled anew with every call.
+    is compiled again with every call.
 
     **Raises:**
 
@@ -133,9 +133,9 @@ def microbatch(
     fault: no array with a batch axis; unequal batch axes; an axis or an argument that
     does not exist; `microbatch_size` not positive or larger than the batch;
     `num_real_microbatches` out of range; an `accumulator` that does not fit the output;
-    `MEAN` or `RUNNING_MEAN` of integers; `weights` of another shape, or negative (those
-    that are known when it is called); more than one `eqx.nn.State`, or one that comes
-    out with another structure, shape or dtype.
+    `MEAN` or `RUNNING_MEAN` of integers; `weights` of another shape, or negative (if
+    known when it is called); more than one `eqx.nn.State`, or one that is returned with
+    another structure, shape or dtype.
     """
     size = check_size(microbatch_size)
     check_accumulator(accumulator)

@@ -20,7 +20,7 @@ def reshape_batch_axis(
     """Splits the batch axis of every array into `(num_microbatches, microbatch_size)`.
 
     Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`. An array that is
-    sharded over its batch axis comes out sharded over `microbatch_size`: every device
+    sharded over its batch axis is then sharded over `microbatch_size`: every device
     keeps its rows, and has its share of every microbatch.
 
     !!! example
@@ -135,8 +135,9 @@ def take_rows(x: Any, axis: int, split: Split, index: Any) -> Any:
 
 
 def _columns(x: Any, axis: int, split: Split) -> Any:
-    # Row-major to (size, count), so that a microbatch is a *column*: the same rows as
-    # those of a column-major (count, size), but no data moves and sharding stays.
+    # Row-major to (size, count), so that a microbatch is a *column*. It has the same
+    # rows as a row of a column-major (count, size), but no data moves and sharding
+    # stays.
     shape = (*x.shape[:axis], split.size, split.count, *x.shape[axis + 1 :])
     return jnp.reshape(x, shape)
 

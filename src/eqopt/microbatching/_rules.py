@@ -94,7 +94,7 @@ class Total(AbstractRule):
 
     dtype: Any
     divisor: float | Array | None  # `None` for a sum
-    is_product: bool  # do the rows come out of a product of matrices?
+    is_product: bool  # are the rows a product of matrices?
 
     def aggregate(self, values: Array, part: Part) -> Array:
         weights = part.row_weights
@@ -168,7 +168,7 @@ def _wide(dtype: Any) -> Any:
 def state_leaves(rules: PyTree, initial: Sequence[Any], carry: Any) -> Sequence[Any]:
     """The leaves of the State for the next microbatch, in a tree of carries.
 
-    `initial`: those of the first one, which stays if the output has no State.
+    `initial`: the leaves of the first State, which stay if the output has no State.
     """
     rules, treedef = jtu.tree_flatten(rules, is_leaf=_is_rule)
     for rule, value in zip(rules, treedef.flatten_up_to(carry), strict=True):

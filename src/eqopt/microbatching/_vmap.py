@@ -31,8 +31,8 @@ def micro_vmap(
     """Vectorises a function of one example, with the memory of one microbatch.
 
     As `eqx.filter_vmap`, arrays are mapped and other leaves are passed to every example
-    as they are. Unlike there, the examples are evaluated in microbatches, and the
-    outputs can be reduced on the way, so that they need never exist all at once.
+    unchanged. Unlike there, the examples are evaluated in microbatches, and the outputs
+    can be reduced on the way, so that they need never exist all at once.
 
     An `eqx.nn.State` that is not mapped goes from one microbatch to the next, if `fun`
     returns it too. All examples of a microbatch must return the same.
@@ -52,9 +52,9 @@ def micro_vmap(
         with leaves that are not arrays.
     - `in_axes`: the axis to map over, for all positional arguments; or a sequence with
         an axis, or `None` for an argument that is not mapped, for each of them. May be
-        negative. Keyword arguments are mapped over axis 0, but for a single random key
-        in `key=`, which is split into one per example, `jr.split(key, rows)`, and an
-        `eqx.nn.State`. Defaults to 0.
+        negative. Keyword arguments are mapped over axis 0, except for a single random
+        key in `key=`, which is split into one per example, `jr.split(key, rows)`, and
+        an `eqx.nn.State`. Defaults to 0.
     - `out_axes`: where the mapped axis goes in the output. Only 0 is supported.
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
         number of examples. Defaults to `None`: all at once.
@@ -151,7 +151,7 @@ def _examples(
         pairs = zip(leaves, axes, strict=True)
         row = [x if axis is None else next(rows) for x, axis in pairs]
         args, kwargs = arguments.rebuild(row, state, index)
-        # `jax.vmap` returns arrays only: all else goes through as metadata.
+        # `jax.vmap` returns arrays only: everything else goes through as metadata.
         dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
         is_done.append(True)
         if state is None:

@@ -153,7 +153,8 @@ def weighted_sum(values: Array, weights: Array | None) -> Array:
         values = jnp.where(rows == 0, 0, values)
     weights = weights.astype(values.dtype)
     if jax.typeof(values).sharding.spec[:1] not in ((), (None,)):
-        # Explicitly sharded rows: of a product, JAX would ask where it is to be.
+        # Explicitly sharded rows: for a product, JAX would require the sharding of the
+        # result.
         return jnp.sum(values * jnp.expand_dims(weights, range(1, values.ndim)), 0)
     # Not as a sum: XLA merges that with what made the values, and in a loop on a CPU the
     # result was a hundred times as slow as this.

@@ -77,17 +77,18 @@ def control_variates_jacobians(
         [`eqopt.monte_carlo.score_function_jacobians`][].
     - `control_variate_state`: what the call before returned. Defaults to `None`, which is
         what those above start from.
-    - `estimate_cv_coeffs`: whether $\beta$, one for each array of parameters, is that of
-        [`eqopt.monte_carlo.estimate_control_variate_coefficients`][], or 1. Defaults to
-        `False`.
+    - `estimate_cv_coeffs`: whether to estimate $\beta$, one for each array of
+        parameters, by
+        [`eqopt.monte_carlo.estimate_control_variate_coefficients`][], or to use 1.
+        Defaults to `False`.
     - `estimate_cv_coeffs_num_samples`: how many samples $\beta$ is estimated from, at
-        least 2. They are other ones than those of the gradient. Defaults to 20.
+        least 2. They differ from the samples for the gradient. Defaults to 20.
 
     **Returns:**
 
-    A pair: a tree like that of `grad_estimator`, with one estimate for each sample along
-    the first axis, and the state for the next call. The samples of this call have not
-    gone into the state that is used.
+    A pair: a tree like the result of `grad_estimator`, with one estimate for each
+    sample along the first axis, and the state for the next call. The samples of this
+    call have not affected the state that is used.
 
     **Raises:**
 
@@ -178,7 +179,7 @@ def estimate_control_variate_coefficients(
 
     **Returns:**
 
-    A tree like the gradient with a 0-d array of at least float32 in the place of each
+    A tree like the gradient with a 0-d array of at least float32 instead of each
     parameter. It is 0 where $H_{ni}$ does not vary at all. It counts as a constant in
     derivatives.
 
@@ -223,7 +224,7 @@ def _control_variate(owner: str, make: Callable, function: Callable) -> _Control
 
 
 def _samples(owner, params, dist_builder, key, num_samples, low=1):
-    """The samples that are those of the estimators with the same key, as constants."""
+    """The samples that the estimators use with the same key, as constants."""
     dist = build(owner, dist_builder, params)
     keys = sample_keys(owner, key, num_samples, low)
     return lax.stop_gradient(jax.vmap(dist.sample)(keys))

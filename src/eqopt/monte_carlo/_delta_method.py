@@ -50,9 +50,9 @@ def control_delta_method(
     - `expected_cv(params, state)` is $\mathbb{E}\, h(x)$, in at least float32.
     - `update_state(params, samples, state)` is `state`, as there is none.
 
-    In derivatives with respect to `params` the point $\mu$ of the expansion counts as a
-    constant: $h$ has none, and those of its expectation are $g$ by the mean and
-    $H_{ii}\, \sigma_i$ by the scale.
+    In derivatives with respect to `params`, the point $\mu$ of the expansion is a
+    constant: $h$ has no derivatives, and the derivatives of its expectation are $g$ by
+    the mean and $H_{ii}\, \sigma_i$ by the scale.
 
     **Raises:**
 

@@ -18,7 +18,7 @@ from ..numerics import common_dtype, wide_dtype
 class AbstractDistribution(Module):
     """A distribution, as the functions of this namespace use it.
 
-    Whatever else has these two methods will do, too: there is no need to subclass.
+    Any other object with these two methods works, too: you need not subclass.
     """
 
     @abc.abstractmethod
@@ -100,8 +100,8 @@ class MultiNormalDiag(AbstractDistribution):
 
         **Returns:**
 
-        An array of shape `(*sample_shape, *loc.shape)`, computed in at least float32, in
-        the dtype to which those of the parameters promote.
+        An array of shape `(*sample_shape, *loc.shape)`, computed in at least float32,
+        in the dtype to which the dtypes of the parameters promote.
         """
         loc, scale = self.wide()
         key = as_key(key)
@@ -123,7 +123,7 @@ class MultiNormalDiag(AbstractDistribution):
 
         **Raises:**
 
-        A `ValueError` if the last axes of `x` are not those of `loc`.
+        A `ValueError` if the last axes of `x` differ from the axes of `loc`.
         """
         loc, scale = self.wide()
         shape, split = np.shape(x), np.ndim(x) - loc.ndim

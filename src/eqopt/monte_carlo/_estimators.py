@@ -59,8 +59,8 @@ def score_function_jacobians(
     - `function`: $f$, from one sample to one real number. It has to work under
         `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
         the derivative is missing here.
-    - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model. Its
-        floating arrays are the parameters; all other leaves stay as they are.
+    - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model.
+        Its floating arrays are the parameters; all other leaves stay unchanged.
     - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
         tuple or a list, else `dist_builder(params)`. That is any object with the methods
         of [`eqopt.monte_carlo.AbstractDistribution`][], such as
@@ -70,7 +70,7 @@ def score_function_jacobians(
 
     **Returns:**
 
-    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
     for all other leaves. The mean along the first axis is the estimate of the gradient;
     from the variance along it follows the error.
@@ -141,7 +141,7 @@ def pathwise_jacobians(
 
     **Returns:**
 
-    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
     for all other leaves. The mean along the first axis is the estimate of the gradient.
 

@@ -32,11 +32,11 @@ def measure_valued_jacobians(
     $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = c_\theta\, \big(
       \mathbb{E}_{p^+(x; \theta)} f(x) - \mathbb{E}_{p^-(x; \theta)} f(x)\big),$$
 
-    one component of the parameters after the other. For those of the normal distribution
-    see [`eqopt.monte_carlo.measure_valued_estimation_mean`][] and
-    [`eqopt.monte_carlo.measure_valued_estimation_std`][]. Nothing is asked of $f$, as for
-    the score function, with a smaller variance. The price is $4 d$ values of $f$ to a
-    sample with $d$ components, which are all computed at once.
+    one component of the parameters after the other. For the normal distribution, see
+    [`eqopt.monte_carlo.measure_valued_estimation_mean`][] and
+    [`eqopt.monte_carlo.measure_valued_estimation_std`][]. As with the score function,
+    $f$ need not be differentiable, but the variance is smaller. The cost is $4 d$
+    values of $f$ per sample with $d$ components, which are all computed at once.
 
     **Arguments:**
 
@@ -53,7 +53,7 @@ def measure_valued_jacobians(
 
     **Returns:**
 
-    A tree like the gradient: in the place of each parameter an array of its dtype and of
+    A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
     for all other leaves. The mean along the first axis is the estimate of the gradient.
 

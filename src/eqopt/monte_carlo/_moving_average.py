@@ -33,7 +33,7 @@ class MovingAvgBaselineState(eqx.Module):
 
     - `average`: the average that started at zero, a 0-d array, which keeps its dtype, or
         a number, which is float32. Defaults to 0.
-    - `weight`: the sum of the weights of all values in `average`; likewise.
+    - `weight`: the sum of the weights of all values in `average`; of the same kind.
     - `count`: the number of values, a 0-d integer array. Defaults to 0.
     """
 

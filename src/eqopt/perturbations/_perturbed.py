@@ -65,8 +65,9 @@ def make_perturbed_fun(
     **Returns:**
 
     A function of a key (or a seed) and of $x$, a whole model or any other tree. Its
-    floating arrays are perturbed, in at least float32; all other leaves stay as they are.
-    Values have the dtypes of those of `fun`, or float32 for integers and bools.
+    floating arrays are perturbed, in at least float32; all other leaves stay unchanged.
+    Values have the same dtypes as the values of `fun`, or float32 for integers and
+    bools.
 
     **Raises:**
 

@@ -53,9 +53,9 @@ def schedule(
 
     **Raises:**
 
-    An `ImportError` without matplotlib; a `TypeError` if one of the schedules is no
-    function; a `ValueError` if there is none, if `steps` is less than 1, or if there are
-    more or fewer labels than schedules.
+    An `ImportError` without matplotlib; a `TypeError` if one of the schedules is not a
+    function; a `ValueError` if there is none, if `steps` is less than 1, or if there
+    are more or fewer labels than schedules.
     """
     _check(schedules, steps, labels)
     axes = axes_or_current(axes, "schedule")

@@ -20,7 +20,7 @@ def non_negative(tree: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
 
     **Returns:**
 
@@ -48,11 +48,11 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
-    - `lower`: $l$, a number or an array that broadcasts to the shape of each array, or a
-        tree of them with the structure of `tree` or of the upper part of it. `None`, in
-        the place of a whole branch too, is no bound.
-    - `upper`: $u$, likewise.
+        floating-point arrays stay unchanged.
+    - `lower`: $l$, a number or an array that broadcasts to the shape of each array, or
+        a tree of them with the structure of `tree` or of the upper part of it. `None`,
+        instead of a whole branch too, is no bound.
+    - `upper`: $u$, of the same kind.
 
     **Returns:**
 
@@ -83,7 +83,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, given as `upper` of [`eqopt.projections.box`][]. Defaults to 1.
 
     **Returns:**
@@ -113,7 +113,7 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**
@@ -157,7 +157,7 @@ def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
 
 
 def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """A bound for each array, each of them checked but for its value."""
+    """A bound for each array, each of them checked except for its value."""
     column = resolve(name, given, tree, None)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):

@@ -14,7 +14,7 @@ def vector(x: PyTree, a: PyTree) -> PyTree:
     **Arguments:**
 
     - `x`: any pytree, such as a whole Equinox model. All leaves but its floating-point
-        arrays, which together are one vector, stay as they are.
+        arrays, which together are one vector, stay unchanged.
     - `a`: a tree of the same structure, with numbers or arrays of the same shapes in the
         places of these arrays, or `None` for zeros.
 

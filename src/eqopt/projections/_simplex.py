@@ -26,7 +26,7 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1: the probabilities.
 
     **Returns:**
@@ -60,14 +60,14 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\sum_i |x_i| = s$.
 
-    The signs are those of $x$, and the moduli those of $|x|$ projected by
-    [`eqopt.projections.simplex`][]. A zero counts as positive: where the nearest point is
-    not unique, one of them is chosen.
+    The result has the signs of $x$, and its moduli are $|x|$ projected by
+    [`eqopt.projections.simplex`][]. A zero counts as positive: where the nearest point
+    is not unique, one of them is chosen.
 
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**
@@ -85,13 +85,13 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\sum_i |x_i| \le s$.
 
-    Outside of the ball that is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
+    Outside the ball that is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
     small numbers zero.
 
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point arrays stay as they are.
+        floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**
@@ -146,7 +146,7 @@ def _ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
 
 
 def _signs_and_moduli(xs: _Arrays) -> tuple[_Arrays, _Arrays]:
-    # Not those of JAX, for which the sign of zero is zero.
+    # Not JAX's signs: there, the sign of zero is zero.
     signs = [jnp.where(x < 0, -1, 1).astype(x.dtype) for x in xs]
     return signs, _times(signs, xs)
 

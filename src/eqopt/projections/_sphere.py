@@ -14,7 +14,7 @@ from ._trees import largest, narrowed, scalar, take, widened
 def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\|x\|_2 \le s$: $x \min(1, s / \|x\|_2)$.
 
-    The norm is that of all arrays together, as in [`eqopt.tree.norm`][].
+    The norm is over all arrays together, as in [`eqopt.tree.norm`][].
 
     !!! example
 
@@ -25,7 +25,7 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point and complex arrays stay as they are.
+        floating-point and complex arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**
@@ -46,14 +46,14 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\|x\|_2 = s$: $s\, x / \|x\|_2$.
 
-    The norm is that of all arrays together, as in [`eqopt.tree.norm`][]. All points of
-    the sphere are equally near to $x = 0$; of these it is the one with equal numbers, and
+    The norm is over all arrays together, as in [`eqopt.tree.norm`][]. All points of the
+    sphere are equally near to $x = 0$; of these it is the one with equal numbers, and
     its derivative by $x$ is 0.
 
     **Arguments:**
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
-        floating-point and complex arrays stay as they are.
+        floating-point and complex arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
     **Returns:**

@@ -69,7 +69,7 @@ def _described(tree: PyTree) -> str:
 
 
 def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """The arrays of `given` beside those of `tree`; `None` stands for zeros.
+    """The arrays of `given` next to the arrays of `tree`; `None` stands for zeros.
 
     **Raises:**
 
@@ -129,7 +129,7 @@ def scalar(
         kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
         raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
     number = float(value) if isinstance(value, int) else value
-    # What is compiled makes an array of it; without `jit`, for debugging, nobody does.
+    # A compiled function makes an array of it; without `jit`, for debugging, it stays.
     is_for_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
     return jnp.asarray(number) if is_for_debugging else number
 

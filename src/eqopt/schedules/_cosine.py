@@ -25,8 +25,9 @@ def half_wave(
         duration = decay_steps.astype(dtype)
     elapsed = jnp.clip(count, 0, decay_steps).astype(dtype)
     # `1 + cos` has few digits left near the end. `sin((1 - t / T) * pi / 2) ** 2` has
-    # all of them, but not those of Optax, and an exponent below 1 magnifies that. The
-    # order of multiplication and division is Optax's for the same reason.
+    # all of them, but they differ from Optax's, and an exponent below 1 magnifies the
+    # difference. The order of multiplication and division is Optax's for the same
+    # reason.
     angle = jnp.pi * elapsed / jnp.maximum(duration, 1)
     wave = 0.5 * (1 + jnp.cos(angle))
     # No rounding of a cosine may make the base negative, or leave a rest at the end.
@@ -80,8 +81,8 @@ class CosineDecay(AbstractSchedule):
     - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `alpha`: $\alpha$, a number or a 0-d array: the last value as a fraction of the
         first. Defaults to 0.
-    - `exponent`: $p \ge 0$, likewise. Defaults to 1. As $0^0 = 1$, the value stays at
-        $I$ if $p = 0$.
+    - `exponent`: $p \ge 0$, a number or a 0-d array. Defaults to 1. As $0^0 = 1$, the
+        value stays at $I$ if $p = 0$.
 
     **Raises:**
 
@@ -133,18 +134,19 @@ class WarmupCosineDecay(AbstractSchedule):
         E & t \ge T
     \end{cases}$$
 
-    The cosine is that of [`eqopt.schedules.CosineDecay`][], where the paper is.
+    For the cosine and the paper, see [`eqopt.schedules.CosineDecay`][].
 
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, likewise: the value at $t = W$.
+    - `peak_value`: $M$, a number or a 0-d array: the value at $t = W$.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `decay_steps`: $T > W$, likewise: the length of it all, the warm-up included.
+    - `decay_steps`: $T > W$, an integer or a 0-d integer array: the length of it all,
+        the warm-up included.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
-    - `exponent`: $p \ge 0$, likewise. Defaults to 1. As $0^0 = 1$, the value stays at
-        $M$ if $p = 0$.
+    - `exponent`: $p \ge 0$, a number or a 0-d array. Defaults to 1. As $0^0 = 1$, the
+        value stays at $M$ if $p = 0$.
 
     **Raises:**
 

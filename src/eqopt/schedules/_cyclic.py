@@ -70,10 +70,11 @@ class Cyclic(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, likewise.
+    - `peak_value`: $M$, a number or a 0-d array.
     - `step_size_up`: $U \ge 1$, an integer or a 0-d integer array. Defaults to 2000.
-    - `step_size_down`: $D \ge 0$, likewise; with $D = 0$ the triangles are saw teeth, in
-        which the peak is not quite reached. Defaults to `None`, which is $U$.
+    - `step_size_down`: $D \ge 0$, an integer or a 0-d integer array; with $D = 0$ the
+        triangles are saw teeth, in which the peak is not quite reached. Defaults to
+        `None`, which is $U$.
     - `mode`: `"triangular"` (the default), `"triangular2"` or `"exp_range"`.
     - `gamma`: $\gamma \in (0, 1]$, a number or a 0-d array, for `"exp_range"` only.
         Defaults to 1.

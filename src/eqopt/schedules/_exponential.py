@@ -132,15 +132,15 @@ class WarmupExponentialDecay(AbstractSchedule):
         M\, r^p, \quad p = \max(t - W - B, 0) / T & t \ge W
     \end{cases}$$
 
-    The second part is that of [`eqopt.schedules.ExponentialDecay`][].
+    The second part is [`eqopt.schedules.ExponentialDecay`][].
 
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, likewise: the value at $t = W$.
+    - `peak_value`: $M$, a number or a 0-d array: the value at $t = W$.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `transition_steps`: $T \ge 1$, likewise.
+    - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `decay_rate`: $r > 0$, a number or a 0-d array.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array: how long the
         peak lasts. Defaults to 0.

@@ -44,7 +44,7 @@ class Join(AbstractSchedule):
     **Raises:**
 
     A `ValueError` or `TypeError` if `boundaries` is empty, not ascending, or does not
-    match `schedules`, or if one of these is no function; when called, if one of them
+    match `schedules`, or if one of these is not a function; when called, if one of them
     gives something else than a real number.
     """
 

@@ -73,7 +73,7 @@ class CosineOneCycle(AbstractSchedule):
     r"""Up along half a wave of the cosine, then further down along another one.
 
     From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, and to $M / (d f)$ at
-    $T$, where it stays. The waves are those of
+    $T$, where it stays. The curves are cosines, as in
     [`eqopt.schedules.PiecewiseInterpolate`][].
 
     `torch.optim.lr_scheduler.OneCycleLR` is one step faster: its peak is at the count
@@ -83,10 +83,11 @@ class CosineOneCycle(AbstractSchedule):
 
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `peak_value`: $M$, a number or a 0-d array.
-    - `pct_start`: $p \in [0, 1]$, likewise: the fraction (not the percentage) of the
-        steps on the way up. Defaults to 0.3. With $p\,T < 1$ it starts at the peak.
-    - `div_factor`: $d > 0$, likewise. Defaults to 25.
-    - `final_div_factor`: $f > 0$, likewise. Defaults to 10,000.
+    - `pct_start`: $p \in [0, 1]$, a number or a 0-d array: the fraction (not the
+        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it
+        starts at the peak.
+    - `div_factor`: $d > 0$, a number or a 0-d array. Defaults to 25.
+    - `final_div_factor`: $f > 0$, a number or a 0-d array. Defaults to 10,000.
 
     **Raises:**
 
@@ -135,7 +136,7 @@ class LinearOneCycle(AbstractSchedule):
     From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, back to $M / d$ at
     $\lfloor q\,T \rfloor$, and to $M / (d f)$ at $T$, where it stays.
 
-    The paper is that of [`eqopt.schedules.CosineOneCycle`][]. In torch it is `OneCycleLR`
+    For the paper, see [`eqopt.schedules.CosineOneCycle`][]. In torch it is `OneCycleLR`
     with `three_phase=True` and `anneal_strategy="linear"`, in which $q$ is $2p$ and
     everything is one step faster.
 
@@ -143,12 +144,14 @@ class LinearOneCycle(AbstractSchedule):
 
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `peak_value`: $M$, a number or a 0-d array.
-    - `pct_start`: $p \in [0, 1]$, likewise: the fraction (not the percentage) of the
-        steps on the way up. Defaults to 0.3. With $p\,T < 1$ it starts at the peak.
-    - `pct_final`: $q \in [p, 1]$, likewise: the fraction of the steps up and down.
-        Defaults to 0.85. With $q\,T < 1$ it starts at $M / d$ and has no peak.
-    - `div_factor`: $d > 0$, likewise. Defaults to 25.
-    - `final_div_factor`: $f > 0$, likewise. Defaults to 10,000.
+    - `pct_start`: $p \in [0, 1]$, a number or a 0-d array: the fraction (not the
+        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it
+        starts at the peak.
+    - `pct_final`: $q \in [p, 1]$, a number or a 0-d array: the fraction of the steps up
+        and down. Defaults to 0.85. With $q\,T < 1$ it starts at $M / d$ and has no
+        peak.
+    - `div_factor`: $d > 0$, a number or a 0-d array. Defaults to 25.
+    - `final_div_factor`: $f > 0$, a number or a 0-d array. Defaults to 10,000.
 
     **Raises:**
 

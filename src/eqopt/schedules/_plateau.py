@@ -14,8 +14,8 @@ from ._stateful import AbstractStatefulSchedule
 from ._validation import check_finite
 
 
-# The rule. Its `owner` has the fields, and its `state` the numbers, that are also those
-# of `eqopt.ReduceLROnPlateau`, which scales updates by it.
+# The rule. Its `owner` has the fields, and its `state` the numbers.
+# `eqopt.ReduceLROnPlateau`, which scales updates, has the same ones.
 
 
 def check_plateau(owner: object) -> None:
@@ -104,8 +104,8 @@ class ReduceOnPlateauState(eqx.Module):
 class ReduceOnPlateau(AbstractStatefulSchedule):
     r"""Multiplied by a factor when the loss has stopped getting smaller.
 
-    The rule is that of [`eqopt.ReduceLROnPlateau`][], which scales updates. This is for
-    any hyperparameter, within [`eqopt.Scheduled`][]:
+    The rule is the same as in [`eqopt.ReduceLROnPlateau`][], which scales updates. This
+    schedule works for any hyperparameter, inside [`eqopt.Scheduled`][]:
 
     !!! example
 

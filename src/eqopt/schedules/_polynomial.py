@@ -66,10 +66,10 @@ class Linear(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `end_value`: $E$, likewise.
+    - `end_value`: $E$, a number or a 0-d array.
     - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
-        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ for ever.)
-    - `transition_begin`: $B \ge 0$, likewise. Defaults to 0.
+        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ forever.)
+    - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
 
     **Raises:**
 
@@ -109,12 +109,13 @@ class Polynomial(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `end_value`: $E$, likewise.
-    - `power`: $P \ge 0$, likewise. At 1 this is [`eqopt.schedules.Linear`][]; above, it
-        starts fast and ends slowly. As $0^0 = 1$, the value stays at $I$ if $P = 0$.
+    - `end_value`: $E$, a number or a 0-d array.
+    - `power`: $P \ge 0$, a number or a 0-d array. At 1 this is
+        [`eqopt.schedules.Linear`][]; above, it starts fast and ends slowly. As $0^0 =
+        1$, the value stays at $I$ if $P = 0$.
     - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
-        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ for ever.)
-    - `transition_begin`: $B \ge 0$, likewise. Defaults to 0.
+        value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ forever.)
+    - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
 
     **Raises:**
 

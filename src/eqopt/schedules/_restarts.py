@@ -87,7 +87,7 @@ class CosineRestarts(AbstractSchedule):
     - `init_value`: $I$, a number or a 0-d array.
     - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the first
         cycle.
-    - `t_mult`: $m \ge 1$, likewise. Defaults to 1.
+    - `t_mult`: $m \ge 1$, an integer or a 0-d integer array. Defaults to 1.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0. It is not quite reached:
         at the count $t_i + T_i$ the value is $I$ again.
 
@@ -96,7 +96,7 @@ class CosineRestarts(AbstractSchedule):
     A `ValueError` or `TypeError` if `decay_steps` or `t_mult` is not positive or no
     integer, or if a value is not finite or has axes.
 
-    The paper is that of [`eqopt.schedules.CosineDecay`][].
+    For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
 
     init_value: RealScalarLike
@@ -147,7 +147,7 @@ class SGDR(AbstractSchedule):
     A `ValueError` or `TypeError` if there is none, or as the schedule of one
     of them does.
 
-    The paper is that of [`eqopt.schedules.CosineDecay`][].
+    For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
 
     cosine_kwargs: tuple[WarmupCosineDecay, ...]

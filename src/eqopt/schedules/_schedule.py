@@ -29,9 +29,9 @@ from ._validation import (
 class AbstractSchedule(Module):
     """A hyperparameter as a function of the number of steps taken so far.
 
-    Wherever a hyperparameter may be a schedule, any function of the count will do, such
-    as a `lambda`. A subclass of this one has its numbers as leaves: they can be changed
-    without a new trace, mapped over and differentiated through.
+    Wherever a hyperparameter may be a schedule, any function of the count works, such
+    as a `lambda`. A subclass of this class has its numbers as leaves: they can be
+    changed without a new trace, mapped over and differentiated through.
 
     Schedules are added and multiplied, to others, to functions of the count and to
     numbers: `a + b`, `a - b`, `a * b`, `0.1 * a`, `a / 2`, `-a`.
@@ -71,7 +71,7 @@ class AbstractSchedule(Module):
 
         **Raises:**
 
-        A `TypeError` if `count` is no integer.
+        A `TypeError` if `count` is not an integer.
         """
 
     def clip(
@@ -84,7 +84,7 @@ class AbstractSchedule(Module):
         **Arguments:**
 
         - `min_value`: the lowest value, a number or a 0-d array, or `None` for no bound.
-        - `max_value`: the highest, likewise.
+        - `max_value`: the highest, of the same kind.
         """
         return Clipped(self, min_value, max_value)
 
@@ -183,8 +183,8 @@ class Sum(_AbstractReduction):
 
     **Raises:**
 
-    A `ValueError` if there is none, and a `TypeError` if one is no function; when called,
-    if one of them gives something else than a real number.
+    A `ValueError` if there is none, and a `TypeError` if one is not a function; when
+    called, if one of them gives something else than a real number.
     """
 
     _operator = add
@@ -202,8 +202,8 @@ class Product(_AbstractReduction):
 
     **Raises:**
 
-    A `ValueError` if there is none, and a `TypeError` if one is no function; when called,
-    if one of them gives something else than a real number.
+    A `ValueError` if there is none, and a `TypeError` if one is not a function; when
+    called, if one of them gives something else than a real number.
     """
 
     _operator = mul
@@ -219,13 +219,13 @@ class Clipped(AbstractSchedule):
     - `schedule`: $s_0$, a schedule, or any function of a 0-d integer array that gives a
         number or a 0-d array.
     - `min_value`: $a$, a number or a 0-d array. Defaults to `None`, for no bound.
-    - `max_value`: $b$, likewise.
+    - `max_value`: $b$, a number or a 0-d array. Defaults to `None`, for no bound.
 
     **Raises:**
 
-    A `ValueError` if a bound is NaN or has axes, or if `min_value` is above `max_value`,
-    and a `TypeError` if `schedule` is no function; when called, if it gives something
-    else than a real number.
+    A `ValueError` if a bound is NaN or has axes, or if `min_value` is above
+    `max_value`, and a `TypeError` if `schedule` is not a function; when called, if it
+    gives something else than a real number.
     """
 
     schedule: Schedule

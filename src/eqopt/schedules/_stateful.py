@@ -10,7 +10,7 @@ from .._types import State
 class AbstractStatefulSchedule(Module):
     """A hyperparameter as a function of what has happened so far.
 
-    It stands in the place of a hyperparameter, and [`eqopt.Scheduled`][] around the whole
+    It stands instead of a hyperparameter, and [`eqopt.Scheduled`][] around the whole
     optimizer keeps its state.
 
     !!! example

@@ -70,9 +70,9 @@ class WarmupConstant(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, likewise: the value from $t = W$ on.
+    - `peak_value`: $M$, a number or a 0-d array: the value from $t = W$ on.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
-        value is always $M$. (In Optax it stays at $I$ for ever.)
+        value is always $M$. (In Optax it stays at $I$ forever.)
 
     **Raises:**
 
@@ -116,12 +116,13 @@ class WarmupStableDecay(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, likewise.
+    - `peak_value`: $M$, a number or a 0-d array.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `total_steps`: $T \ge W + C$, likewise: the length of it all.
-    - `cooldown_steps`: $C \ge 0$, likewise, often a fifth of $T$. With $C = 0$ the value
-        jumps to $E$ at $t = T$.
+    - `total_steps`: $T \ge W + C$, an integer or a 0-d integer array: the length of it
+        all.
+    - `cooldown_steps`: $C \ge 0$, an integer or a 0-d integer array, often a fifth of
+        $T$. With $C = 0$ the value jumps to $E$ at $t = T$.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
     - `cooldown`: `"linear"` (the default), `"1-sqrt"` or `"cosine"`.
 
@@ -197,11 +198,11 @@ class InverseSquareRoot(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `peak_value`: $M$, likewise.
+    - `peak_value`: $M$, a number or a 0-d array.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `timescale`: $\tau \ge 1$, likewise: after $3 \tau$ steps, half of the peak is left.
-        Defaults to `None`, which is $\max(W, 1)$.
+    - `timescale`: $\tau \ge 1$, an integer or a 0-d integer array: after $3 \tau$
+        steps, half of the peak is left. Defaults to `None`, which is $\max(W, 1)$.
 
     **Raises:**
 

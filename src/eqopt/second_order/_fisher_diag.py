@@ -51,7 +51,7 @@ def fisher_diag(
     - `negative_log_likelihood`: $\ell$, a function of `params` and `args` whose value is
         one real number; of one example of `args`, if `per_example`.
     - `params`: $p$, a whole model or any other tree. Its inexact arrays are the
-        parameters; all other leaves stay as they are.
+        parameters; all other leaves stay unchanged.
     - `args`: the observation $x$, or the batch, every array of which has the examples
         along its first axis.
     - `per_example`: whether to take the mean over the examples. Defaults to `False`.

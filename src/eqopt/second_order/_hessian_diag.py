@@ -55,7 +55,7 @@ def hessian_diag(
 
     - `loss`: a function of `params` and `args` whose value is one real number.
     - `params`: a whole model or any other tree. Its inexact arrays are the parameters;
-        all other leaves stay as they are.
+        all other leaves stay unchanged.
     - `args`: what `loss` takes besides, such as a batch.
     - `num_samples`: $m \ge 1$, for Hutchinson's estimate, or `None` for the exact
         diagonal. Defaults to `None`.

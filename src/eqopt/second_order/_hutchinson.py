@@ -22,12 +22,12 @@ def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) ->
     - `arrays`: inexact arrays, of which only shapes and dtypes are used.
     """
     signs = jax.tree.map(random_signs, split_like(key, arrays), arrays)
-    # Without a conjugate: that of the gradient is in the product already.
+    # Without a conjugate: the conjugate of the gradient is already in the product.
     return jax.tree.map(lambda r, h: (r * h).real, signs, product(signs))
 
 
 def random_signs(key: Any, p: Any) -> Inexact[Array, "..."]:
-    """Signs in the place of `p`; numbers of modulus 1, if it is complex."""
+    """Signs instead of `p`; numbers of modulus 1, if it is complex."""
     real = jnp.finfo(p.dtype).dtype
     if not jnp.iscomplexobj(p):
         return rademacher(key, p.shape, real)

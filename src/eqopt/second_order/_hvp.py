@@ -35,7 +35,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
     - `v`: a tree with an array for each parameter, such as a gradient or another model,
         cast to the dtypes of the parameters. Other leaves are ignored.
     - `params`: $p$, a whole model or any other tree. Its inexact arrays are the
-        parameters; all other leaves stay as they are.
+        parameters; all other leaves stay unchanged.
     - `args`: what `loss` takes besides, such as a batch.
 
     **Returns:**

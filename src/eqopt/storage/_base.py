@@ -11,7 +11,7 @@ from .._types import Nonnegative as Nonnegative
 
 
 class Slot(NamedTuple):
-    """Which array of a state, or which parameter, is to be kept.
+    """Which array of a state, or which parameter, should be stored.
 
     **Attributes:**
 
@@ -53,8 +53,8 @@ class AbstractParamStorage(Module):
 
         **Returns:**
 
-        The hidden part, in buffers of its own. `None` if the parameter is to stay as it
-        is: because it has full precision already, say.
+        The hidden part, in buffers of its own. `None` if the parameter is to stay
+        unchanged: because it has full precision already, say.
 
         **Raises:**
 

@@ -16,7 +16,7 @@ from .._types import StaticInteger
 from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot
 from ._blocks import Blocks, blocks_of
-from ._maps import AbstractMap, DynamicMap, FloatMap, LinearMap, packed, unpacked
+from ._maps import AbstractMap, DynamicMap, FloatMap, SquareMap, packed, unpacked
 
 
 class Quantized(AbstractStored):
@@ -97,8 +97,13 @@ class BlockwiseQuantized(AbstractStateStorage):
         $2^{i+1}$ for slots that are never negative) in the decade
         $10^{i-7} … 10^{i-6}$, $i = 0, …, 6$, with both signs, and 0 and 1. So small
         numbers keep a digit beside large ones.
-    - 4 bits: the same with three decades. Slots that are never negative have $1/16,
-        2/16, …, 1$ instead, without 0, which an optimizer would divide by.
+    - 4 bits: the same with three decades. Slots that are never negative have the squares
+        $(1/16)^2, (2/16)^2, …, 1$ instead: an optimizer divides by the root, which must
+        not be 0 and is evenly spaced so.
+
+    8 bits are enough for every optimizer. 4 bits are enough where elements are divided or
+    compared one by one, as in AdamW and Lion, but not for Muon and other optimizers that
+    orthogonalize: a small error of the momentum becomes a large one of the direction.
 
     Nothing is rounded on its way to the parameters: what an optimizer computes in this
     step is used as it is, and rounded for the next step alone. (Derivatives through
@@ -115,9 +120,9 @@ class BlockwiseQuantized(AbstractStateStorage):
     **Arguments:**
 
     - `bits`: 8 or 4.
-    - `block_size`: the elements of a block, a positive integer; the last one of an array
-        may be smaller. No block straddles two shards of an array that is sharded when
-        `init` is called, outside of `jit`. Defaults to 256 for 8 bits, to 128 for 4.
+    - `block_size`: the elements of a block, a positive integer; the last one of an
+        array may be smaller. No block straddles two shards of an array that is sharded
+        when `init` is called, outside `jit`. Defaults to 256 for 8 bits, to 128 for 4.
 
     **Raises:**
 
@@ -142,7 +147,9 @@ class BlockwiseQuantized(AbstractStateStorage):
         }
         ```
 
-        The 4-bit maps are those of `torchao.optim`.
+        The signed 4-bit map is the same as in `torchao.optim`. For second moments that
+        library has $1/16, 2/16, …, 1$, with which AdamW ends 12 % above the loss of
+        float32 on scans of digits, instead of 2 %.
     """
 
     bits: StaticInteger = static_choice(static=True, default=8)
@@ -158,7 +165,7 @@ class BlockwiseQuantized(AbstractStateStorage):
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
         if self.bits == 4 and slot.nonnegative:
-            map = LinearMap(4)
+            map = SquareMap(4)
         else:
             map = DynamicMap(int(self.bits), not slot.nonnegative)
         return _kept(x, map, int(self.block_size or (256 if self.bits == 8 else 128)))

@@ -57,7 +57,7 @@ class DynamicMap(AbstractMap):
 
     @property
     def _top(self) -> int:
-        """The number of 1, which follows that of the last midpoint."""
+        """The number of 1, which follows the number of the last midpoint."""
         n, _, first = self._pieces[-1]
         return first + n
 
@@ -71,9 +71,9 @@ class DynamicMap(AbstractMap):
         ]
         place = _fold(jnp.minimum, lines)
         j = place.astype(jnp.int32)
-        # Midpoint j is the nearest one in [j, j + 1), but for the first of a decade: the
-        # one below, whose intervals are a fifth as wide, is as near one of these further
-        # up. Below the very first there is 0.
+        # Midpoint j is the nearest one in [j, j + 1), except for the first of a decade:
+        # the one below, whose intervals are a fifth as wide, is as near one of these
+        # further up. Below the very first there is 0.
         is_first = (m := j + (1 - self.is_signed)) & (m - 1) == 0
         lowest = real(0.25 - self._pieces[0][0] / 18)
         is_below = place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2))
@@ -98,20 +98,26 @@ class DynamicMap(AbstractMap):
         return jnp.sign(number).astype(real) * x
 
 
-class LinearMap(AbstractMap):
-    r"""The $n = 2^b$ numbers $1/n, 2/n, …, 1$: without 0, of which one divides."""
+class SquareMap(AbstractMap):
+    r"""The squares $(k / n)^2$ of $n = 2^b$ roots, $k = 1, …, n$, without 0.
+
+    An optimizer divides by the root of a second moment: this one is evenly spaced.
+    """
 
     bits: int = eqx.field(static=True)
 
     @no_type_check
     def encode(self, y):
-        size = 2**self.bits
-        place = jnp.floor(y * size + y.dtype.type(0.5)) - 1
+        size, real = 2**self.bits, y.dtype.type
+        # The middle of two neighbours is (k + 1/2)^2 + 1/4, in units of 1 / n^2.
+        root = jnp.sqrt(jnp.maximum(y * real(size**2) - real(0.25), 0))
+        place = jnp.floor(root + real(0.5)) - 1
         return jnp.clip(place, 0, size - 1).astype(jnp.uint8)
 
     @no_type_check
     def decode(self, codes, real):
-        return (codes.astype(real) + 1) * real(1 / 2**self.bits)
+        root = (codes.astype(real) + 1) * real(1 / 2**self.bits)
+        return root * root
 
 
 class FloatMap(AbstractMap):

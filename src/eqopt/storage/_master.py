@@ -24,8 +24,8 @@ class MasterWeights(AbstractParamStorage):
 
     **Arguments:**
 
-    - `dtype`: of the copies, a dtype of real floats. Parameters of this or a wider one
-        are left as they are.
+    - `dtype`: the dtype of the copies, one of real floats. Parameters of this or a
+        wider one are left as they are. Defaults to float32.
 
     **Raises:**
 
@@ -154,13 +154,14 @@ class SplitMasterWeights(AbstractParamStorage):
 
     **Raises:**
 
-    A `ValueError` if `bits` is something else. In `init`, a `TypeError` for parameters in
-    float16, whose bits are not the first half of those of a float32 number, and for
+    A `ValueError` if `bits` is something else. In `init`, a `TypeError` for parameters
+    in float16, whose bits are not the first half of a float32 number's bits, and for
     complex ones.
 
     ??? cite "References"
 
-        The exact split is that of Jordan's `modded-nanogpt`. The one with 8 bits:
+        The exact split follows Jordan's `modded-nanogpt`. The split with 8 bits
+        follows:
 
         ```bibtex
         @article{ortiz2026flashoptim,

@@ -45,7 +45,7 @@ class Cast(AbstractStateStorage):
 
     **Arguments:**
 
-    - `dtype`: a dtype of real floats, of at least 16 bits.
+    - `dtype`: a dtype of real floats, of at least 16 bits. Defaults to bfloat16.
 
     **Raises:**
 
@@ -78,9 +78,9 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
     r"""bfloat16, rounded up or down at random, so that the mean is exact.
 
     A number $x$ between two neighbours $a < b$ of bfloat16 becomes $b$ with the
-    probability $(x - a) / (b - a)$. Rounded to the nearest one, a parameter stands still
-    if all its updates are smaller than half the distance to a neighbour, 0.2 to 0.4 % of
-    it. Rounded so, it moves in the mean as it should.
+    probability $(x - a) / (b - a)$. Rounded to nearest, a parameter stops moving if all
+    its updates are smaller than half the distance to a neighbour, 0.2 to 0.4 % of it.
+    With stochastic rounding, it moves correctly on average.
 
     For a state and for parameters. Each array has a random key of its own in the state,
     which moves on in each step; replicas of a parameter are rounded alike.

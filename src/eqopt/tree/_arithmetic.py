@@ -25,8 +25,8 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree_x` with the sums in the dtypes that its arrays had. They are computed in at
-    least float32, and rounded once. All else in it stays.
+    `tree_x` with the sums in the dtypes of its arrays. They are computed in at least
+    float32, and rounded once. Everything else in it stays.
 
     **Raises:**
 
@@ -63,7 +63,7 @@ def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, the
-        array of `tree_x` stays as it is.
+        array of `tree_x` stays unchanged.
 
     **Returns:**
 
@@ -82,7 +82,7 @@ def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, the
-        array of `tree_x` stays as it is. Division by zero gives what it gives in JAX.
+        array of `tree_x` stays unchanged. Division by zero gives what it gives in JAX.
 
     **Returns:**
 
@@ -111,12 +111,12 @@ def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree` with its arrays multiplied, in the dtypes that they had. All else in it stays.
+    `tree` with its arrays multiplied, in their own dtypes. Everything else in it stays.
 
     **Raises:**
 
-    A `ValueError` if `scalar` has axes, and a `TypeError` if it is no number, or if it is
-    complex and an array of the tree is real.
+    A `ValueError` if `scalar` has axes, and a `TypeError` if it is not a number, or if
+    it is complex and an array of the tree is real.
     """
     s = number("scale", "scalar", scalar, complex_too=True)
     return mapped("scale", lambda x: s * x, "tree", tree)

@@ -43,8 +43,8 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
 
     **Returns:**
 
-    `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does all
-    else.
+    `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does
+    everything else.
     """
     return replaced("cast", lambda x: _as(x, _dtype_for(x, dtype)), tree)
 
@@ -180,7 +180,7 @@ def clip(
 
     **Returns:**
 
-    `tree` with its arrays clipped, in the dtypes that they had. All else stays, and so
+    `tree` with its arrays clipped, in their own dtypes. Everything else stays, and so
     does NaN.
 
     **Raises:**
@@ -217,8 +217,7 @@ def where(
 ) -> PyTree:
     """The arrays of one of two trees.
 
-    Both trees are there before one is chosen: around work that is to be skipped, use
-    `jax.lax.cond`.
+    Both trees are computed before one is chosen. To skip work, use `jax.lax.cond`.
 
     **Arguments:**
 
@@ -228,8 +227,8 @@ def where(
 
     **Returns:**
 
-    `tree_x` if `condition`, else `tree_x` with the arrays of `tree_y`, in the dtypes
-    that those of `tree_x` had.
+    `tree_x` if `condition`, else `tree_x` with the arrays of `tree_y`, in the dtypes of
+    `tree_x`.
 
     **Raises:**
 
@@ -245,7 +244,7 @@ def where(
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
-    """`tree` with further axes in front of those of each array, along which it repeats.
+    """`tree` with further leading axes for each array, along which it repeats.
 
     !!! example
 
@@ -263,7 +262,7 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     **Returns:**
 
     `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are no parameters,
-    and stay, as does all else.
+    and stay, as does everything else.
     """
     return replaced("batch_shape", lambda x: _batched(x, shape), tree)
 

@@ -21,14 +21,14 @@ _Leaf: TypeAlias = (
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Zeros in the place of every inexact array, `None` in the place of all else.
+    """Zeros instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
     - `tree`: any pytree, such as a whole Equinox model; its arrays may be
         `jax.ShapeDtypeStruct`s.
-    - `dtype`: the dtype of the zeros, of any kind. Defaults to that of each array. In the
-        place of a complex array, a floating dtype stands for the complex one of its
+    - `dtype`: the dtype of the zeros, of any kind. Defaults to the dtype of each array.
+        For a complex array, a floating dtype stands for the complex dtype of its
         precision.
 
     **Returns:**
@@ -40,7 +40,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Ones in the place of every inexact array, `None` in the place of all else.
+    """Ones instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -57,7 +57,7 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 def full_like(
     tree: PyTree, fill_value: RealScalarLike | complex, dtype: DTypeLike | None = None
 ) -> PyTree:
-    """One number in the place of every inexact array, `None` in the place of all else.
+    """One number instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -70,8 +70,8 @@ def full_like(
 
     **Raises:**
 
-    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is no number, or if
-    it is complex where the array is to be real.
+    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is not a number, or
+    if it is complex and the array must be real.
     """
     check_numbers("full_like", "tree", tree)
     value = number("full_like", "fill_value", fill_value, complex_too=True)
@@ -119,7 +119,7 @@ def full_like_leaf(
 
 
 def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> PyTree:
-    """`value` in the place of every inexact array, real also for complex ones.
+    """`value` instead of every inexact array, real also for complex ones.
 
     For second moments. `dtype` defaults to the real dtype of each array's precision.
     """

@@ -29,7 +29,7 @@ def map_params(
 ) -> PyTree:
     """Applies `f` to what stands for a parameter in the state of an optimizer.
 
-    For shardings like those of the parameters, or to move averages to the host.
+    Use it for shardings that follow the parameters, or to move averages to the host.
 
     A leaf of the state *stands for a parameter* if it lies at the place of that parameter
     in a tree with the structure of the parameters, and has its shape, whatever shape that
@@ -62,7 +62,7 @@ def map_params(
         `jax.ShapeDtypeStruct`s. If they are `None`, the default, they are inferred from
         the state. That is not possible if a mask is a tree and not a function, or where
         the state has no tree of the parameters' shapes.
-    - `transform_non_params`: a function for all other leaves, which stay as they are by
+    - `transform_non_params`: a function for all other leaves, which stay unchanged by
         default.
 
     **Returns:**
@@ -180,9 +180,10 @@ class _Anything(eqx.Module):
 def _inferred(init: Callable, state: State) -> Params:
     """Parameters of which `state` would be the state; only their shapes matter.
 
-    Trees like the parameters are where `init` leaves `_Anything`. One of their structures
-    is that of the parameters, and their largest shapes are the parameters' own, or the
-    smallest, where others are stacks: if so, `init` makes of them what `state` is like.
+    Trees like the parameters are where `init` leaves `_Anything`. One of their
+    structures is the structure of the parameters, and their largest shapes are the
+    parameters' own, or the smallest, where others are stacks: if so, `init` makes a
+    tree like `state` of them.
     """
     try:
         marked = eqx.filter_eval_shape(init, _Anything())

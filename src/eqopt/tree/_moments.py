@@ -21,8 +21,8 @@ def update_moment(
     **Arguments:**
 
     - `updates`: $g$, a tree of updates or gradients.
-    - `moments`: $m$, a tree like it, such as [`eqopt.tree.zeros_like`][] makes it. Where
-        `updates` has `None`, a moment stays as it is.
+    - `moments`: $m$, a tree like it, such as [`eqopt.tree.zeros_like`][] makes it.
+        Where `updates` has `None`, a moment stays unchanged.
     - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
     - `order`: $k$, a positive number: 1 for the first moment. The second moment of
         complex updates is [`eqopt.tree.update_moment_per_elem_norm`][].
@@ -59,7 +59,7 @@ def update_moment_per_elem_norm(
 
     **Raises:**
 
-    As [`eqopt.tree.update_moment`][], but for the `TypeError`.
+    As [`eqopt.tree.update_moment`][], except for the `TypeError`.
     """
     owner = "update_moment_per_elem_norm"
     return _averaged(

@@ -19,7 +19,7 @@ from ._together import check_numbers, own_dtype
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
-    """A key in the place of every inexact array, `None` in the place of all else.
+    """A key instead of every inexact array, `None` elsewhere.
 
     **Arguments:**
 
@@ -30,9 +30,9 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    A tree of the same structure. Its keys are those of `jax.random.split` in the order of
-    the leaves, `None` and all others counted, of the kind of `rng_key` (typed ones for a
-    seed), and do not depend on shapes and dtypes.
+    A tree of the same structure. Its keys come from `jax.random.split` in the order of
+    the leaves, `None` and all others counted, of the kind of `rng_key` (typed ones for
+    a seed), and do not depend on shapes and dtypes.
     """
     check_numbers("split_key_like", "target_tree", target_tree)
     return split_like(as_key(rng_key), target_tree)
@@ -44,7 +44,7 @@ def random_like(
     sampler: Callable[..., Any] = jr.normal,
     dtype: DTypeLike | None = None,
 ) -> PyTree:
-    """Random numbers in the place of every inexact array, `None` in that of all else.
+    """Random numbers instead of every inexact array, and `None` for everything else.
 
     !!! example
 
@@ -97,7 +97,7 @@ def _sharded_like(x: Any, sample: Any) -> Any:
 
 
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
-    """`input_tree` with the bits of its typed random keys in their place.
+    """`input_tree` with the bits of its typed random keys instead.
 
     Typed keys can be neither compared as numbers nor saved by
     `eqx.tree_serialise_leaves`; the arrays of bits can.
@@ -109,7 +109,8 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
     **Returns:**
 
     `input_tree`, in which each array of typed keys, as `jax.random.key` makes them, is
-    the uint32 array of `jax.random.key_data`. All else stays, integer arrays too.
+    the uint32 array of `jax.random.key_data`. Everything else stays, integer arrays
+    too.
     """
     return jtu.tree_map(lambda x: jr.key_data(x) if _is_typed_key(x) else x, input_tree)
 

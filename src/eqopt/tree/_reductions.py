@@ -23,8 +23,8 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
 
     **Returns:**
 
-    A 0-d array in the dtype to which those of `tree` promote, of at least the precision
-    of float32; 0 if there are no arrays.
+    A 0-d array in the dtype to which the dtypes of `tree` promote, of at least the
+    precision of float32; 0 if there are no arrays.
     """
     return _total([jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
 
@@ -38,8 +38,8 @@ def max(tree: PyTree) -> Float[Array, ""]:
 
     **Returns:**
 
-    A 0-d array in the dtype to which those of `tree` promote, at least float32; minus
-    infinity if there are no numbers.
+    A 0-d array in the dtype to which the dtypes of `tree` promote, at least float32;
+    minus infinity if there are no numbers.
 
     **Raises:**
 
@@ -105,9 +105,9 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
 
     **Returns:**
 
-    A 0-d array in the dtype to which those of the trees promote, of at least the
-    precision of float32, whatever the hardware multiplies matrices in; 0 if there are no
-    arrays.
+    A 0-d array in the dtype to which the dtypes of the trees promote, of at least the
+    precision of float32, whatever the hardware multiplies matrices in; 0 if there are
+    no arrays.
 
     **Raises:**
 

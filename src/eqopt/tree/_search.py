@@ -131,8 +131,8 @@ def step_count(state: State) -> Integer[Array, ""]:
 
     **Raises:**
 
-    A `KeyError` if nothing in `state` counts steps, as in that of a
-    [`eqopt.ClipByGlobalNorm`][] alone.
+    A `KeyError` if nothing in `state` counts steps, as in the state of a single
+    [`eqopt.ClipByGlobalNorm`][].
     """
     counts = get_all_with_path(state, "count", lambda _, x: _is_count(x))
     beside = {path[:-1] for path, _ in get_all_with_path(state, "learning_rate")}

@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
     **Attributes:**
 
-    - `leaves`: those of the first tree, `None` included.
+    - `leaves`: the leaves of the first tree, `None` included.
     - `rows`: for each of them, if it is an array, the arrays of the other trees at its
         place, in which `None` stands for a tree that has none; else `None`.
     - `treedef`: the structure of the first tree.
@@ -163,7 +163,7 @@ def elementwise(
 def _computed(fn, *leaf):
     leaf = [jnp.asarray(x) for x in leaf]  # from NumPy, too
     real = compute_dtype(leaf)
-    # Every dtype is set by hand, and what comes out is rounded to that of the first.
+    # Every dtype is set by hand, and the result is rounded to the dtype of the first.
     with jax.numpy_dtype_promotion("standard"):
         return fn(*(widen(x, real) for x in leaf))
 
@@ -210,7 +210,7 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
 
 
 def replaced(owner: str, fn: Callable, tree: PyTree) -> PyTree:
-    """`tree` with `fn(x)` in the place of each array `x`, all else as it is."""
+    """`tree` with `fn(x)` instead of each array `x`, everything else as it is."""
     check_numbers(owner, "tree", tree)
     return jtu.tree_map(lambda x: fn(x) if is_parameter(x) else x, tree)
 

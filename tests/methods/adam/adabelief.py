@@ -21,7 +21,7 @@ def belief_by_hand(grads):
 METHODS = [
     Method(
         eqopt.AdaBelief,
-        idea="Adam by the variance, not the square",
+        idea="Adam with the variance instead of the mean square",
         in_optax="adabelief",
         rates=(0.001, 0.01, 0.001, 0.00032),
         ratio=0.7,

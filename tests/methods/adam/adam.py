@@ -13,7 +13,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Adam,
-        idea="the mean gradient over the root of the mean square: the first thing to try",
+        idea="the mean gradient over the root of the mean square: try it first",
         in_optax="adam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
@@ -85,7 +85,7 @@ METHODS = [
         in_optax="nadam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
-            row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5),
+            row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3),
         ],
         cases={
             "nadam": Case(eqopt.NAdam(0.1), optax.nadam(0.1)),
@@ -101,6 +101,19 @@ METHODS = [
             # There b1 grows, at a speed that makes it constant if it is large.
             "nadam": TorchCase(
                 eqopt.NAdam(0.1), "NAdam", {"lr": 0.1, "momentum_decay": 1e9}
+            ),
+            "nadam, growing": TorchCase(
+                eqopt.NAdam(0.1, momentum_decay=0.004), "NAdam", {"lr": 0.1}
+            ),
+            "nadam, growing fast": TorchCase(
+                eqopt.NAdam(0.1, 0.5, momentum_decay=3.0),
+                "NAdam",
+                {"lr": 0.1, "betas": (0.5, 0.999), "momentum_decay": 3.0},
+            ),
+            "nadam, not growing": TorchCase(
+                eqopt.NAdam(0.1, momentum_decay=0.0),
+                "NAdam",
+                {"lr": 0.1, "momentum_decay": 0.0},
             ),
         },
     ),
@@ -134,6 +147,11 @@ METHODS = [
                     "weight_decay": 0.3,
                     "decoupled_weight_decay": True,
                 },
+            ),
+            "nadamw, growing": TorchCase(
+                eqopt.NAdamW(0.1, weight_decay=0.3, momentum_decay=0.004),
+                "NAdam",
+                {"lr": 0.1, "weight_decay": 0.3, "decoupled_weight_decay": True},
             ),
         },
     ),

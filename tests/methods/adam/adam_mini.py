@@ -43,7 +43,7 @@ def scale_by_adam_mini(block_axes):
 METHODS = [
     Method(
         eqopt.AdamMini,
-        idea="Adam with one second moment for each neuron and each attention head",
+        idea="Adam with one second moment per neuron and attention head",
         theirs=optax.adamw,
         deviates="Optax has no Adam-mini; beside it is its AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),

@@ -1,4 +1,4 @@
-"""Adamax: Adam with the largest gradient in the place of the mean square."""
+"""Adamax: Adam with the largest gradient instead of the mean square."""
 
 import numpy as np
 import optax
@@ -21,7 +21,7 @@ def adamax_by_hand(grads):
 METHODS = [
     Method(
         eqopt.Adamax,
-        idea="the largest gradient in the place of the mean square",
+        idea="the largest gradient instead of the mean square",
         in_optax="adamax",
         default_rate=0.002,
         rates=(0.0032, 0.032, 0.0032, 0.0032),

@@ -12,7 +12,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Adan,
-        idea="Nesterov momentum by differences of gradients",
+        idea="Nesterov momentum from differences of gradients",
         in_optax="adan",
         rates=(0.0032, 0.0032, 0.0032, 0.0032),
         ratio=0.7,

@@ -52,7 +52,7 @@ def stable_spam_by_hand(grads):
 METHODS = [
     Method(
         eqopt.StableSPAM,
-        idea="Adam of gradients without spikes, with resets",
+        idea="Adam with gradient spikes removed, and with resets",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
         deviates="Optax has no Stable-SPAM; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),

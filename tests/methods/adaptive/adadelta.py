@@ -13,7 +13,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Adadelta,
-        idea="RMSprop in the units of the parameters",
+        idea="RMSprop with updates in the units of the parameters",
         in_optax="adadelta",
         default_rate=1.0,
         rates=(1, 0.32, 0.32, 0.32),

@@ -12,7 +12,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Adagrad,
-        idea="the gradient over the root of the sum of squares; for sparse ones",
+        idea="the gradient over the root of the sum of squares; for sparse gradients",
         in_optax="adagrad",
         default_rate=0.01,
         rates=(0.1, 0.1, 0.032, 0.032),
@@ -21,6 +21,10 @@ METHODS = [
             row(
                 lambda: eqopt.ScaleByRSS(initial_accumulator_value=0.0, eps=0.0),
                 name="ScaleByRSS(zeros)",
+            ),
+            row(
+                lambda: eqopt.ScaleByRSS(eps=1e-3, eps_in_sqrt=False),
+                name="ScaleByRSS(outside)",
             ),
             row(
                 eqopt.Adagrad,
@@ -47,6 +51,11 @@ METHODS = [
         },
         torch={
             "adagrad": TorchCase(eqopt.Adagrad(0.1, 0.0, 0.0), "Adagrad", {"lr": 0.1}),
+            "adagrad, large eps": TorchCase(
+                eqopt.Adagrad(0.1, 0.0, 0.5, eps_in_sqrt=False),
+                "Adagrad",
+                {"lr": 0.1, "eps": 0.5},
+            ),
             "adagrad, lr_decay": TorchCase(
                 eqopt.Adagrad(lambda t: 0.1 / (1 + 0.5 * t.astype(float)), 0.3, 0.0),
                 "Adagrad",

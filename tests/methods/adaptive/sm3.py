@@ -19,7 +19,7 @@ def by_row_and_column(params):
 METHODS = [
     Method(
         eqopt.SM3,
-        idea="Adagrad with one number for each row and column, and momentum",
+        idea="Adagrad with one number per row and column, and momentum",
         in_optax="sm3",
         default_rate=0.1,
         rates=(0.1, 0.1, 0.01, 0.01),

@@ -20,7 +20,7 @@ def relative(learning_rate):
 METHODS = [
     Method(
         eqopt.Adafactor,
-        idea="Adam in hardly any memory: one number for each row and column",
+        idea="Adam with almost no memory: one number per row and column",
         in_optax="adafactor",
         default_rate=0.01,
         rates=(0.0032, 0.0032, 0.01, 0.01),

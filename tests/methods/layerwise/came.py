@@ -49,7 +49,7 @@ SCALE = eqopt.ScaleByCAME(B1, B2, B3, EPS, EPS_CONFIDENCE, D)
 METHODS = [
     Method(
         eqopt.CAME,
-        idea="Adafactor with momentum, trusted by how steady it is",
+        idea="Adafactor with momentum, scaled by how stable it is",
         theirs=lambda rate: optax.adafactor(rate, momentum=0.9),
         deviates="Optax has no CAME; beside it is its Adafactor with momentum",
         default_rate=0.0002,

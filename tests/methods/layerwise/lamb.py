@@ -12,7 +12,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.LAMB,
-        idea="Adam by the norm of each layer; for huge batches",
+        idea="Adam scaled by the norm of each layer; for huge batches",
         in_optax="lamb",
         default_rate=0.002,
         rates=(0.0032, 0.001, 0.01, 0.01),

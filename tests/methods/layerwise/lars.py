@@ -12,7 +12,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.LARS,
-        idea="momentum by the norm of each layer; for huge batches",
+        idea="momentum scaled by the norm of each layer; for huge batches",
         in_optax="lars",
         default_rate=1.0,
         rates=(0.32, 0.1, 1, 1),

@@ -12,7 +12,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.NovoGrad,
-        idea="one second moment for each layer",
+        idea="one second moment per layer",
         in_optax="novograd",
         default_rate=0.01,
         rates=(0.001, 0.0001, 0.001, 0.0032),

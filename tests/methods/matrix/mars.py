@@ -55,7 +55,7 @@ def uphill(mars_type):
 METHODS = [
     Method(
         eqopt.MARS,
-        idea="AdamW, Lion or Shampoo on gradients of less variance",
+        idea="AdamW, Lion or Shampoo on variance-reduced gradients",
         theirs=lambda rate: optax.adamw(rate, 0.95, 0.99, weight_decay=0.0),
         deviates="Optax has no MARS; beside it is its AdamW",
         default_rate=0.003,

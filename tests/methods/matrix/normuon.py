@@ -42,7 +42,7 @@ def scale_by_normuon():
 METHODS = [
     Method(
         eqopt.NorMuon,
-        idea="orthogonal steps, row by row at a length of their own",
+        idea="orthogonal steps with a separate length for each row",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no NorMuon; beside it is its Muon",
         default_rate=0.02,

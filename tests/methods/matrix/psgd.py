@@ -91,7 +91,7 @@ DIAGONALS = {
 METHODS = [
     Method(
         eqopt.PSGDKron,
-        idea="a preconditioner of two factors that is fitted to whiten",
+        idea="a preconditioner of two factors, fitted to whiten the gradients",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
         deviates="Optax has no PSGD; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),

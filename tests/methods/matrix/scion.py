@@ -52,7 +52,7 @@ def scale_by_lmo(norm, **options):
 METHODS = [
     Method(
         eqopt.Scion,
-        idea="steps of one size, each layer in a norm of its own",
+        idea="steps of one size, measured in a norm for each kind of layer",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no Scion; beside it is its Muon",
         rates=(0.001, 0.001, 0.001, 0.0032),

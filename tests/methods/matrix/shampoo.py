@@ -149,7 +149,7 @@ METHODS = [
     ),
     Method(
         eqopt.KLShampoo,
-        idea="factors that are fitted to the covariance of the gradients",
+        idea="Shampoo with factors fitted to the covariance of the gradients",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.01),
         deviates="Optax has no KL-Shampoo; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.0032),

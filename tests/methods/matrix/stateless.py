@@ -72,7 +72,7 @@ METHODS = [
     ),
     Method(
         eqopt.SCALE,
-        idea="rows of one length; momentum for the last layer alone",
+        idea="rows of one length; momentum only for the last layer",
         theirs=lambda rate: optax.adamw(rate),
         deviates="Optax has no SCALE; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),

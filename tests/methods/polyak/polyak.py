@@ -20,7 +20,7 @@ LossCase = functools.partial(Case, extra=loss)
 METHODS = [
     Method(
         eqopt.PolyakSGD,
-        idea="a step as long as the loss asks for",
+        idea="a step size computed from the loss",
         in_optax="polyak_sgd",
         default_rate=1.0,
         rates=(0.01, 0.001, 0.01, 0.1),

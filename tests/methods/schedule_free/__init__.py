@@ -1,1 +1,1 @@
-"""Averages of the parameters in the place of a schedule."""
+"""Averages of the parameters instead of a schedule."""

@@ -11,7 +11,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.ScheduleFreePlus,
-        idea="AdamW, an average of the parameters, and steps from the loss",
+        idea="AdamW, an average of the parameters, and step sizes from the loss",
         theirs=optax.contrib.schedule_free_adamw,
         deviates="Optax has no Schedule-Free+; beside it is its ScheduleFreeAdamW",
         default_rate=1.0,

@@ -1,4 +1,4 @@
-"""SGD and AdamW with averages of the parameters in the place of a schedule."""
+"""SGD and AdamW with averages of the parameters instead of a schedule."""
 
 import optax
 

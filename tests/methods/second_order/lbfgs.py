@@ -13,8 +13,8 @@ def searched(make, *arguments, **keywords):
 METHODS = [
     Method(
         eqopt.LBFGS,
-        idea="the inverse of the Hessian, guessed from the last steps; "
-        "for losses that stay the same",
+        idea="the inverse Hessian, estimated from the last steps; "
+        "for deterministic losses",
         in_optax="lbfgs",
         default_rate=1.0,
         laws=[

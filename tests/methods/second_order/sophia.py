@@ -13,7 +13,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.Sophia,
-        idea="clipped steps over an estimate of the curvature",
+        idea="clipped steps divided by an estimate of the curvature",
         in_optax="contrib.sophia",
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,

@@ -15,7 +15,7 @@ RELATIVE = {
 METHODS = [
     Method(
         eqopt.Rprop,
-        idea="a step of its own for each coordinate; for full batches",
+        idea="a separate step size for each coordinate; for full batches",
         in_optax="rprop",
         default_rate=0.01,
         rates=(0.0001, 0.0001, 0.0001, 0.032),

@@ -13,7 +13,7 @@ from ..method import Method
 METHODS = [
     Method(
         eqopt.SignSGD,
-        idea="steps of one length, by the sign",
+        idea="the sign of the gradient",
         in_optax="sign_sgd",
         rates=(0.0032, 0.001, 0.001, 0.001),
         laws=[

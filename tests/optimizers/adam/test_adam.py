@@ -99,6 +99,10 @@ def test_weight_decay_is_decoupled(cls, arguments):
     ("make", "message"),
     [
         (lambda: eqopt.NAdam(0.1, b1=1.0), r"NAdam: `b1` must be in \[0, 1\)"),
+        (
+            lambda: eqopt.NAdam(0.1, momentum_decay=-0.1),
+            r"NAdam: `momentum_decay` must be in \[0, inf\)",
+        ),
         (lambda: eqopt.NAdamW(0.1, b2=-0.1), r"NAdamW: `b2` must be in \[0, 1\)"),
         (lambda: eqopt.Adamax(0.1, eps=-1.0), r"Adamax: `eps` must be in \[0, inf\)"),
         (lambda: eqopt.AdamaxW(0.1, b2=1.0), r"AdamaxW: `b2` must be in \[0, 1\)"),

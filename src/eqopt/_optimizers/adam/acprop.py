@@ -1,4 +1,4 @@
-"""ACProp: AdaBelief that does not look at the gradient it divides."""
+"""ACProp: AdaBelief that divides a gradient only by what earlier gradients showed."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from .radam import rectification
 
 
 class ScaleByACPropState(AbstractMomentsState):
-    """The mean of the gradients so far, and how far they were from it.
+    """The mean of the gradients so far, and their deviation from it.
 
     **Attributes:**
 
@@ -64,9 +64,9 @@ def acprop(
 #    first gradient happens to be zero, the second one is divided by nothing.
 #
 # Differs from the authors' code in:
-# 1. The bias of the last second moment is that of t - 1 steps, also when rectifying.
+# 1. The bias of the last second moment is computed for t - 1 steps, also when rectifying.
 class ScaleByACProp(AbstractLeafwise):
-    r"""Divides the gradient by the standard deviation of the gradients before it.
+    r"""Divides the gradient by the standard deviation of the earlier gradients.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -76,8 +76,8 @@ class ScaleByACProp(AbstractLeafwise):
       u_t &= r_t\, g_t \big/ \big(\sqrt{\hat\nu_{t-1}} + \varepsilon\big)
     \end{aligned}$$
 
-    with $r_t$ of [`eqopt.ScaleByRAdam`][]. While that is undefined, which is in the first
-    five steps by default, and where $\nu_{t-1} = 0$ (as it may be in float16),
+    with $r_t$ from [`eqopt.ScaleByRAdam`][]. While $r_t$ is undefined (by default in
+    the first five steps), and where $\nu_{t-1} = 0$ (which can happen in float16),
     $u_t = \hat\mu_t$.
 
     **Arguments:**
@@ -90,7 +90,7 @@ class ScaleByACProp(AbstractLeafwise):
     - `rectify`: if not, $r_t = 1$ for $t > 1$ and $u_1 = g_1$, as in the paper. Then
         steps are huge where the first gradients are tiny, unless `eps` is large.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -146,17 +146,14 @@ class ACProp(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByACProp`][], which has the equations and the
-    reference. The weight decay is decoupled. The first steps are as long as the
+    where $u_t$ is the update of [`eqopt.ScaleByACProp`][], which has the equations and
+    the reference. The weight decay is decoupled. The first steps are as long as the
     gradients, as in [`eqopt.RAdam`][].
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByACProp`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByACProp`][].
     """
 
     learning_rate: ScalarOrSchedule

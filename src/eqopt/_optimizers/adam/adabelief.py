@@ -24,7 +24,7 @@ from ..moments import (
 
 
 class ScaleByBeliefState(AbstractMomentsState):
-    """The mean of the gradients so far, and how far they were from it.
+    """The mean of the gradients so far, and their deviation from it.
 
     **Attributes:**
 
@@ -81,7 +81,7 @@ class ScaleByBelief(AbstractLeafwise):
         that it adds up to $\bar\varepsilon / (1 - \beta_2)$.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -123,22 +123,19 @@ class ScaleByBelief(AbstractLeafwise):
 
 
 class AdaBelief(AbstractOptimizer):
-    r"""AdaBelief: Adam that trusts a gradient as far as it was to be expected.
+    r"""AdaBelief: Adam that trusts a gradient as far as it was expected.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByBelief`][], which has the equations and the
-    reference. The weight decay is decoupled, as it is by default in the authors' code.
-    That code also rectifies steps as [`eqopt.RAdam`][] does unless told not to; this one
-    is the algorithm of the paper, which does not.
+    where $u_t$ is the update of [`eqopt.ScaleByBelief`][], which has the equations and
+    the reference. The weight decay is decoupled, as in the authors' code by default. By
+    default, that code also rectifies steps as [`eqopt.RAdam`][] does. The paper's
+    algorithm, which this is, does not.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByBelief`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByBelief`][].
     """
 
     learning_rate: ScalarOrSchedule

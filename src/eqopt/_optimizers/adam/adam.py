@@ -1,10 +1,11 @@
-"""Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
+"""Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
 from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
+from ..._checks import check_range
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
@@ -13,7 +14,7 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
     check_moments,
@@ -21,6 +22,7 @@ from ..moments import (
     init_moments,
     unbiased,
 )
+from .growing_momentum import growing_corrections
 
 
 class ScaleByAdamState(AbstractMomentsState):
@@ -68,10 +70,15 @@ class ScaleByAdam(AbstractLeafwise):
 
     With Nesterov momentum $\hat\mu_t$ is replaced by
     $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+    With `momentum_decay` too, the weights of the two grow towards these:
 
-    Moments are stored in the dtype of each parameter unless you say otherwise. For
-    bfloat16 parameters ask for `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$ a bfloat16
-    $\nu$ is too coarse to move.
+    $$\hat\mu_t = \frac{b_{t+1}\, \mu_t}{1 - \prod_{i \le t+1} b_i} +
+      \frac{(1 - b_t)\, g_t}{1 - \prod_{i \le t} b_i}, \qquad
+      b_t = \beta_1 \Big(1 - \frac{0.96^{t \psi}}{2}\Big).$$
+
+    By default, moments are stored in the dtype of each parameter. For bfloat16
+    parameters, use `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$, a bfloat16 $\nu$ is
+    too coarse to move.
 
     **Arguments:**
 
@@ -80,8 +87,11 @@ class ScaleByAdam(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        the dtype of each parameter.
     - `nesterov`: whether to use Nesterov momentum.
+    - `momentum_decay`: $\psi \ge 0$, for Nesterov momentum that starts at half of
+        $\beta_1$. `None` stands for constant momentum.
 
     **Raises:**
 
@@ -113,9 +123,12 @@ class ScaleByAdam(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    momentum_decay: Hyperparameter | None = None
 
     def __check_init__(self):
         check_moments(self)
+        if self.momentum_decay is not None:
+            check_range(self, "momentum_decay", 0)
 
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
@@ -123,7 +136,13 @@ class ScaleByAdam(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return counted(self, adam, state)
+        if self.momentum_decay is None or not self.nesterov:
+            return counted(self, adam, state)
+        count = safe_increment(state.count)
+        corrections = growing_corrections(
+            as_float(self.b1), as_float(self.momentum_decay), count
+        )
+        return counted(self, adam, state, count=count, **corrections)
 
 
 class Adam(AbstractOptimizer):
@@ -131,14 +150,14 @@ class Adam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations and the
-    reference. The $\varepsilon$ is outside the root and applies to the bias-corrected
-    moments, as in the paper and in `torch.optim.Adam`.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations and
+    the reference. The $\varepsilon$ is outside the root and applies to the
+    bias-corrected moments, as in the paper and in `torch.optim.Adam`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -160,17 +179,17 @@ class AdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has the equations. As in
-    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default of
-    $\lambda$ is a hundredth of torch's.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations. As in
+    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default
+    of $\lambda$ is a hundredth of torch's.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
 
     ??? cite "Reference"
 
@@ -209,14 +228,13 @@ class NAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. In `torch.optim.NAdam` $\beta_1$ is half as large at
-    first, and grows by its `momentum_decay`: with a huge one both are the same.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    equations and the reference. `torch.optim.NAdam` has `momentum_decay=0.004`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -227,6 +245,7 @@ class NAdam(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    momentum_decay: Hyperparameter | None = None
 
     @property
     def chain(self) -> Chain:
@@ -238,17 +257,14 @@ class NAdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
     equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
-    another $\beta_1$ at first, see [`eqopt.NAdam`][].
+    `momentum_decay=0.004`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -261,6 +277,7 @@ class NAdamW(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    momentum_decay: Hyperparameter | None = None
 
     @property
     def chain(self) -> Chain:

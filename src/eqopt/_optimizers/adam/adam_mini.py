@@ -60,7 +60,7 @@ def adam_mini(
 def _block_means(
     x: Float[Array, "*leaf"], shape: Sequence[int]
 ) -> Float[Array, "*blocks"]:
-    """The means of blocks, of which there are as many along each axis as `shape` says."""
+    """The means of blocks; `shape` gives the number of blocks along each axis."""
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
         raise ShapeMismatch(f"an array of shape {x.shape} in blocks of shape {shape}")
@@ -85,7 +85,7 @@ def _spread(x: Float[Array, "*blocks"], shape: Sequence[int]) -> Float[Array, ".
 
 
 class ScaleByAdamMini(AbstractLeafwise):
-    r"""Divides the mean of the gradients by one root mean square for each block.
+    r"""Divides the mean of the gradients by one root mean square per block.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
@@ -123,7 +123,8 @@ class ScaleByAdamMini(AbstractLeafwise):
         parameters or a prefix of it, or a function of the parameters that gives one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
         and takes any other array as one block. It matters in `init` only.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of a parameter that has more: there are few blocks.
 
@@ -181,20 +182,17 @@ class ScaleByAdamMini(AbstractLeafwise):
 
 
 class AdamMini(AbstractOptimizer):
-    r"""Adam-mini: AdamW in half of the memory, with decoupled weight decay.
+    r"""Adam-mini: AdamW with half the memory, with decoupled weight decay.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamMini`][], which has the equations and the
-    reference. The authors let neither norms nor biases decay.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamMini`][], which has the equations
+    and the reference. The authors apply no decay to norms and biases.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamMini`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdamMini`][].
     """
 
     learning_rate: ScalarOrSchedule

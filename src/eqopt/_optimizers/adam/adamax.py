@@ -1,4 +1,4 @@
-"""Adamax: Adam with the largest gradient in the place of the mean square."""
+"""Adamax: Adam with the largest gradient instead of the mean square."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def adamax(
 
 
 class ScaleByAdamax(AbstractLeafwise):
-    r"""Divides the mean of the gradients by their largest absolute value, which decays.
+    r"""Divides the mean of the gradients by their largest absolute value, with decay.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -65,7 +65,7 @@ class ScaleByAdamax(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment.
     - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -102,17 +102,17 @@ class ScaleByAdamax(AbstractLeafwise):
 
 
 class Adamax(AbstractOptimizer):
-    r"""Adamax: Adam with the infinity norm in the place of the Euclidean one.
+    r"""Adamax: Adam with the infinity norm instead of the Euclidean one.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamax`][], which has the equations and the
-    reference. The $\varepsilon$ is inside the maximum, as in `torch.optim.Adamax`.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
+    the reference. The $\varepsilon$ is inside the maximum, as in `torch.optim.Adamax`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdamax`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdamax`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -132,17 +132,14 @@ class AdamaxW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamax`][], which has the equations and the
-    reference. (The `weight_decay` of `torch.optim.Adamax` is not this one, but is added
+    where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
+    the reference. (The `weight_decay` of `torch.optim.Adamax` is different: it is added
     to the gradients.)
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamax`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdamax`][].
     """
 
     learning_rate: ScalarOrSchedule

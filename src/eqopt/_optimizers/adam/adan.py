@@ -34,7 +34,7 @@ class ScaleByAdanState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m`: the mean of the gradients, a tree like the parameters.
-    - `v`: the mean of the differences of successive gradients, likewise.
+    - `v`: the mean of the differences of successive gradients, a tree of the same kind.
     - `n`: the second moment, real also for complex parameters.
     - `previous_gradient`: the gradients of the last step.
     """
@@ -96,8 +96,9 @@ class ScaleByAdan(AbstractLeafwise):
         + \varepsilon\bigg)
     \end{aligned}$$
 
-    In the first step $g_0 = g_1$, so the difference is zero. Each $\beta$ is a decay, as
-    in the reference code; in the paper it is the weight of what comes in, $1 - \beta$.
+    In the first step, $g_0 = g_1$, so the difference is zero. Each $\beta$ is a decay,
+    as in the reference code. In the paper, it is the weight of the new value,
+    $1 - \beta$.
 
     **Arguments:**
 
@@ -108,8 +109,9 @@ class ScaleByAdan(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. There is none in the paper.
         Derivatives through the step are finite also without it.
     - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
-        to that of each parameter.
-    - `nu_dtype`: the dtype in which $n$ is stored. Defaults likewise.
+        to the dtype of each parameter.
+    - `nu_dtype`: the dtype in which $n$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -176,7 +178,7 @@ def decay_proximally(
 class ProximalDecay(AbstractLeafwise):
     r"""Weight decay by a proximal step.
 
-    In front of the learning rate, $u = (g + \lambda p) / (1 + \eta\lambda)$ makes
+    Before the learning rate, $u = (g + \lambda p) / (1 + \eta\lambda)$ makes
     $p - \eta u = (p - \eta g) / (1 + \eta\lambda)$.
     """
 
@@ -208,17 +210,15 @@ class Adan(AbstractOptimizer):
 
     $$p_t = \frac{p_{t-1} - \eta_t\, u_t}{1 + \eta_t \lambda_t},$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdan`][], which has the equations and the
-    reference. The weight decay is a proximal step, as in the paper: it comes after the
-    update and never turns the sign of a parameter.
+    where $u_t$ is the update of [`eqopt.ScaleByAdan`][], which has the equations and
+    the reference. The weight decay is a proximal step, as in the paper: it follows the
+    update and never changes the sign of a parameter.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
-        zero, `params` are not needed.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdan`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByAdan`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -35,7 +35,7 @@ class ScaleByAdEMAMixState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m1`: the fast mean of the gradients, a tree like the parameters.
-    - `m2`: the slow one, likewise.
+    - `m2`: the slow mean, a tree of the same kind.
     - `nu`: the second moment, real also for complex parameters.
     """
 
@@ -87,9 +87,9 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    The slow mean $m_2$ starts at zero and is not corrected, so it comes in gradually.
-    The paper also warms up $\alpha$ and $\beta_3$, for as long as it trains: pass
-    schedules, such as `eqopt.schedules.Linear(0.0, 5.0, 100_000)` for $\alpha$.
+    The slow mean $m_2$ starts at zero and is not corrected, so its effect grows
+    gradually. The paper also warms up $\alpha$ and $\beta_3$, over the whole training:
+    pass schedules, such as `eqopt.schedules.Linear(0.0, 5.0, 100_000)` for $\alpha$.
 
     **Arguments:**
 
@@ -97,14 +97,16 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow mean
         remembers about $1 / (1 - \beta_3)$ steps; for short runs take a smaller one.
-    - `alpha`: $\alpha$, the weight of the slow mean, or a schedule.
+    - `alpha`: $\alpha$, the weight of the slow mean: a number, a 0-d array or a
+        schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to that of each
-        parameter. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move: for
-        bfloat16 parameters ask for `jnp.float32`.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults likewise.
+    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the dtype
+        of each parameter. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move:
+        for bfloat16 parameters ask for `jnp.float32`.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -155,17 +157,15 @@ class AdEMAMix(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdEMAMix`][], which has the equations and the
-    reference.
+    where $u_t$ is the update of [`eqopt.ScaleByAdEMAMix`][], which has the equations
+    and the reference.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdEMAMix`][]; mind that the default of
-        `alpha` is 5 here and 6 there, as in Optax.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - `alpha`: see [`eqopt.ScaleByAdEMAMix`][]. Defaults to 5, and to 6 in
+        [`eqopt.ScaleByAdEMAMix`][], as in Optax.
+    - All others: see [`eqopt.ScaleByAdEMAMix`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -58,7 +58,7 @@ def fourth_root(count: Int[Array, ""]) -> Float[Array, ""]:
 
 
 class ScaleByADOPT(AbstractLeafwise):
-    r"""The mean of gradients, each divided by the root of the squares before it.
+    r"""The mean of gradients, each divided by the root of the earlier squares.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)
@@ -68,23 +68,26 @@ class ScaleByADOPT(AbstractLeafwise):
       \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2
     \end{aligned}$$
 
-    for $t \ge 2$. The first step only looks: $\nu_1 = |g_1|^2$, and the updates are zero.
-    As $\nu_{t-1}$ does not know $g_t$, this converges for any $\beta_2$, unlike Adam.
-    With Nesterov momentum $u_t$ is $\mu_t$ averaged once more with what came in.
+    for $t \ge 2$. The first step only initialises the second moment: $\nu_1 = |g_1|^2$,
+    and the updates are zero. Because $\nu_{t-1}$ does not depend on $g_t$, this
+    converges for any $\beta_2$, unlike Adam. With Nesterov momentum, $u_t$ is $\mu_t$,
+    averaged once more with the incoming value.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, the least that a gradient is divided by.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nesterov`: whether to use Nesterov momentum.
     - `use_clipping`: whether to clip what goes into the mean (real and imaginary part
         each by itself). Without it, one gradient that is small at first and large later
         can throw the parameters far off.
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -138,17 +141,17 @@ class ScaleByADOPT(AbstractLeafwise):
 
 
 class ADOPT(AbstractOptimizer):
-    r"""ADOPT: Adam that converges whatever the decay of its second moment is.
+    r"""ADOPT: Adam that converges for any decay of its second moment.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByADOPT`][], which has the equations and the
-    reference. The parameters stay where they are in the first step.
+    where $u_t$ is the update of [`eqopt.ScaleByADOPT`][], which has the equations and
+    the reference. The first step does not change the parameters.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByADOPT`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByADOPT`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -83,8 +83,8 @@ class ScaleByAMSGrad(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
-    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored. Default
-        to that of each parameter.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored.
+        Default to the dtype of each parameter.
     - `bias_correction_mu`: if not, $\hat\mu_t = \mu_t$, as in the paper.
     - `bias_correction_nu`: if not, $\hat\nu_t = \nu_t$, as in the paper.
 
@@ -131,15 +131,15 @@ class AMSGrad(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAMSGrad`][], which has the equations and the
-    reference. `torch.optim.Adam` with `amsgrad` takes the maximum before it corrects the
-    bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$, and so forgets large early
-    gradients, where this one remembers them.
+    where $u_t$ is the update of [`eqopt.ScaleByAMSGrad`][], which has the equations and
+    the reference. `torch.optim.Adam` with `amsgrad` takes the maximum before it
+    corrects the bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$. So it
+    forgets large early gradients, which this class remembers.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAMSGrad`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAMSGrad`][].
     """
 
     learning_rate: ScalarOrSchedule

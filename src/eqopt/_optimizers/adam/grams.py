@@ -1,4 +1,4 @@
-"""Grams: as far as Adam would go, in the direction of the gradient."""
+"""Grams: Adam's step length, in the direction of the gradient."""
 
 from typing import Any
 
@@ -63,15 +63,15 @@ class ScaleByGrams(AbstractLeafwise):
         \frac{|\mu_t|}{\sqrt{\nu_t} + \varepsilon}
     \end{aligned}$$
 
-    The momentum says how far to go, and the gradient of this step in which direction.
-    Where both have the same sign, and $\varepsilon = 0$, this is Adam. Where the gradient
-    is zero, so is the update, however large the momentum. The sign of a complex number is
-    $g / |g|$.
+    The momentum determines the step length, and the current gradient the direction. If
+    both have the same sign, and $\varepsilon = 0$, this is Adam. Where the gradient is
+    zero, the update is zero, however large the momentum. The sign of a complex number
+    is $g / |g|$.
 
-    As in the code of the authors, $\varepsilon$ is added to the root of $\nu_t$ with its
-    bias: in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
-    [`eqopt.Chain`][] the sign is that of what comes in, so parts in front, such as
-    momentum, change it.
+    As in the authors' code, $\varepsilon$ is added to the root of the uncorrected
+    $\nu_t$, so in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
+    [`eqopt.Chain`][], the sign is the sign of the incoming updates, so preceding parts,
+    such as momentum, change it.
 
     **Arguments:**
 
@@ -79,7 +79,7 @@ class ScaleByGrams(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -116,7 +116,7 @@ class ScaleByGrams(AbstractLeafwise):
 
 
 class Grams(AbstractOptimizer):
-    r"""Grams: Adam whose steps all have the sign of the gradient.
+    r"""Grams: Adam with steps that all have the sign of the gradient.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
@@ -125,11 +125,8 @@ class Grams(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByGrams`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByGrams`][].
     """
 
     learning_rate: ScalarOrSchedule

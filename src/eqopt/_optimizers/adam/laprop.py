@@ -62,8 +62,8 @@ class ScaleByLaProp(AbstractLeafwise):
       u_t &= \mu_t / (1 - \beta_1^t)
     \end{aligned}$$
 
-    [`eqopt.ScaleByAdam`][] averages first. There a large gradient can be divided by a
-    second moment that has already forgotten it, if $\beta_1 > \beta_2$; here it cannot.
+    [`eqopt.ScaleByAdam`][] averages first. If $\beta_1 > \beta_2$, it can divide a
+    large gradient by a second moment that has already forgotten it. LaProp cannot.
 
     **Arguments:**
 
@@ -71,7 +71,7 @@ class ScaleByLaProp(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -112,17 +112,14 @@ class LaProp(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByLaProp`][], which has the equations and the
-    reference. In the code of the authors $\eta_t$ is a factor of what is averaged, which
-    makes a difference only while a schedule changes it, and not of the decay.
+    where $u_t$ is the update of [`eqopt.ScaleByLaProp`][], which has the equations and
+    the reference. In the authors' code, $\eta_t$ multiplies the averaged values, but
+    not the decay. This makes a difference only while a schedule changes $\eta_t$.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByLaProp`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByLaProp`][].
     """
 
     learning_rate: ScalarOrSchedule

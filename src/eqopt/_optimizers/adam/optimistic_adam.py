@@ -1,4 +1,4 @@
-"""Optimistic Adam: the next update is expected to change as the last one did."""
+"""Optimistic Adam: expects the next update to change as the last one did."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from .adam import ScaleByAdam
 
 
 class DescendOptimisticallyState(eqx.Module):
-    """That of `ScaleByLearningRate` and of `ScaleByOptimisticGradient` in one."""
+    """The states of `ScaleByLearningRate` and `ScaleByOptimisticGradient` in one."""
 
     count: Int[Array, ""]
     learning_rate: Float[Array, ""]
@@ -27,10 +27,10 @@ class DescendOptimisticallyState(eqx.Module):
 
 
 class DescendOptimistically(AbstractLeafwise):
-    r"""$u_t = -\eta_t\, g_t - o_t\, (g_t - g_{t-1})$, where $o_t$ may well be $\eta_t$.
+    r"""$u_t = -\eta_t\, g_t - o_t\, (g_t - g_{t-1})$, where $o_t$ may equal $\eta_t$.
 
-    One transformation and not two, because dividing $o_t$ by the learning rate that comes
-    after it would fail where that is zero.
+    One transformation instead of two: dividing $o_t$ by a learning rate that is applied
+    later would fail for a learning rate of zero.
     """
 
     learning_rate: ScalarOrSchedule
@@ -69,15 +69,16 @@ class OptimisticAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], which has its equations. It spirals
-    into saddle points round which plain Adam circles.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has its equations. It
+    spirals into saddle points that plain Adam circles.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `optimism`: $o$, likewise. Defaults to $\eta$, as in the paper.
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `optimism`: $o$, a number, a 0-d array or a schedule. Defaults to $\eta$, as in
+        the paper.
     - `nesterov`: whether to use Nesterov momentum; the paper does not.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
 
     ??? cite "Reference"
 

@@ -1,4 +1,4 @@
-"""RAdam: Adam that waits until it knows enough of the second moment."""
+"""RAdam: Adam that waits until its second moment is reliable."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def rectification(
     with jax.numpy_dtype_promotion("standard"):
         rate = -jnp.log(jnp.asarray(b2))
         # The formula of the paper subtracts numbers of the size of 1 / (1 - b2), which
-        # leaves three digits in float32; hence the differences of what is small.
+        # leaves three digits in float32. So this one uses differences of small numbers.
         rho_inf = 1 / jnp.tanh(rate / 2)
         rho = 1 + _window(rate, count) - _window(rate, 1)
         is_known = rho >= threshold
@@ -78,17 +78,32 @@ def rectification(
         return jnp.where(is_known, safe_sqrt(squared), 0)
 
 
+# Of coth z - 1/z, over odd powers of z. These are enough for float64 up to z = 0.5.
+_COTH = (
+    1 / 3,
+    -1 / 45,
+    2 / 945,
+    -1 / 4725,
+    2 / 93555,
+    -1382 / 638512875,
+    4 / 18243225,
+    -3617 / 162820783125,
+    87734 / 38979295480125,
+    -349222 / 1531329465290625,
+)
+
+
 def _window(rate: Float[Array, ""], t: Any) -> Float[Array, ""]:
     r"""$t\,(1 - \coth z + 1/z)$, where $z$ is half the rate times $t$."""
     z = rate * t / 2
     is_small = z < 0.5
     s, z = jnp.where(is_small, z, 0), jnp.where(is_small, 0.5, z)
-    series = s * (1 / 3 - s**2 * (1 / 45 - s**2 * (2 / 945 - s**2 / 4725)))
+    series = s * jnp.polyval(jnp.asarray(_COTH[::-1], s.dtype), s**2)
     return jnp.where(is_small, t * (1 - series), 2 / rate - 2 * t / jnp.expm1(2 * z))
 
 
 class ScaleByRAdam(AbstractLeafwise):
-    r"""Divides like Adam, by as much as is known of the second moment.
+    r"""Divides like Adam, as far as the second moment is reliable.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -119,7 +134,7 @@ class ScaleByRAdam(AbstractLeafwise):
     - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in its code.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -163,19 +178,19 @@ class ScaleByRAdam(AbstractLeafwise):
 
 
 class RAdam(AbstractOptimizer):
-    r"""RAdam, rectified Adam: a warm-up that follows from the decay of the second moment.
+    r"""RAdam, rectified Adam: its warm-up follows from the decay of the second moment.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRAdam`][], which has the equations and the
-    reference. The first steps (five by default) are those of gradient descent with
-    momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$ before
-    it corrects the bias of the root, and so weakens it at first.
+    where $u_t$ is the update of [`eqopt.ScaleByRAdam`][], which has the equations and
+    the reference. The first steps (five by default) are steps of gradient descent with
+    momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$
+    before it corrects the bias of the root, which weakens $\varepsilon$ at first.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByRAdam`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByRAdam`][].
     """
 
     learning_rate: ScalarOrSchedule

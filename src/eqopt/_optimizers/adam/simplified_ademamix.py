@@ -49,7 +49,7 @@ def simplified_ademamix(
 
 
 class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
-    r"""AdEMAMix with the gradient itself in the place of the fast mean.
+    r"""AdEMAMix with the gradient itself instead of the fast mean.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + g_t \\
@@ -58,19 +58,20 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         \big(\sqrt{\nu_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    The momentum $\mu$ is a sum and not a mean, so updates are about $1 / (1 - \beta_1)$
-    times as large as Adam's: take a learning rate that is as much smaller.
+    The momentum $\mu$ is a sum, not a mean, so updates are about $1 / (1 - \beta_1)$
+    times as large as Adam's. Reduce the learning rate by that factor.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -116,20 +117,17 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 
 
 class SimplifiedAdEMAMix(AbstractOptimizer):
-    r"""Simplified AdEMAMix: AdEMAMix with one momentum, in the memory of Adam.
+    r"""Simplified AdEMAMix: AdEMAMix with one momentum and the memory of Adam.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the equations
-    and the reference.
+    where $u_t$ is the update of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the
+    equations and the reference.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleBySimplifiedAdEMAMix`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleBySimplifiedAdEMAMix`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""StableAdamW: AdamW with shorter steps where the second moment is out of date."""
+"""StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class _Decays(eqx.Module):
 def _surprise(
     g: Inexact[Array, "*leaf"], nu_hat: Float[Array, "*leaf"], eps: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """How much larger the gradient of a leaf is than expected, 1 at least."""
+    """How much larger than expected the gradient of a leaf is, at least 1."""
     # XLA on a CPU would store squares that are divided by squares, and a root that the
     # update shares. This way it stores the quotient alone, leaf by leaf.
     least = jnp.maximum(nu_hat, eps * eps)
@@ -110,22 +110,20 @@ class ScaleByStableAdam(AbstractLeafwise):
       u_t &= d_t / \max(1, r_t)
     \end{aligned}$$
 
-    The mean is that of one leaf. If the second moment is right about the gradient,
+    The mean is over one leaf. If the second moment predicts the gradient correctly,
     $r_t = 1$, and this is Adam. If the gradient has suddenly grown, $r_t > 1$, and the
-    leaf takes a shorter step. The division damps the weight decay as well, so
-    $\lambda$ is an argument here; [`eqopt.AddDecayedWeights`][] behind this
-    transformation would not be damped.
+    leaf takes a shorter step. The division also damps the weight decay, so $\lambda$ is
+    an argument here. An [`eqopt.AddDecayedWeights`][] after this transformation would
+    not be damped.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$ it is the least root.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
-        zero, `params` are not needed.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -183,17 +181,17 @@ class StableAdamW(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t, \qquad
       u_t = \big(\hat u_t + \lambda p_{t-1}\big) / \max(1, r_t),$$
 
-    where $\hat u_t$ is the update of [`eqopt.ScaleByAdam`][], and $r_t$, one number for
-    each leaf, is defined in [`eqopt.ScaleByStableAdam`][], which has the equations and
-    the reference. In effect each leaf has a learning rate of its own,
-    $\eta_t / \max(1, r_t)$, and its weight decay is multiplied by that one.
+    where $\hat u_t$ is the update of [`eqopt.ScaleByAdam`][].
+    [`eqopt.ScaleByStableAdam`][] has the equations and the reference, and defines
+    $r_t$, one number for each leaf. In effect, each leaf has its own learning rate,
+    $\eta_t / \max(1, r_t)$, which also multiplies its weight decay.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByStableAdam`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByStableAdam`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""Stable-SPAM: Adam of gradients without spikes, whose moments start anew."""
+"""Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments."""
 
 from typing import Any
 
@@ -62,11 +62,12 @@ def adam_with_reset(
 
 
 class ScaleByAdamWithReset(AbstractLeafwise):
-    r"""[`eqopt.ScaleByAdam`][] whose moments start anew every so many steps.
+    r"""[`eqopt.ScaleByAdam`][] with moments that restart after a number of steps.
 
-    In each step whose number is a multiple of `reset_every` both moments are set to zero
-    before the gradient comes in, and the bias corrections begin with $t = 1$ again. So a
-    spike is forgotten, after which $\nu$ would keep steps small for long.
+    In each step with a number that is a multiple of `reset_every`, both moments are set
+    to zero before the gradient is added, and the bias corrections start again at
+    $t = 1$. So the moments forget a spike, which would otherwise keep steps small for
+    long through $\nu$.
 
     **Arguments:**
 
@@ -74,9 +75,10 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `reset_every`: an integer of at least 1, or `None` for no reset.
-    - `total_steps`, `eta_min`: as in [`eqopt.AdaClipGN`][], for a factor of $\beta_1$.
+    - `total_steps`: see [`eqopt.AdaClipGN`][]. The factor $s_t$ multiplies $\beta_1$.
+    - `eta_min`: see [`eqopt.AdaClipGN`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -127,24 +129,21 @@ class ScaleByAdamWithReset(AbstractLeafwise):
 
 
 class StableSPAM(AbstractOptimizer):
-    r"""Stable-SPAM: Adam of gradients without spikes, with resets of its moments.
+    r"""Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamWithReset`][], of what
-    [`eqopt.AdaClipGN`][] makes of the gradients; they have the equations and the
-    reference. It differs from the code of the authors in two points. There the step of a
-    reset still averages with the old moments, and a reset begins the bias corrections of
-    $\tau$, $a$ and $b$ anew as well, although these go on: for some hundred steps after
-    it nothing would be clipped.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamWithReset`][] for the gradients that
+    [`eqopt.AdaClipGN`][] returns; they have the equations and the references. It
+    differs from the authors' code in two points. There, the step of a reset still
+    averages with the old moments. And there, a reset restarts the bias corrections of
+    $\tau$, $a$ and $b$, although these averages continue: for some hundred steps after
+    it, nothing would be clipped.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamWithReset`][] and [`eqopt.AdaClipGN`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdamWithReset`][] and [`eqopt.AdaClipGN`][].
     """
 
     learning_rate: ScalarOrSchedule

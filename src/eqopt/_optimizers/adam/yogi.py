@@ -1,4 +1,4 @@
-"""Yogi: Adam whose second moment moves by no more than the gradient's square."""
+"""Yogi: Adam with a second moment that changes by at most the squared gradient."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ class ScaleByYogi(AbstractLeafwise):
     - `initial_accumulator_value`: $\nu_0 \ge 0$. The bias correction makes it
         $\nu_0 / (1 - \beta_2)$ at first.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
 
     **Raises:**
 
@@ -123,13 +123,13 @@ class Yogi(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByYogi`][], which has the equations and the
-    reference.
+    where $u_t$ is the update of [`eqopt.ScaleByYogi`][], which has the equations and
+    the reference.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByYogi`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByYogi`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -54,7 +54,7 @@ def adadelta(
 
 
 class ScaleByAdadelta(AbstractLeafwise):
-    r"""Gives the gradients the root mean square of the last updates.
+    r"""Scales the gradients to the root mean square of the last updates.
 
     $$\begin{aligned}
       E[g^2]_t &= \rho\, E[g^2]_{t-1} + (1 - \rho)\, |g_t|^2 \\
@@ -67,8 +67,8 @@ class ScaleByAdadelta(AbstractLeafwise):
     - `rho`: $\rho \in [0, 1)$.
     - `eps`: $\varepsilon > 0$. It sets the size of the first steps, about
         $\sqrt\varepsilon$.
-    - `nu_dtype`: the dtype in which both means are stored. Defaults to that of each
-        parameter.
+    - `nu_dtype`: the dtype in which both means are stored. Defaults to the dtype of
+        each parameter.
 
     **Raises:**
 
@@ -112,17 +112,17 @@ class Adadelta(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdadelta`][] for the gradient
+    where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][] for the gradient
     $g_t + \lambda p_{t-1}$; there are the equations and the reference. As in
-    `torch.optim.Adadelta`, weight decay is an $L^2$ penalty and $\eta = 1$, the method of
-    the paper, is the default.
+    `torch.optim.Adadelta`, weight decay is an $L^2$ penalty and $\eta = 1$, the method
+    of the paper, is the default.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdadelta`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByAdadelta`][].
     """
 
     # Differs from Optax in: without a learning rate, Optax's leaves out the minus sign.

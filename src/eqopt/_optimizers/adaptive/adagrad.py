@@ -18,7 +18,7 @@ from .rmsprop import over_root
 
 
 class ScaleByRSSState(eqx.Module):
-    """`sum_of_squares`: of all gradients so far, a real tree like the parameters."""
+    """`sum_of_squares`: over all gradients so far, a real tree like the parameters."""
 
     sum_of_squares: Nonnegative
 
@@ -29,22 +29,26 @@ def rss(
     sum_of_squares: Float[Array, "*leaf"],
     *,
     eps: Float[Array, ""],
+    eps_in_sqrt: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
     sum_of_squares = sum_of_squares + abs_sq(g)
-    return over_root(g, sum_of_squares, eps), sum_of_squares
+    return over_root(g, sum_of_squares, eps, eps_in_sqrt), sum_of_squares
 
 
 class ScaleByRSS(AbstractLeafwise):
     r"""Divides the gradients by the root of the sum of all their squares.
 
-    $$G_t = G_{t-1} + |g_t|^2, \qquad u_t = \frac{g_t}{\sqrt{G_t + \varepsilon}}$$
+    $$G_t = G_{t-1} + |g_t|^2, \qquad u_t = \frac{g_t}{\sqrt{G_t + \varepsilon}}
+      \quad\text{or}\quad u_t = \frac{g_t}{\sqrt{G_t} + \varepsilon}$$
 
     **Arguments:**
 
     - `initial_accumulator_value`: $G_0 \ge 0$ in every coordinate.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
-    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to that of each parameter;
-        take float32 for half-precision parameters, or the sum soon stops growing.
+    - `nu_dtype`: the dtype in which $G$ is stored. Defaults to the dtype of each
+        parameter; take float32 for half-precision parameters, or the sum soon stops
+        growing.
+    - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
 
     **Raises:**
 
@@ -68,6 +72,7 @@ class ScaleByRSS(AbstractLeafwise):
     initial_accumulator_value: Hyperparameter = 0.1
     eps: Hyperparameter = 1e-7
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    eps_in_sqrt: bool = True
 
     def __check_init__(self):
         for name in ("initial_accumulator_value", "eps"):
@@ -84,27 +89,28 @@ class ScaleByRSS(AbstractLeafwise):
 
 
 class Adagrad(AbstractOptimizer):
-    r"""Adagrad: steps that get smaller the more a coordinate has moved already.
+    r"""Adagrad: the more a coordinate has already moved, the smaller its steps.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRSS`][], which has the equations and the
+    where $u_t$ is the update of [`eqopt.ScaleByRSS`][], which has the equations and the
     reference.
 
-    `torch.optim.Adagrad` starts at $G_0 = 0$ and has $\varepsilon = 10^{-10}$ outside of
-    the root: at `eps=0` both are the same. Its `lr_decay` is a schedule here,
-    `lambda t: lr / (1 + t * lr_decay)`.
+    `torch.optim.Adagrad` starts at $G_0 = 0$ and has $\varepsilon = 10^{-10}$ outside
+    the root: `eqopt.Adagrad(lr, 0.0, 1e-10, eps_in_sqrt=False)`. Its `lr_decay` is a
+    schedule here, `lambda t: lr / (1 + t * lr_decay)`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByRSS`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByRSS`][].
     """
 
     learning_rate: ScalarOrSchedule
     initial_accumulator_value: Hyperparameter = 0.1
     eps: Hyperparameter = 1e-7
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    eps_in_sqrt: bool = True
 
     @property
     def chain(self) -> Chain:

@@ -30,7 +30,7 @@ from ...tree._like import copy, real_full_like
 
 
 class ScaleByMADGRADState(eqx.Module):
-    """Where it started, and the weighted sums of what it has seen since.
+    """The initial parameters, and the weighted sums of the gradients since then.
 
     **Attributes:**
 
@@ -71,7 +71,7 @@ def madgrad(
 
 
 def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
-    """The cube root, with derivative 0 at 0, as `safe_sqrt`."""
+    """The cube root, with derivative 0 at 0, like `safe_sqrt`."""
     positive = x > 0
     x_or_1 = jnp.where(positive, x, 1)
     root = lax.platform_dependent(x_or_1, cpu=on_cpu.cbrt, default=jnp.cbrt)
@@ -79,7 +79,8 @@ def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
 
 
 class ScaleByMADGRAD(AbstractLeafwise):
-    r"""Dual averaging: moves to where the sum of all gradients leads from the start.
+    r"""Dual averaging: moves to the point given by the start and the sum of all
+    gradients.
 
     $$\begin{aligned}
       \lambda_k &= (\eta_k + \varepsilon) \sqrt{k + 1} \\
@@ -89,13 +90,13 @@ class ScaleByMADGRAD(AbstractLeafwise):
       u_k &= (1 - \beta) (z_{k+1} - x_k)
     \end{aligned}$$
 
-    for $k = 0, 1, …$, where $x_k$ are the parameters. The update is downhill and has the
-    learning rate in it: do not multiply it by another. The learning rate in use is found
-    by `eqopt.tree.get(state, "learning_rate")`. As in the authors' code, $\varepsilon$ is
-    also added to the learning rate.
+    for $k = 0, 1, …$, where $x_k$ are the parameters. The update points downhill and
+    includes the learning rate: do not multiply it by another one.
+    `eqopt.tree.get(state, "learning_rate")` returns the current learning rate. As in
+    the authors' code, $\varepsilon$ is also added to the learning rate.
 
-    Whatever else moves the parameters after `init` is undone by and by, because $x_0$ and
-    the sums alone say where they belong: no decoupled weight decay beside it.
+    Any other change to the parameters after `init` is gradually undone, because only
+    $x_0$ and the sums determine the parameters. So do not add decoupled weight decay.
 
     **Arguments:**
 
@@ -104,8 +105,8 @@ class ScaleByMADGRAD(AbstractLeafwise):
     - `momentum`: $\beta \in [0, 1)$, with which $x$ is a mean of the $z$ so far.
     - `eps`: $\varepsilon \ge 0$. With very small gradients, take 0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
-        that of each parameter; take float32 for half-precision parameters, or the sums
-        soon stop growing.
+        the dtype of each parameter; take float32 for half-precision parameters, or the
+        sums soon stop growing.
 
     **Raises:**
 
@@ -169,17 +170,18 @@ class MADGRAD(AbstractOptimizer):
 
     $$p_k = p_{k-1} + u_k,$$
 
-    where $u_k$ is that of [`eqopt.ScaleByMADGRAD`][] for the gradient
-    $g_k + \lambda p_{k-1}$; there are the equations and the reference. As in the authors'
-    code, weight decay is an $L^2$ penalty. It needs less of it than other optimizers,
-    often none, and a learning rate that is neither Adam's nor SGD's: search anew.
+    where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][] for the gradient
+    $g_k + \lambda p_{k-1}$. [`eqopt.ScaleByMADGRAD`][] has the equations and the
+    reference. As in the authors' code, weight decay is an $L^2$ penalty. MADGRAD needs
+    less weight decay than other optimizers, often none. Its best learning rate is
+    neither Adam's nor SGD's, so tune it separately.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByMADGRAD`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - All others: see [`eqopt.ScaleByMADGRAD`][].
     """
 
     learning_rate: ScalarOrSchedule

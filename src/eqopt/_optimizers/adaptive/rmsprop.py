@@ -65,18 +65,19 @@ class ScaleByRMS(AbstractLeafwise):
       u_t = \frac{g_t}{\sqrt{\nu_t + \varepsilon}}
       \quad\text{or}\quad u_t = \frac{g_t}{\sqrt{\nu_t} + \varepsilon}.$$
 
-    With bias correction $\hat\nu_t = \nu_t / (1 - \rho^t)$ takes the place of $\nu_t$.
-    Then, with $\varepsilon$ outside of the root, it is [`eqopt.ScaleByAdam`][] at
-    $\beta_1 = 0$ without the memory for $\mu$.
+    With bias correction, $\hat\nu_t = \nu_t / (1 - \rho^t)$ replaces $\nu_t$. Then,
+    with $\varepsilon$ outside the root, it is [`eqopt.ScaleByAdam`][] at $\beta_1 = 0$
+    without the memory for $\mu$.
 
     **Arguments:**
 
     - `decay`: $\rho \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$. Derivatives through the step are finite also without it.
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate.
-    - `eps_in_sqrt`: whether $\varepsilon$ is inside of the root.
+    - `eps_in_sqrt`: whether $\varepsilon$ is inside the root.
     - `bias_correction`: whether to correct $\nu$ for having started at zero.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -156,17 +157,18 @@ class ScaleByStddev(AbstractLeafwise):
       \quad\text{or}\quad \frac{g_t}{\sigma_t + \varepsilon}
     \end{aligned}$$
 
-    With bias correction $\mu_t$ and $\nu_t$ are divided by $1 - \rho^t$. A single
-    gradient has no variance, so that the first update is then $g_1 / \sqrt\varepsilon$:
-    choose $\varepsilon$ for that.
+    With bias correction, $\mu_t$ and $\nu_t$ are divided by $1 - \rho^t$. A single
+    gradient has no variance, so the first update is then $g_1 / \sqrt\varepsilon$:
+    choose $\varepsilon$ accordingly.
 
     **Arguments:**
 
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero.
     - `bias_correction`: whether to correct $\mu$ and $\nu$ for having started at zero.
-    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Take float32
-        for half-precision parameters: little is left of their difference.
-    - The others are those of [`eqopt.ScaleByRMS`][].
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        the dtype of each parameter; take float32 for half-precision parameters: little
+        is left of their difference.
+    - All others: see [`eqopt.ScaleByRMS`][].
 
     **Raises:**
 
@@ -223,23 +225,26 @@ class RMSprop(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRMS`][], or of [`eqopt.ScaleByStddev`][] if
-    centered. Momentum ([`eqopt.Trace`][]) is that of the steps $-\eta_t u_t$: with a
-    schedule, steps that were large go on for a while.
+    where $u_t$ is the update of [`eqopt.ScaleByRMS`][], or of [`eqopt.ScaleByStddev`][]
+    if centered. Momentum ([`eqopt.Trace`][]) accumulates the steps $-\eta_t u_t$: with
+    a schedule, the effect of large steps persists for a while.
 
-    `torch.optim.RMSprop` has $\varepsilon$ outside of the root (`eps_in_sqrt=False`),
-    `decay=0.99` (called `alpha`) as default, and multiplies by the learning rate after
-    the momentum, which is the same as long as it is constant.
+    `torch.optim.RMSprop` has $\varepsilon$ outside the root (`eps_in_sqrt=False`) and
+    defaults to `decay=0.99` (called `alpha`). It multiplies by the learning rate after
+    the momentum, which is the same for a constant learning rate.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `centered`: whether to divide by the standard deviation of the gradients.
-    - `momentum`: $\beta$ of [`eqopt.Trace`][]. Without it there is no state for it.
+    - `momentum`: $\beta$, a number or a 0-d array: the decay of [`eqopt.Trace`][].
+        Defaults to `None`: then there is no momentum, and no state for it.
     - `nesterov`: whether the momentum is Nesterov's; of no effect without `momentum`.
-    - `mu_dtype`: the dtype of $\mu$, if centered.
-    - `accumulator_dtype`: the dtype in which the momentum is stored.
-    - The others are those of [`eqopt.ScaleByRMS`][], which has the reference.
+    - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to the dtype
+        of each parameter.
+    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
+        dtype of each parameter.
+    - All others: see [`eqopt.ScaleByRMS`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""SM3: Adagrad whose sums of squares are remembered by row and by column only."""
+"""SM3: Adagrad that stores the sums of squares only by row and by column."""
 
 import functools
 from typing import Any
@@ -24,15 +24,15 @@ from .rmsprop import over_root
 
 
 class ScaleBySM3State(eqx.Module):
-    """The momentum, and what is left of the sums of squares.
+    """The momentum, and the accumulators for the sums of squares.
 
     **Attributes:**
 
     - `mu`: the mean of the updates so far, a tree like the parameters; `None` without
         momentum.
-    - `nu`: the accumulators. In the place of each parameter there is a tuple of real
-        arrays, one for each set of its cover, with the axes that the parameter has. An
-        axis over which the set extends has size 1.
+    - `nu`: the accumulators. For each parameter there is a tuple of real arrays, one
+        for each set of its cover, with the axes of the parameter. An axis over which
+        the set extends has size 1.
     """
 
     mu: Updates | None
@@ -80,9 +80,9 @@ def sm3_momentum(
 class ScaleBySM3(AbstractLeafwise):
     r"""Divides the gradients by a bound on the root of the sum of their squares.
 
-    Of the sums, only maxima over the sets $S_r$ of a cover are remembered: over the rows
-    and over the columns of a matrix. Each element $i$ takes the least of those that it
-    is in (this is the paper's SM3-II):
+    Instead of the sums, only maxima over the sets $S_r$ of a cover are stored, for
+    example over the rows and over the columns of a matrix. Each element $i$ uses the
+    smallest maximum among the sets that contain it (this is the paper's SM3-II):
 
     $$\begin{aligned}
       \bar\nu_t(i) &= \min_{r \,:\, i \in S_r} \nu_{t-1}(r) + |g_t(i)|^2 &
@@ -94,12 +94,12 @@ class ScaleBySM3(AbstractLeafwise):
     The new update is $\mu_t$. At $\beta_2 < 1$ the sum is a mean,
     $\bar\nu_t = \beta_2 \min_r \nu_{t-1}(r) + (1 - \beta_2)\, |g_t|^2$.
 
-    An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$ accumulators,
-    one for each index of each axis. (For a vector or a scalar this is Adagrad.) Layers in
-    a stack then share those of their rows and columns, and the axes of a convolution
-    kernel are covered one by one. Say by `weight_dimension_numbers` which axes are the
-    rows and columns of a matrix, and each matrix gets accumulators of its own, one for
-    each row and each column.
+    An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$
+    accumulators, one for each index of each axis. (For a vector or a scalar, this is
+    Adagrad.) Stacked layers then share the accumulators of their rows and columns, and
+    the axes of a convolution kernel are covered one by one. Use
+    `weight_dimension_numbers` to say which axes are the rows and columns of a matrix.
+    Each matrix then has its own accumulators, one for each row and each column.
 
     **Arguments:**
 
@@ -107,7 +107,7 @@ class ScaleBySM3(AbstractLeafwise):
     - `b2`: $\beta_2 \in (0, 1]$.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
     - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
         like the parameters or a prefix of it, or a function of the parameters that gives
         one. Where it is `None`, each axis is covered. It matters in `init` only.
@@ -176,14 +176,15 @@ class SM3(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
 
-    where $\mu_t$ is that of [`eqopt.ScaleBySM3`][], which has the equations and the
-    reference. The authors warm the learning rate up as the square of the step count.
+    where $\mu_t$ is the update of [`eqopt.ScaleBySM3`][], which has the equations and
+    the reference. The authors increase the learning rate with the square of the step
+    count during warm-up.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `momentum`: $\beta_1 \in [0, 1)$. With `None`, the state takes next to no memory.
-    - The others are those of [`eqopt.ScaleBySM3`][].
+    - All others: see [`eqopt.ScaleBySM3`][].
     """
 
     learning_rate: ScalarOrSchedule

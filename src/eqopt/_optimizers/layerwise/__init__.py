@@ -1,1 +1,1 @@
-"""Steps in proportion to each layer, and one state for many elements of it."""
+"""Steps proportional to each layer, and state shared by many elements of a layer."""

@@ -27,13 +27,14 @@ class Adafactor(AbstractOptimizer):
       p_t &= p_{t-1} - m_t - \lambda p_{t-1},
     \end{aligned}$$
 
-    where $u_t$ is that of [`eqopt.ScaleByFactoredRMS`][], which has the equations and the
-    reference, and the root mean squares are those of one leaf at a time. Without
+    where $u_t$ is the update of [`eqopt.ScaleByFactoredRMS`][], which has the equations
+    and the reference. The root mean squares are taken over one leaf at a time. Without
     `momentum`, $\beta = 0$.
 
-    The learning rate is relative to the size of the parameters. That of the paper is
-    `lambda count: jnp.minimum(1e-2, (count + 1.0) ** -0.5)`, and `torch.optim.Adafactor`
-    with `lr=eta` has `eta` in the place of `1e-2`. Otherwise it differs from this one in:
+    The learning rate is relative to the size of the parameters. The paper uses `lambda
+    count: jnp.minimum(1e-2, (count + 1.0) **
+    -0.5)`, and `torch.optim.Adafactor` with `lr=eta` has `eta` instead of `1e-2`.
+    Otherwise, torch differs from this one in:
 
     - matrices are the two last axes, and are factored whatever their size:
         `min_dim_size_to_factor=1` does the same for arrays of two axes;
@@ -42,18 +43,19 @@ class Adafactor(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. `None` stands for 1:
-        then scale the updates yourself, or steps are as large as the parameters.
+    - `learning_rate`: see [`eqopt.SGD`][]. `None` stands for 1: then scale the updates
+        yourself, or steps are as large as the parameters.
     - `multiply_by_parameter_scale`: whether $\operatorname{RMS}(p)$ is a factor, and
         learning rates are relative.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
     - `momentum`: $\beta \in [0, 1)$, or `None` to have none and save its memory.
-    - `mu_dtype`: the dtype in which $m$ is stored.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to float32.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is not multiplied
         by the learning rate.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][].
-    - The others are those of [`eqopt.ScaleByFactoredRMS`][].
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][], an integer of at
+        least 0.
+    - All others: see [`eqopt.ScaleByFactoredRMS`][].
     """
 
     learning_rate: ScalarOrSchedule | None = None

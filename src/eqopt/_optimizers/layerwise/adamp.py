@@ -65,9 +65,10 @@ class ScaleByAdamP(AbstractLeafwise):
       u_t &= \Pi_t(d_t) + \lambda \rho_t\, p_{t-1}
     \end{aligned}$$
 
-    Where a norm follows a layer, the length of its weights $w$ has no effect on the
-    loss. Their gradients are orthogonal to them, but momentum is not: it makes weights
-    longer, and steps smaller in comparison. So what is parallel to them is taken away:
+    If a normalization follows a layer, the length of its weights $w$ has no effect on
+    the loss. The gradients are orthogonal to the weights, but momentum is not: it makes
+    the weights longer, and the steps smaller in comparison. So the part parallel to the
+    weights is removed:
 
     $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w, \qquad
       \rho_t = r, \qquad
@@ -85,13 +86,14 @@ class ScaleByAdamP(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `delta`: $\delta \ge 0$, how far from orthogonal gradients may be. With 0, nothing
         is projected.
-    - `wd_ratio`: $r$, the factor of the decay of weights that are projected.
+    - `wd_ratio`: $r$, the factor of the decay of weights that are projected: a number
+        or a 0-d array.
     - `nesterov`: whether to replace $\mu_t$ in $d_t$ by
         $\beta_1 \mu_t + (1 - \beta_1)\, g_t$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
     - `weight_dimension_numbers`: which parameters are weights, as for
         [`eqopt.ScaleByMuon`][]: `None` in a tree stands for no projection. By default,
         the vectors of an `eqx.nn.Embedding` are outputs, too.
@@ -150,13 +152,13 @@ class AdamP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdamP`][], which has the equations and the
-    reference, and the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleByAdamP`][], which has the equations and
+    the reference, and the weight decay in it.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByAdamP`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByAdamP`][].
     """
 
     learning_rate: ScalarOrSchedule

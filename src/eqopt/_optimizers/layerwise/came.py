@@ -1,4 +1,4 @@
-"""CAME: Adafactor with momentum, and with larger steps where that is reliable."""
+"""CAME: Adafactor with momentum, and with larger steps where the momentum is reliable."""
 
 import math
 from typing import Any, TypeAlias
@@ -41,10 +41,10 @@ from ..moments import check_moments
 class ScaleByCAMEState(eqx.Module):
     """The momentum, and the second moments of gradients and of residuals.
 
-    But for `mu`, they are trees like the parameters of real numbers, with an empty tuple
-    where they are not in use: a parameter has either all of `v_row`, `v_col`, `s_row` and
-    `s_col`, or `v`. Rows and columns have the axes of the parameter; those over which
-    they are means have size 1.
+    Except for `mu`, they are trees like the parameters with real numbers, and hold an
+    empty tuple where they are not in use: a parameter has either all of `v_row`,
+    `v_col`, `s_row` and `s_col`, or `v`. Rows and columns have the axes of the
+    parameter. The axes over which they are means have size 1.
 
     **Attributes:**
 
@@ -140,7 +140,7 @@ def _inverse_roots(row, col):
 
 
 class ScaleByCAME(AbstractLeafwise):
-    r"""Divides by factored roots: of second moments, and of how far momentum is off.
+    r"""Divides by factored roots of second moments, and of the momentum's residuals.
 
     $$\begin{aligned}
       \hat u_t &= g_t \Big/ \sqrt{r_t c_t^\top / \operatorname{mean}(r_t)}, \qquad
@@ -149,8 +149,8 @@ class ScaleByCAME(AbstractLeafwise):
       d_t &= \mu_t \Big/ \sqrt{R_t C_t^\top / \operatorname{mean}(R_t)}
     \end{aligned}$$
 
-    for matrices, where $d_t$ is the new update. Averages of rows and columns stand for
-    the squares and for the residuals:
+    for matrices, where $d_t$ is the new update. The squares and the residuals are
+    approximated by averages of rows and columns:
 
     $$\begin{aligned}
       r_t &= \beta_2 r_{t-1} + (1 - \beta_2) \operatorname{mean}_{\text{columns}}
@@ -159,16 +159,16 @@ class ScaleByCAME(AbstractLeafwise):
              \left(|u_t - \mu_t|^2 + \varepsilon'\right)
     \end{aligned}$$
 
-    and $c_t$, $C_t$ with means over the rows. A parameter that is no matrix has a full
-    second moment $v_t$ in the place of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
-    $d_t = \mu_t$. A matrix of $n \times m$ needs $2 (n + m)$ numbers of state besides
-    $\mu$.
+    and $c_t$, $C_t$ with means over the rows. A parameter that is not a matrix has a
+    full second moment $v_t$ instead of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
+    $d_t = \mu_t$. An $n \times m$ matrix needs $2 (n + m)$ numbers of state in addition
+    to $\mu$.
 
-    Averages start at zero, and nothing makes up for that. The clipping hides it in
-    $u_t$, but the first $d_t$ is about $(1 - \beta_1) / (\beta_1 \sqrt{1 - \beta_3})$ in
-    each element, 11 with the defaults: warm the learning rate up. The steps become
-    arbitrarily large where $\mu_t$ meets $u_t$ for long, as with $\beta_1 = 0$ or with
-    gradients that do not change.
+    The averages start at zero, and are not corrected for it. The clipping hides this in
+    $u_t$, but each element of the first $d_t$ is about
+    $(1 - \beta_1) / (\beta_1 \sqrt{1 - \beta_3})$, which is 11 with the defaults: warm
+    up the learning rate. The steps become arbitrarily large if $\mu_t$ equals $u_t$ for
+    long, as with $\beta_1 = 0$ or with constant gradients.
 
     **Arguments:**
 
@@ -178,14 +178,15 @@ class ScaleByCAME(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$.
     - `eps_confidence`: $\varepsilon' \ge 0$.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
-    - `weight_dimension_numbers`: what is a matrix: [`eqopt.MatrixDimensionNumbers`][] for
-        each parameter that is to be factored, and `None` for all others: a tree like the
-        parameters or a prefix of it, or a function of the parameters that gives one.
-        Defaults to the last two axes of all that have two or more. The kernels of
-        convolutions have others. It matters in `init` only.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `nu_dtype`: the dtype in which all else is stored. Defaults to float32, or the
-        precision of a parameter that has more.
+    - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
+        to factor, and `None` for all others: a tree like the parameters or a prefix of
+        it, or a function of the parameters that gives one. Defaults to the last two
+        axes of all that have two or more. The kernels of convolutions have others. It
+        matters in `init` only.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: the dtype of all other arrays of the state. Defaults to float32, or
+        the precision of a parameter that has more.
 
     **Raises:**
 
@@ -241,7 +242,7 @@ class ScaleByCAME(AbstractLeafwise):
         v = full_like_leaf(x, 0, self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype))
         if axes is None or not x.size:  # of nothing there is no mean
             return (), (), v
-        # Reduced, not made anew, so that they are sharded like the axes that remain.
+        # Reduced, not made again, so that they are sharded like the axes that remain.
         row = jnp.sum(v, axes.output, keepdims=True)
         return row, jnp.sum(v, axes.reduction, keepdims=True), ()
 
@@ -259,20 +260,18 @@ def _last_two(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
 
 
 class CAME(AbstractOptimizer):
-    r"""CAME: momentum in little memory, with steps that trust it by its residuals.
+    r"""CAME: momentum with little memory, and steps scaled by its reliability.
 
     $$p_t = p_{t-1} - \eta_t\, (d_t + \lambda p_{t-1}),$$
 
-    where $d_t$ is that of [`eqopt.ScaleByCAME`][], which has the equations and the
-    reference. The authors take 0.5 to 0.9 times the learning rate of AdamW, warmed up.
+    where $d_t$ is the update of [`eqopt.ScaleByCAME`][], which has the equations and
+    the reference. The authors use 0.5 to 0.9 times the learning rate of AdamW, with a
+    warm-up.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByCAME`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByCAME`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -28,7 +28,7 @@ def contract(
 
 
 class _Contract(AbstractLeafwise):
-    """Makes parameters, once updated, smaller by a factor of sqrt(1 + eta^2)."""
+    """Shrinks the updated parameters by a factor of sqrt(1 + eta^2)."""
 
     learning_rate: ScalarOrSchedule
 
@@ -46,13 +46,14 @@ class _Contract(AbstractLeafwise):
 
 
 class Fromage(AbstractOptimizer):
-    r"""Fromage: each layer turns by the same angle, whatever the size of its gradient.
+    r"""Fromage: each layer turns by the same angle, independently of its gradient's
+    size.
 
     $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
       \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$
 
-    with the norms of one leaf at a time. The factor in front keeps the norm of $p$ where
-    it is if $g$ and $p$ are orthogonal; without it, norms would grow from step to step.
+    with the norms of one leaf at a time. The leading factor preserves the norm of $p$
+    if $g$ and $p$ are orthogonal. Without it, norms would grow from step to step.
 
     **Arguments:**
 

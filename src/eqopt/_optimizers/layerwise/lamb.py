@@ -14,21 +14,18 @@ from ..adam.adam import ScaleByAdam
 
 
 class LAMB(AbstractOptimizer):
-    r"""LAMB: AdamW whose steps are in proportion to the norm of each layer.
+    r"""LAMB: AdamW with steps proportional to the norm of each layer.
 
     $$p_t = p_{t-1} - \eta_t\, \frac{\|p_{t-1}\|}{\|d_t\|}\, d_t, \qquad
       d_t = u_t + \lambda p_{t-1},$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], and norms are those of one leaf at a
-    time. A leaf whose norm is zero moves by $-\eta_t\, d_t$.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and norms are taken over one
+    leaf at a time. A leaf with norm zero moves by $-\eta_t\, d_t$.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdam`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByAdam`][].
 
     ??? cite "Reference"
 

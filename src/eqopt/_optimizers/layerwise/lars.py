@@ -15,32 +15,34 @@ from ..._types import Hyperparameter, Mask, ScalarOrSchedule
 
 
 class LARS(AbstractOptimizer):
-    r"""LARS: SGD with momentum whose steps are in proportion to the norm of each layer.
+    r"""LARS: SGD with momentum and steps proportional to the norm of each layer.
 
     $$d_t = g_t + \lambda p_{t-1}, \qquad
       m_t = \beta m_{t-1} + \eta_t\, \frac{c\, \|p_{t-1}\|}{\|d_t\| + \varepsilon}\, d_t,
       \qquad p_t = p_{t-1} - m_t,$$
 
-    with the norms of one leaf at a time. A leaf whose norm is zero is not rescaled. As in
-    the paper, the learning rate is part of what the momentum sums up: when it drops,
-    steps become smaller only bit by bit. The denominator is the norm of the sum $d_t$; in
-    the paper it is the sum of the norms, $\|g_t\| + \lambda \|p_{t-1}\|$.
+    with the norms of one leaf at a time. A leaf with norm zero is not rescaled. As in
+    the paper, the momentum accumulates updates that include the learning rate: when the
+    learning rate drops, steps shrink only gradually. The denominator is the norm of the
+    sum $d_t$; in the paper, it is the sum of the norms,
+    $\|g_t\| + \lambda \|p_{t-1}\|$.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `trust_coefficient`: $c$.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `trust_coefficient`: $c$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
-    - `trust_ratio_mask`: for which parameters to rescale, likewise. Biases and the
-        parameters of normalisation layers are often left out of both.
-    - `momentum`: $\beta$.
+    - `trust_ratio_mask`: which parameters are rescaled, as in [`eqopt.Masked`][].
+        Defaults to all. Biases and the parameters of normalization layers are often
+        left out of both.
+    - `momentum`: $\beta$, a number or a 0-d array, usually below 1.
     - `nesterov`: whether to use Nesterov momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
 
-    The reference is that of [`eqopt.ScaleByTrustRatio`][].
+    For the reference, see [`eqopt.ScaleByTrustRatio`][].
     """
 
     learning_rate: ScalarOrSchedule

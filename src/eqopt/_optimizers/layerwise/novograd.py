@@ -65,9 +65,9 @@ class ScaleByNovoGrad(AbstractFused):
       u_t &= \mu_t
     \end{aligned}$$
 
-    The norm is that of one leaf, so $\nu$ is a single number for each. The momentum is a
-    sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times larger than
-    without.
+    The norm is taken over one leaf, so $\nu$ is a single number for each leaf. The
+    momentum is a sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times
+    larger than without.
 
     **Arguments:**
 
@@ -76,10 +76,9 @@ class ScaleByNovoGrad(AbstractFused):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
-        zero, `params` are not needed.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of a parameter that has more: it is but one number.
 
@@ -151,14 +150,14 @@ class NovoGrad(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByNovoGrad`][], which has the equations and the
-    reference. Half of the memory of Adam: one moment of the size of the parameters. The
-    weight decay is part of the momentum.
+    where $u_t$ is the update of [`eqopt.ScaleByNovoGrad`][], which has the equations
+    and the reference. It needs half the memory of Adam: one moment of the size of the
+    parameters. The weight decay is part of the momentum.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByNovoGrad`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByNovoGrad`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""What AdamP and SGDP share: steps across weights whose norm has no effect."""
+"""Shared by AdamP and SGDP: steps across weights whose norm has no effect."""
 
 import math
 from typing import Any
@@ -32,7 +32,7 @@ class Leaf(eqx.Module):
 
 
 def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
-    """What the fields of `owner` say of each leaf of the parameters."""
+    """The values of the fields of `owner` for each leaf of the parameters."""
     params = required_params(type(owner).__name__, params)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
@@ -63,7 +63,7 @@ def projected(
     weight_decay: Float[Array, ""],
     wd_ratio: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    """The direction `d`, projected if the gradient `g` asks for it, with the decay."""
+    """The direction `d`, projected if the gradient `g` requires it, with the decay."""
     along, is_across = 0.0, False  # how much of `p` to take away, and whether to
     if leaf.inputs:
         # XLA on a CPU would store the squares for the second moment and for this.

@@ -60,11 +60,12 @@ class ScaleBySGDP(AbstractLeafwise):
     $$m_t = \beta m_{t-1} + (1 - \tau)\, g_t, \qquad
       u_t = \Pi_t(d_t) + \frac{\lambda \rho_t}{1 - \beta}\, p_{t-1},$$
 
-    with $d_t = m_t$ or, with Nesterov, $d_t = g_t + \beta m_t$. The projection $\Pi_t$
-    and the factor $\rho_t$ are those of [`eqopt.ScaleByAdamP`][], which has the
-    reference. The decay is divided by $1 - \beta$ as if it went through the momentum.
+    with $d_t = m_t$ or, with Nesterov, $d_t = g_t + \beta m_t$.
+    [`eqopt.ScaleByAdamP`][] has the reference, and defines the projection $\Pi_t$ and
+    the factor $\rho_t$. The decay is divided by $1 - \beta$ as if it went through the
+    momentum.
 
-    As in the paper, $m$ is not projected. In the code of the authors it is, but only
+    As in the paper, $m$ is not projected. The authors' code projects it, but only
     without Nesterov.
 
     **Arguments:**
@@ -72,9 +73,9 @@ class ScaleBySGDP(AbstractLeafwise):
     - `momentum`: $\beta \in [0, 1)$.
     - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
     - `nesterov`: whether to look ahead.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
-    - The others are those of [`eqopt.ScaleByAdamP`][].
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
+    - All others: see [`eqopt.ScaleByAdamP`][].
 
     **Raises:**
 
@@ -118,12 +119,12 @@ class SGDP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySGDP`][], with the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], with the weight decay in it.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleBySGDP`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleBySGDP`][].
     """
 
     learning_rate: ScalarOrSchedule

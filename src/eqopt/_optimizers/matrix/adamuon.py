@@ -35,8 +35,8 @@ class ScaleByAdaMuonState(eqx.Module):
 
     **Attributes:**
 
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` for
-        what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        for parameters that are not matrices.
     - `nu`: the mean of the squares of the orthogonal updates, a tree like `mu`.
     """
 
@@ -65,7 +65,7 @@ def adamuon(
 
 
 class ScaleByAdaMuon(AbstractMatrixwise):
-    r"""Makes the signs of the momentum orthogonal, and divides by a second moment.
+    r"""Orthogonalizes the signs of the momentum, and divides by a second moment.
 
     $$\begin{aligned}
       \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
@@ -77,20 +77,21 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
     momentum, and $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. All
-    updates have a root mean square of $\rho$, so no moment has to be corrected for its
-    start at zero. What is no matrix passes unchanged, without state.
+    updates have a root mean square of $\rho$, so no moment needs a correction for its
+    start at zero. Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
-    - `coefficients`, `steps`: as for [`eqopt.Orthogonalize`][].
+    - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$, of both moments.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
     - `consistent_rms`: $\rho \ge 0$. With 0.2, learning rates of Adam fit.
     - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+        Defaults to float32, or to the dtype of a gradient that has more.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -152,15 +153,10 @@ class AdaMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02
-        by default; learning rates of Adam are meant to fit.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByAdaMuon`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.02 by default; learning
+        rates of Adam are meant to fit.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByAdaMuon`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""APOLLO: gradients, scaled by what Adam would do in a subspace."""
+"""APOLLO: gradients, scaled as Adam would scale them in a subspace."""
 
 import functools
 import math
@@ -46,18 +46,18 @@ _EPS = 1e-8
 
 
 class ScaleByAPOLLOState(eqx.Module):
-    r"""The moments in a subspace of each matrix, and what the limiter remembers.
+    r"""The moments in a subspace of each matrix, and the norm for the limiter.
 
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `mu`: for each matrix a tuple of one array, the mean of the projected gradients,
-        of shape (stack, rank, long side); `None` for all else.
+        of shape (stack, rank, long side); `None` elsewhere.
     - `nu`: the same for the mean of their squares.
     - `projector`: with `proj="svd"`, tuples of $P$, of shape (stack, short side, rank);
         otherwise of `None`.
-    - `norm`: $\|u\|_F$ of the last update, before it was scaled, with the axes of the
-        parameter, all of size 1 but those of the stack.
+    - `norm`: $\|u\|_F$ of the last update, before it was scaled. It has the axes of the
+        parameter; all of them have size 1 except the axes of the stack.
     """
 
     count: Int[Array, ""]
@@ -112,7 +112,7 @@ def apollo(
 
 
 def _wide(x: Any) -> Any:
-    """With the short side as rows, the inputs if they are equal."""
+    """With the short side as rows; if both sides are equal, with the inputs as rows."""
     return x if x.shape[0] < x.shape[1] else x.T
 
 
@@ -123,10 +123,10 @@ def _leading(x: Inexact[Array, "short long"], old: Any) -> Inexact[Array, "short
 
 
 class ScaleByAPOLLO(AbstractMatrixwise):
-    r"""Scales gradients by what Adam would make of them in a subspace of low rank.
+    r"""Scales gradients as Adam would scale them in a subspace of low rank.
 
-    Let $G_t$ be a matrix, or transposed, of $m$ rows and $n$ columns with $m \le n$
-    (where both sides are equal, the inputs are its rows). Then
+    Let $G_t$ be a matrix, transposed if necessary, of $m$ rows and $n$ columns with
+    $m \le n$ (if both sides are equal, the inputs are its rows). Then
 
     $$\begin{aligned}
       R_t &= P^* G_t &
@@ -141,18 +141,18 @@ class ScaleByAPOLLO(AbstractMatrixwise):
       \|\tilde u_t\|_F / (\|\hat u_{t-1}\|_F + 10^{-8})\big)}, \qquad
       u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
 
-    where $P$ has $r$ columns, and is made anew after every $T$ steps, while the moments
-    stay as they are. The limit of growth, $\gamma$, does not hold for the first update,
-    nor for one that follows an update of zero. What is no matrix passes unchanged,
-    without state.
+    where $P$ has $r$ columns and is recomputed after every $T$ steps, while the moments
+    are kept. The limit of growth, $\gamma$, does not apply to the first update, nor to
+    an update after an update of zero. Parameters that are not matrices pass unchanged
+    and have no state.
 
-    The state has $2 r n$ numbers for each matrix, and with `proj="svd"` $m r$ more.
-    APOLLO-Mini is `rank=1`, `scale_type="tensor"` and `scale=128`: it has about as
-    little state as SGD.
+    The state has $2 r n$ numbers for each matrix; `proj="svd"` adds $m r$. APOLLO-Mini
+    is `rank=1`, `scale_type="tensor"` and `scale=128`: it has about as little state as
+    SGD.
 
     **Arguments:**
 
-    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `scale`: $\alpha \ge 0$, under a root. For a rank of a quarter of the width the
         authors take 1.
     - `scale_type`: `"channel"`, or `"tensor"` for a single $s_t$, by the norms of whole
@@ -166,8 +166,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     - `key`: a seed or a random key, for `proj="random"`. $P$ is drawn with
         `jax.random.fold_in(jax.random.fold_in(key, t // T), i)`, where $t$ counts steps
         from 0 and $i$ the leaves of the parameters (that key split, for a stack).
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -263,20 +262,15 @@ class APOLLO(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAPOLLO`][], which has the equations and the
-    reference. (In the authors' code the decay is of the parameters after the step.)
-    `APOLLO(1e-2, 1, 128.0, "tensor")` is APOLLO-Mini.
+    where $u_t$ is the update of [`eqopt.ScaleByAPOLLO`][], which has the equations and
+    the reference. (The authors' code applies the decay to the parameters after the
+    step.) `APOLLO(1e-2, 1, 128.0, "tensor")` is APOLLO-Mini.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByAPOLLO`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.01.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByAPOLLO`][].
     """
 
     learning_rate: ScalarOrSchedule

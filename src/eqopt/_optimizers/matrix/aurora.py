@@ -23,13 +23,13 @@ from .parts.recipe import matrices_and_others
 
 
 class ScaleByAuroraState(eqx.Module):
-    """`mu`: the mean of the gradients so far, `None` for what is no matrix."""
+    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
 
     mu: Updates
 
 
 class Balanced(eqx.Module):
-    """How a matrix is made orthogonal, with rows of about one length.
+    """How to orthogonalize a matrix, with rows of about equal length.
 
     **Attributes:**
 
@@ -75,7 +75,7 @@ def aurora(
 
 
 class ScaleByAurora(AbstractMatrixwise):
-    r"""Makes the momentum orthogonal, with rows of about one length.
+    r"""Orthogonalizes the momentum, with rows of about equal length.
 
     For a matrix of $m$ outputs and $n$ inputs, $m > n$, let
 
@@ -88,27 +88,28 @@ class ScaleByAurora(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. The
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
     columns of $U_K$ are orthonormal, and its rows have norms near $\sqrt{n / m}$, the
-    nearer the larger $K$. A matrix with $m < n$ is transposed; for $m = n$ rows of
-    orthogonal matrices have length 1 anyway, and $u_t = s \operatorname{NS}(\hat\mu_t)$.
-    Norms below $\varepsilon$ count as $\varepsilon$, and zero rows stay zero. What is no
-    matrix passes unchanged, without state.
+    nearer the larger $K$. A matrix with $m < n$ is transposed. For $m = n$, the rows of
+    orthogonal matrices have length 1 anyway, and
+    $u_t = s \operatorname{NS}(\hat\mu_t)$. Norms below $\varepsilon$ count as
+    $\varepsilon$, and zero rows stay zero. Parameters that are not matrices pass
+    unchanged and have no state.
 
     **Arguments:**
 
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][]. The default is
-        accurate: 12 steps.
+    - `coefficients`: see [`eqopt.Orthogonalize`][]. `"simple"` is accurate.
+    - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$.
     - `pp_iterations`: $K$, a Python integer of at least 1. Each is an iteration of
         $\operatorname{NS}$.
     - `pp_beta`: $b \in [0, 1]$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -159,7 +160,7 @@ class ScaleByAurora(AbstractMatrixwise):
 
 
 class Aurora(AbstractOptimizer):
-    r"""Aurora: orthogonal steps for matrices, with rows of one length.
+    r"""Aurora: orthogonal steps for matrices, with rows of equal length.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
@@ -168,14 +169,9 @@ class Aurora(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.05.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByAurora`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.05.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByAurora`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""Dion2: orthogonal steps of the rows or columns that have the most to say."""
+"""Dion2: orthogonal steps of the largest rows or columns."""
 
 import math
 from typing import Any
@@ -76,9 +76,9 @@ class Largest(eqx.Module):
 
 
 def _back(x: Any, places: Any, axis: int, size: int) -> tuple[Any, Any]:
-    """What was selected, with zeros between, and where it is not zero.
+    """The selected rows with zeros between them, and a mask of the selected ones.
 
-    Not scattered: XLA on a CPU fuses what is read from many places, not what is written.
+    Not scattered: XLA on a CPU fuses reads from many places, but not writes.
     """
     count = len(places)
     order = jnp.full(size, count).at[places].set(jnp.arange(count))
@@ -131,8 +131,8 @@ def nordion2(
 class ScaleByDion2(AbstractMatrixwise):
     r"""Orthogonal updates of a fraction of the rows, or columns, of each matrix.
 
-    Let $G_t$ be a matrix of $m$ outputs and $n$ inputs, with $m \le n$; otherwise read
-    columns for rows, and $n$ for $m$. Then
+    Let $G_t$ be a matrix of $m$ outputs and $n$ inputs, with $m \le n$. Otherwise,
+    exchange rows and columns, and $m$ and $n$. Then
 
     $$\begin{aligned}
       M_t &= \mu_{t-1} + G_t &
@@ -142,13 +142,13 @@ class ScaleByDion2(AbstractMatrixwise):
       \mu_t[S_t] &= \alpha\, M_t[S_t]
     \end{aligned}$$
 
-    and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they wait, and add up, until they
-    are among the largest. $\operatorname{NS}$ and $s$ are as in
-    [`eqopt.Orthogonalize`][]; $s$ is by the whole matrix. With $f = 1$ this is Muon with
-    heavy-ball momentum. What is no matrix passes unchanged, without state.
+    and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they accumulate until they are
+    among the largest. $\operatorname{NS}$ and $s$ are as in [`eqopt.Orthogonalize`][];
+    $s$ depends on the whole matrix. With $f = 1$, this is Muon with heavy-ball
+    momentum. Parameters that are not matrices pass unchanged and have no state.
 
-    With `b2` this is NorDion2. It selects rows for all shapes, and divides each by the
-    root of a second moment, as [`eqopt.ScaleByNorMuon`][] does:
+    With `b2`, this is NorDion2. It selects rows for all shapes, and divides each row by
+    the root of a second moment, as [`eqopt.ScaleByNorMuon`][] does:
 
     $$\nu_t[S_t] = \beta_2 \nu_{t-1}[S_t] + (1 - \beta_2)
       \operatorname{mean}_{\text{columns}} |O_t|^2, \qquad
@@ -163,11 +163,11 @@ class ScaleByDion2(AbstractMatrixwise):
     - `ef_decay`: $\alpha \in [0, 1)$: how much of what was applied stays.
     - `b2`: $\beta_2 \in [0, 1)$, for NorDion2; its authors take 0.95. Defaults to none.
     - `eps`: $\varepsilon \ge 0$, also beside the norm in $\operatorname{NS}$.
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
-    - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -232,19 +232,14 @@ class Dion2(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByDion2`][], which has the equations and the
-    reference. All rows decay, in each step.
+    where $u_t$ is the update of [`eqopt.ScaleByDion2`][], which has the equations and
+    the reference. All rows decay, in each step.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByDion2`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.01.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByDion2`][].
     """
 
     learning_rate: ScalarOrSchedule

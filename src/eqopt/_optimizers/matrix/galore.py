@@ -1,4 +1,4 @@
-"""GaLore: the state of an optimizer, on gradients projected to a low rank."""
+"""GaLore: an optimizer with its state on gradients projected to a low rank."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -51,14 +51,15 @@ from .parts.subspace import (
 
 
 class ScaleByGaLoreState(eqx.Module):
-    """The subspaces, and what the inner optimizer remembers in them.
+    """The subspaces, and the state of the inner optimizer in them.
 
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `inner_state`: that of the inner optimizer, for projected matrices.
+    - `inner_state`: the state of the inner optimizer, for projected matrices.
     - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
-        stack may have any number of axes, and `None` in the place of what is no matrix.
+        stack may have any number of axes, and `None` for parameters that are not
+        matrices.
     """
 
     count: Int[Array, ""]
@@ -69,34 +70,34 @@ class ScaleByGaLoreState(eqx.Module):
 class ScaleByGaLore(AbstractContracting):
     r"""Runs an optimizer on gradients that are projected to a low rank.
 
-    Let each matrix $G_t$ be of shape $m \times n$, or transposed, with $m \le n$. Then
+    Let each matrix $G_t$, transposed if necessary, have the shape $m \times n$ with
+    $m \le n$. Then
 
     $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
 
-    where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$ (the
-    steps taken before it) a multiple of $T$. The inner state is one for $r \times n$
-    matrices. What is no matrix goes to the inner optimizer as it is; so do matrices of
-    a stack, each projected by itself.
+    where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$
+    (the number of earlier steps) a multiple of $T$. The inner state is a state for
+    $r \times n$ matrices. Parameters that are not matrices go to the inner optimizer
+    unchanged. Matrices in a stack are projected separately.
 
-    The projector is held constant by derivatives through the step.
+    Derivatives through the step treat the projector as a constant.
 
     **Arguments:**
 
-    - `rank`: $r$. Smaller matrices keep their full rank.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `update_proj_gap`: $T$, an integer or a 0-d array of one. The inner state is not
         changed when the subspace is.
     - `scale`: $s$, a number or a 0-d array. The paper's experiments have 0.25.
     - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
         [`eqopt.ScaleByLion`][]. It is not shown the parameters: add weight decay
-        outside.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+        outside. Defaults to `eqopt.ScaleByAdam()`.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if `rank` or `update_proj_gap` is no integer of at least 1; in `init`
-    and `update`, one that names the key path if the dimension numbers do not fit the
-    parameters.
+    A `ValueError` if `rank` or `update_proj_gap` is not an integer of at least 1; in
+    `init` and `update`, one that names the key path if the dimension numbers do not fit
+    the parameters.
 
     ??? cite "Reference"
 
@@ -132,7 +133,7 @@ class ScaleByGaLore(AbstractContracting):
             *stack, short, _ = matrices.shape
             shape = *stack, short, min(self.rank, short)
             projectors[i] = jnp.zeros(shape, matrices.dtype)
-            # Computed, not made anew: it is sharded like the parameter then.
+            # Computed, not made again: it is sharded like the parameter then.
             leaves[i] = projected(projectors[i], matrices)
         return ScaleByGaLoreState(
             jnp.zeros((), jnp.int32),
@@ -143,7 +144,7 @@ class ScaleByGaLore(AbstractContracting):
     def _push(
         self, pipeline: Pipeline, state: ScaleByGaLoreState
     ) -> Callable[[], ScaleByGaLoreState]:
-        """There and back leaf by leaf, in kernels of the inner and the outer parts."""
+        """To the subspace and back, in kernels of the inner and the outer parts."""
         updates = pipeline.wide()
         pipeline.replace(updates)
         leaves, treedef = flatten_updates(updates)
@@ -176,7 +177,7 @@ class ScaleByGaLore(AbstractContracting):
     def _projectors(
         self, updates: Updates, state: ScaleByGaLoreState, axes: dict[int, Axes]
     ) -> list:
-        """Those of this step, beside the leaves of `updates`."""
+        """The projectors of this step, next to the leaves of `updates`."""
         leaves, treedef = flatten_updates(updates)
         projectors = align(treedef, state.projector, "state.projector", updates)
         for i in axes:
@@ -197,7 +198,7 @@ class ScaleByGaLore(AbstractContracting):
     def _matrices(
         self, tree: Params, params: Params | None
     ) -> Iterator[tuple[int, Axes]]:
-        """Which leaves are matrices, and their axes, those of the short side first."""
+        """Which leaves are matrices, and their axes: first the axes of the short side."""
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         for i, (x, a) in enumerate(zip(leaves, axes, strict=True)):
@@ -215,21 +216,18 @@ _MISSING = (
 
 
 class GaLore(AbstractOptimizer):
-    r"""GaLore: all parameters are trained, with the state of a low-rank adapter.
+    r"""GaLore: trains all parameters with the state of a low-rank adapter.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByGaLore`][], which has the equations and the
-    reference. For an $m \times n$ matrix with $m \le n$, Adam's state takes
-    $m r + 2 r n$ numbers in the place of $2 m n$.
+    where $u_t$ is the update of [`eqopt.ScaleByGaLore`][], which has the equations and
+    the reference. For an $m \times n$ matrix with $m \le n$, Adam's state takes
+    $m r + 2 r n$ numbers instead of $2 m n$.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByGaLore`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByGaLore`][].
     """
 
     learning_rate: ScalarOrSchedule

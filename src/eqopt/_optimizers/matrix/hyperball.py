@@ -11,14 +11,14 @@ from .norm_control import KeepNorm, Per, Radius, RelativeUpdate
 
 
 class Hyperball(AbstractOptimizer):
-    r"""Turns each matrix by the direction of `inner`, and keeps its norm.
+    r"""Turns each matrix in the direction of `inner`, and keeps its norm.
 
     $$\tilde p_t = p_{t-1} - \eta_t\, \|p_{t-1}\|\, \frac{u_t}{\|u_t\|}, \qquad
       p_t = R\, \frac{\tilde p_t}{\|\tilde p_t\|},$$
 
-    where $u_t$ is the update of `inner`. So the learning rate is the tangent of the angle
-    by which a matrix turns if $u_t$ is orthogonal to it, and weight decay has nothing to
-    do. What is no matrix moves by $-\eta_t u_t$.
+    where $u_t$ is the update of `inner`. If $u_t$ is orthogonal to the matrix, the
+    learning rate is the tangent of the angle by which the matrix turns. Weight decay
+    has no effect. Parameters that are not matrices move by $-\eta_t u_t$.
 
     `Hyperball(ScaleByAdam(), ...)` is also known as AdamH; with
     [`eqopt.ScaleByMuon`][] it is MuonH, with [`eqopt.ScaleBySOAP`][] SOAP-H.
@@ -40,21 +40,23 @@ class Hyperball(AbstractOptimizer):
 
     - `inner`: what gives the direction, such as [`eqopt.ScaleByAdam`][]: a transformation
         without a learning rate.
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. About
-        $\sqrt{\eta\lambda}$ of an AdamW with learning rate $\eta$ and decay $\lambda$.
-    - `radius`: $R$, as for [`eqopt.KeepNorm`][].
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][]. Embeddings and
-        the last layer count as matrices; leave them out as in the example.
+    - `learning_rate`: see [`eqopt.SGD`][]. About $\sqrt{\eta\lambda}$ of an AdamW with
+        learning rate $\eta$ and decay $\lambda$.
+    - `radius`: see [`eqopt.KeepNorm`][].
+    - `per`: see [`eqopt.RelativeUpdate`][].
+    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][]. Embeddings and the last
+        layer count as matrices; leave them out as in the example.
 
     **Raises:**
 
-    A `ValueError` if `inner` has a learning rate, and as [`eqopt.KeepNorm`][] does.
+    A `ValueError` if `inner` has a learning rate, and the errors of
+    [`eqopt.KeepNorm`][].
 
     ??? cite "Reference"
 
-        The code of the Marin project (`levanter`, `optim/adamh.py` and `muonh.py`),
-        where the radius is the current norm, and of NVIDIA's Emerging-Optimizers, where
-        it is given.
+        The code of the Marin project (`levanter`, `optim/adamh.py` and `muonh.py`) uses
+        the current norm as the radius. NVIDIA's Emerging-Optimizers take the radius as
+        an argument.
     """
 
     inner: AbstractTransformation

@@ -75,15 +75,15 @@ def exact_mars(
 
 
 class CorrectByMARS(AbstractLeafwise):
-    r"""Corrects gradients so that their mean over the steps has less variance.
+    r"""Corrects gradients to reduce the variance of their mean over the steps.
 
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
       u_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
-    The norm is that of one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients
-    of the last step, and $\tilde g_1 = 0$. Otherwise $\tilde g_t$ are the gradients of
-    the previous parameters on the batch of this step, for which the variance of the
-    difference is small. You compute them and pass them as `previous_grad`:
+    The norm is taken over one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the
+    gradients of the last step, and $\tilde g_1 = 0$. Otherwise, $\tilde g_t$ are the
+    gradients at the previous parameters on the batch of this step, which make the
+    variance of the difference small. You compute them and pass them as `previous_grad`:
 
     !!! example
 
@@ -100,9 +100,9 @@ class CorrectByMARS(AbstractLeafwise):
 
     In the first step, pass the model itself as the previous one. Then $c_1 = g_1$.
 
-    Put it in an [`eqopt.Chain`][] in front of an optimizer with momentum, whose decay is
-    $\beta_1$. Parts in front of it, such as clipping, do not change `previous_grad`, nor
-    does [`eqopt.MultiSteps`][]: accumulate both gradients over the same batches.
+    Put it in an [`eqopt.Chain`][] before an optimizer with momentum and decay
+    $\beta_1$. Neither preceding parts, such as clipping, nor [`eqopt.MultiSteps`][]
+    change `previous_grad`: accumulate both gradients over the same batches.
 
     **Arguments:**
 
@@ -111,8 +111,8 @@ class CorrectByMARS(AbstractLeafwise):
     - `max_norm`: $C > 0$; `None` for no clipping.
     - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
         costs a copy of them in the state, but no second gradient.
-    - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to that of
-        each parameter.
+    - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to the
+        dtype of each parameter.
 
     **Raises:**
 
@@ -172,46 +172,39 @@ class MARS(AbstractOptimizer):
     where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
     has the equation and the reference. By `mars_type`,
 
-    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$;
-        the second moment is that of $c_t$, too;
+    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$,
+        including the second moment;
     - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
     - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied
         by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
         [`eqopt.Orthogonalize`][].
 
-    All of this is for matrices. Other parameters, such as biases, have an AdamW with
-    plain gradients, unless you say otherwise.
+    All of this applies to matrices. By default, other parameters, such as biases, use
+    AdamW with plain gradients.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.003.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.003.
     - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`.
     - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or [`eqopt.Orthogonalize`][].
-    - `gamma`, `max_norm`, `is_approx`: as for [`eqopt.CorrectByMARS`][]. If not
-        `is_approx`, `step` takes `previous_grad`, as shown there.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `gamma`, `max_norm`, `is_approx`: see [`eqopt.CorrectByMARS`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `optimize_1d`: whether this is for all parameters, not for matrices alone. Those
         that are no matrices have the type `"adamw"` then if `mars_type` is `"shampoo"`.
         `mask` is for all of them, and `fallback` for none.
     - `coefficients`, `steps`, `ns_dtype`: of the iteration of `"shampoo"`, as
         `coefficients`, `steps` and `dtype` in [`eqopt.Orthogonalize`][].
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
-        Defaults to that of each parameter.
-    - `nu_dtype`: the dtype in which the second moment is stored. Defaults likewise.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+        Defaults to the dtype of each parameter.
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
+        of each parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if `mars_type` is another or a hyperparameter is out of its range.
+    A `ValueError` if `mars_type` is unknown or a hyperparameter is out of its range.
     """
 
     learning_rate: ScalarOrSchedule

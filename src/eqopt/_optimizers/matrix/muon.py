@@ -1,4 +1,4 @@
-"""Muon: orthogonal steps for matrices, another optimizer for all else."""
+"""Muon: orthogonal steps for matrices, another optimizer for everything else."""
 
 import functools
 import math
@@ -76,31 +76,34 @@ class _ScaleByShape(AbstractFused):
 
 
 class Muon(AbstractOptimizer):
-    r"""Muon: orthogonal steps for matrices, and another optimizer for all else.
+    r"""Muon: orthogonal steps for matrices, and another optimizer for everything else.
 
     $$p_t = p_{t-1} - \eta_t\, (s\, u_t + \lambda p_{t-1}), \qquad
       s = \sqrt{\max(1, n_\text{out} / n_\text{in})},$$
 
-    where $u_t$ is that of [`eqopt.ScaleByMuon`][], which has the equations and the
-    reference, and $n_\text{in} \times n_\text{out}$ is the shape of the matrix. With
-    `consistent_rms` it is $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$: the root mean
-    square of $s u_t$ is then about $r$ for all shapes.
+    where $u_t$ is the update of [`eqopt.ScaleByMuon`][], which has the equations and
+    the reference, and $n_\text{in} \times n_\text{out}$ is the shape of the matrix.
+    With `consistent_rms` it is $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$: the root
+    mean square of $s u_t$ is then about $r$ for all shapes.
 
-    `torch.optim.Muon` takes matrices alone, corrects no bias (which makes no difference
-    without Nesterov momentum), iterates in bfloat16, and decays by 0.1 by default.
+    `torch.optim.Muon` supports only matrices, corrects no bias (which makes no
+    difference without Nesterov momentum), iterates in bfloat16, and has a default
+    weight decay of 0.1.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`: $\lambda$, of matrices alone, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and decays
-        that were found for AdamW can stay.
+    - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and
+        decays that were found for AdamW can stay. Defaults to `None`, for the first
+        $s$.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and `nesterov`.
-    - The others are those of [`eqopt.ScaleByMuon`][]. Say which matrices are better
-        left to the fallback, such as the last layer, with `weight_dimension_numbers`.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Leave matrices out that
+        are better left to the fallback, such as the last layer.
+    - All others: see [`eqopt.ScaleByMuon`][].
 
     ??? cite "Reference"
 

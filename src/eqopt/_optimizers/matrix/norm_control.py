@@ -21,7 +21,7 @@ Matrix: TypeAlias = Inexact[Array, "m n"]
 
 
 def norms(x: Matrix, per: Per) -> Float[Array, "_ 1"]:
-    """The norm of a matrix, or those of its rows, in a column."""
+    """The norm of a matrix, or the norms of its rows, in a column."""
     axes = (0, 1) if per == "matrix" else 1
     return safe_sqrt(jnp.sum(abs_sq(x), axes, keepdims=True))
 
@@ -88,7 +88,7 @@ def keep_first_norm(
 
 
 class _NormControl(AbstractMatrixwise):
-    """What looks at the norms of matrices, and keeps nothing."""
+    """A transformation that uses the norms of matrices, and has no state."""
 
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # whether they fit
@@ -99,15 +99,16 @@ class RelativeUpdate(_NormControl):
 
     $$u = \frac{\|p\|}{\|g\|}\; g$$
 
-    Behind it, the learning rate says by which part of itself a matrix changes in a step.
-    Where one of the norms is zero, $u = g$. What is no matrix passes unchanged.
+    With a following learning rate, a matrix changes by that fraction of itself in each
+    step. Where one of the norms is zero, $u = g$. Parameters that are not matrices pass
+    unchanged.
 
     **Arguments:**
 
     - `per`: what has a norm: a `"matrix"`, or each `"row"` of it, the weights of one
         output of a layer.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][]. Each matrix of a stack has a norm of its own.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Each matrix of a stack
+        has a norm of its own.
 
     **Raises:**
 
@@ -129,23 +130,23 @@ class RelativeUpdate(_NormControl):
 
 
 class UpdateNormFloor(_NormControl):
-    r"""Lengthens the update of a matrix that is short beside the matrix.
+    r"""Lengthens the update of a matrix if it is short relative to the matrix.
 
     $$u = g\, \max\!\left(1, \frac{f\, \|p\|}{\|g\|}\right)$$
 
-    Longer ones stay as they are. Where one of the norms is zero, so does $g$. What is no
-    matrix passes unchanged.
+    Longer updates stay unchanged. Where one of the norms is zero, $g$ stays unchanged
+    too. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
-    - `floor`: $f \ge 0$, the least norm of an update relative to that of its matrix.
-        Stands in front of the learning rate.
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its
+        matrix, before the learning rate is applied.
+    - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, and as
-    [`eqopt.RelativeUpdate`][] does.
+    A `ValueError` if an argument is none of these, and the errors of
+    [`eqopt.RelativeUpdate`][].
     """
 
     floor: Hyperparameter = 0.35
@@ -167,31 +168,30 @@ _BRAKES = {"norm": brake_norm, "component": brake_component}
 
 
 class RadialBrake(_NormControl):
-    r"""Lets the norm of a matrix change by a part only of what a step would change it.
+    r"""Reduces the change of the norm of a matrix to a fraction.
 
-    It stands behind the learning rate, where the update $g$ is what is added to $p$, and
-    returns
+    Put it after the learning rate, where the update $g$ is added to $p$. It returns
 
     $$u = r\, \frac{p + g}{\|p + g\|} - p, \qquad
       r = \|p\| + s\, \big(\|p + g\| - \|p\|\big),$$
 
-    with $s = s_\text{out}$ where the step makes the norm larger, else $s = s_\text{in}$.
-    So the direction is that of the whole step. With `of="component"` it is instead the
-    part of $g$ along $p$ that is multiplied by $s$, and $r = \|p\| + s\,
-    \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole step. What is no
-    matrix passes unchanged.
+    with $s = s_\text{out}$ where the step makes the norm larger, else
+    $s = s_\text{in}$. So the whole step keeps its direction. With `of="component"`,
+    only the part of $g$ along $p$ is multiplied by $s$, and
+    $r = \|p\| + s\, \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole
+    step. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
     - `outward`: $s_\text{out} \ge 0$.
     - `inward`: $s_\text{in} \ge 0$.
-    - `of`: `"norm"` or `"component"`, see above.
-    - `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+    - `of`: `"norm"` or `"component"`.
+    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, and as
-    [`eqopt.RelativeUpdate`][] does.
+    A `ValueError` if an argument is none of these, and the errors of
+    [`eqopt.RelativeUpdate`][].
     """
 
     outward: Hyperparameter = 0.5
@@ -219,25 +219,26 @@ class KeepNormState(eqx.Module):
 
 
 class KeepNorm(AbstractMatrixwise):
-    r"""Puts each matrix back onto the sphere that it was on before the step.
+    r"""Moves each matrix back onto the sphere that it was on before the step.
 
-    It stands behind the learning rate, where the update $g$ is what is added to $p$:
+    Put it after the learning rate, where the update $g$ is added to $p$:
 
     $$u = R\, \frac{p + g}{\|p + g\|} - p$$
 
-    A matrix of zeros is on no sphere: there $u = g$. What is no matrix passes unchanged.
+    A matrix of zeros is on no sphere: there $u = g$. Parameters that are not matrices
+    pass unchanged.
 
     **Arguments:**
 
     - `radius`: $R$: the `"current"` norm $\|p\|$, which the roundings of many steps move
         a little; the `"initial"` one of the first step, which is kept in the state; or a
         positive number for all matrices.
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][].
+    - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, and as
-    [`eqopt.RelativeUpdate`][] does.
+    A `ValueError` if an argument is none of these, and the errors of
+    [`eqopt.RelativeUpdate`][].
     """
 
     radius: Radius = "current"

@@ -1,4 +1,4 @@
-"""NorMuon: orthogonal steps, each row of them at a length of its own."""
+"""NorMuon: orthogonal steps with a separate length for each row."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -33,12 +33,12 @@ Side: TypeAlias = Literal["rows", "long"]
 
 
 class ScaleByNorMuonState(eqx.Module):
-    r"""The momentum, and how long the rows of orthogonal updates have been.
+    r"""The momentum, and the squared lengths of the rows of orthogonal updates.
 
     **Attributes:**
 
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` in
-        the place of what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        for parameters that are not matrices.
     - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
         the parameter with size 1 along its inputs.
     """
@@ -82,23 +82,23 @@ class ScaleByNorMuon(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum; $\operatorname{NS}$ and $s$ are those of [`eqopt.Orthogonalize`][]. No
-    moment is corrected for its start at zero: the norm is restored in the end. What is no
-    matrix passes unchanged, without state.
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. No
+    moment is corrected for its start at zero, because the norm is restored at the end.
+    Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
+    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$.
     - `b2`: $\beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
     - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper; or
         `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
-    - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -164,23 +164,23 @@ class ScaleByNorMuon(AbstractMatrixwise):
 
 
 class NorMuon(AbstractOptimizer):
-    r"""NorMuon: orthogonal steps for matrices, each row of them at a length of its own.
+    r"""NorMuon: orthogonal steps for matrices, with a separate length for each row.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByNorMuon`][], which has the equations and the
-    reference. Besides the momentum there is one number of state for each row.
+    where $u_t$ is the update of [`eqopt.ScaleByNorMuon`][], which has the equations and
+    the reference. In addition to the momentum, the state has one number per row.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.02.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.Muon`][].
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleByNorMuon`][].
+    - All others: see [`eqopt.ScaleByNorMuon`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""The orthogonal matrix that is nearest to one, by matrix products alone."""
+"""The nearest orthogonal matrix, using only matrix products."""
 
 import math
 from typing import Any, Literal, TypeAlias
@@ -47,7 +47,7 @@ class NewtonSchulz(eqx.Module):
     - `rows`: the coefficients of each step.
     - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by it.
     - `by_gram`: whether to iterate on $X X^*$ alone.
-    - `restarts`: the steps before which $X X^*$ is computed anew then.
+    - `restarts`: the steps before which $X X^*$ is computed again then.
     - `ns_dtype`: in what to iterate.
     """
 
@@ -75,7 +75,7 @@ class NewtonSchulz(eqx.Module):
         return lax.scan(step, x, self.rows)[0]
 
     def _by_gram(self, x: Matrix) -> Matrix:
-        r"""With $R = X X^*$, all products but two are of the short side alone."""
+        r"""With $R = X X^*$, all products except two involve only the short side."""
         one = jnp.eye(len(x), dtype=x.dtype)
         q, r = one, gram(x, 0)
         for i in range(len(self.rows)):
@@ -89,7 +89,7 @@ class NewtonSchulz(eqx.Module):
 
 
 def orthogonalize_of(owner: Any) -> "Orthogonalize":
-    """With the fields of a transformation that is made of it."""
+    """With the fields of a transformation that uses it."""
     return Orthogonalize(
         coefficients=owner.coefficients,
         steps=owner.steps,
@@ -127,15 +127,15 @@ def orthogonalize(
 
 
 class Orthogonalize(AbstractMatrixwise):
-    r"""Replaces each matrix by an orthogonal one: by the nearest, or nearly so.
+    r"""Replaces each matrix by the nearest orthogonal one, approximately.
 
     $$u = s\, X_n, \qquad X_0 = G / (c\, \|G\|_F + \varepsilon), \qquad
       X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
       A_k = X_{k-1} X_{k-1}^*.$$
 
-    Singular vectors stay, and all singular values come near to one. There is no state:
-    momentum is for a part before it in an [`eqopt.Chain`][]. What is no matrix passes
-    unchanged. Matrices in a stack are made orthogonal each by itself.
+    The singular vectors remain, and all singular values get close to one. There is no
+    state: put momentum before it in an [`eqopt.Chain`][]. Parameters that are not
+    matrices pass unchanged. Stacked matrices are orthogonalized separately.
 
     !!! example
 
@@ -150,25 +150,24 @@ class Orthogonalize(AbstractMatrixwise):
         `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`, `"cubic"`,
         `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The factor $c$ of
         the norm goes with the name.
-    - `steps`: how many. Defaults to the number of rows, or to 5. If there are fewer rows,
-        they begin again; those of Polar Express, CANS and DeepSeek go on with the last.
+    - `steps`: how many. Defaults to the number of rows, or to 5. If there are fewer
+        rows, they begin again; Polar Express, CANS and DeepSeek repeat the last row.
     - `scale`: $s$, by the $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
         $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
         $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of Adam's
         updates.
-    - `eps`: $\varepsilon \ge 0$.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-7.
     - `gram`: whether to iterate on $X X^*$, and to multiply by $X$ at the end: the same
-        but for rounding, and cheaper where one side is much longer than the other.
+        except for rounding, and cheaper where one side is much longer than the other.
     - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
-        computed anew, which keeps rounding errors small.
-    - `dtype`: the dtype of the iteration. Defaults to float32 or that of a gradient which
-        has more; on accelerators bfloat16 is usual.
+        computed again, which keeps rounding errors small. Defaults to `(2,)`.
+    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of a
+        gradient that has more. On accelerators bfloat16 is usual.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
         below $10^{-6}\, \|G\|_F$ stay smaller.
     - `renormalize`: whether to scale $X_n$ to the norm that an orthogonal matrix has,
         $\|X_n\|_F = \sqrt{\min(m, n)}$ (Muon+).
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

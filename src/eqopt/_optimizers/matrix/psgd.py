@@ -1,4 +1,4 @@
-"""PSGD-Kron: a preconditioner that is fitted to whiten gradients, without inverses."""
+"""PSGD-Kron: a preconditioner fitted to whiten gradients, without inverses."""
 
 import functools
 import math
@@ -44,8 +44,8 @@ class ScaleByPSGDKronState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
-        no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A vector
         is the diagonal of a factor.
     - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the fit
@@ -108,8 +108,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     \end{aligned}$$
 
     The factors minimize $\operatorname{E} \operatorname{tr} (G^* P_L G P_R) +
-    \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$, at which the updates are white. With
-    $W = P_L G_t P_R$, the gradient before the step,
+    \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$. At the minimum, the updates are
+    white. With $W = P_L G_t P_R$, the gradient before the step,
 
     $$\begin{aligned}
       T_L &= W W^* + \delta^2\, \|P_R\|_F^2\, P_L^2 &
@@ -118,14 +118,15 @@ class ScaleByPSGDKron(AbstractMatrixwise):
       Q_L &\leftarrow Q_L - \frac{\rho}{\ell_L} (T_L - n I)\, Q_L,
     \end{aligned}$$
 
-    then $Q_L$ is turned towards a Hermitian matrix, and all this for $Q_R$, too. There is
-    no inverse, and nothing is random: the authors add noise of the size $\delta$ to the
-    gradients, of which $T_L$ has the expectation; and the norm is estimated by the power
-    method from the longest column. (This is the form that they call Q0.5EQ1.5.) The
-    factors start as identities, scaled by the first gradient that is not zero.
+    then $Q_L$ is turned towards a Hermitian matrix. The same is done for $Q_R$. There
+    are no inverses, and nothing is random. The authors add noise of the size $\delta$
+    to the gradients; $T_L$ contains its expectation instead. The norm is estimated by
+    the power method from the longest column. (This is the form that they call
+    Q0.5EQ1.5.) The factors start as identities, scaled by the first gradient that is
+    not zero.
 
-    What is no matrix passes unchanged, without state. Matrices in a stack are transformed
-    each by itself.
+    Parameters that are not matrices pass unchanged and have no state. Stacked matrices
+    are transformed separately.
 
     **Arguments:**
 
@@ -138,13 +139,13 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         or a 0-d array of one.
     - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
         are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
-    - `max_size`: a larger side has a factor that is diagonal.
+    - `max_size`: a larger side has a factor that is diagonal. An integer of at least 0.
     - `max_skew`: a side that is longer than this integer times the other one has one,
         too. `None` for no limit.
     - `stagger`: whether matrices take turns to be fitted.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -229,7 +230,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
 
 class PSGDKron(AbstractOptimizer):
-    r"""PSGD-Kron: steps whitened by a preconditioner that is fitted as it goes.
+    r"""PSGD-Kron: steps whitened by a preconditioner that is fitted during training.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
@@ -238,14 +239,9 @@ class PSGDKron(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are the arguments of [`eqopt.ScaleByPSGDKron`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleByPSGDKron`][].
     """
 
     learning_rate: ScalarOrSchedule

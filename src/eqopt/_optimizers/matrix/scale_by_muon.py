@@ -36,8 +36,8 @@ class ScaleByMuonState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None` in
-        the place of what is no matrix.
+    - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
+        for parameters that are not matrices.
     """
 
     count: Int[Array, ""]
@@ -56,7 +56,7 @@ def momentum(
 
 
 class ScaleByMuon(AbstractTransformation):
-    r"""Replaces matrices by nearly orthogonal ones: those nearest to their momentum.
+    r"""Replaces the momentum of each matrix by a nearly orthogonal matrix close to it.
 
     $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, g_t, \qquad
       \hat\mu_t = \mu_t / (1 - \beta^t), \qquad
@@ -70,23 +70,26 @@ class ScaleByMuon(AbstractTransformation):
       X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
       A_k = X_{k-1} X_{k-1}^*.$$
 
-    Where $X = U \Sigma V^*$, this is $U \Sigma' V^*$ with singular values near one, for
-    the default coefficients between about 0.7 and 1.2. The updates of zero matrices are
-    zero. Matrices in a stack, such as those of layers made with `eqx.filter_vmap`, are
-    transformed each by itself. What is no matrix passes unchanged, without state.
+    Where $X = U \Sigma V^*$, this is $U \Sigma' V^*$ with singular values near one:
+    between about 0.7 and 1.2 for the default coefficients. The updates of zero matrices
+    are zero. Stacked matrices, as in layers made with `eqx.filter_vmap`, are
+    transformed separately. Parameters that are not matrices pass unchanged and have no
+    state.
 
-    The iteration runs in at least float32. On a CPU it takes two leaves at a time, so
-    that a step of many needs memory for few; elsewhere, matrices of one shape are taken
-    together.
+    The iteration runs in at least float32. On a CPU, it processes two leaves at a time,
+    so that a step with many leaves needs memory for few. Elsewhere, matrices of one
+    shape are processed together.
 
     **Arguments:**
 
-    - `ns_coeffs`: $(a, b, c)$ for all steps, or a tuple of such rows, one for each step,
-        or an array of either. `"standard"` and `"dion"` stand for published ones.
+    - `ns_coeffs`: $(a, b, c)$ for all steps, or a tuple of such rows, one for each
+        step, or an array of either. `"standard"` and `"dion"` stand for published ones.
+        Defaults to `"standard"`, $(3.4445, -4.775, 2.0315)$.
     - `ns_steps`: how many steps, if `ns_coeffs` is one row; else it is of no effect.
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
     - `eps`: $\varepsilon \ge 0$.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `nesterov`: whether to use Nesterov momentum.
     - `adaptive`: whether to multiply the update of each matrix by
         $\langle \hat\mu_t, u_t \rangle$, about the sum of the singular values of
@@ -224,7 +227,7 @@ class ScaleByMuon(AbstractTransformation):
         return treedef.unflatten(leaves), promise()
 
     def _weights(self, count: Int[Array, ""]) -> Weights:
-        r"""Those of $\mu_t$, and of $g_t$ with Nesterov momentum, in $\hat\mu_t$."""
+        r"""The weights of $\mu_t$ and, with Nesterov momentum, $g_t$ in $\hat\mu_t$."""
         beta = jnp.asarray(self.beta, float)
         if not self.nesterov:
             return (1 / bias_correction(beta, count),)

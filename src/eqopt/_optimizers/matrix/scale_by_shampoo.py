@@ -45,13 +45,13 @@ _GRAFT_EPS = 1e-16
 
 
 class ScaleByShampooState(eqx.Module):
-    r"""The momentum, the two factors of each matrix, and what they are applied by.
+    r"""The momentum, the two factors of each matrix, and their roots.
 
     **Attributes:**
 
     - `count`: the steps so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for what is
-        no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `nu`: the second moment of the grafted method; `()` for each matrix without one.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side that has none.
@@ -143,9 +143,10 @@ class ScaleByShampoo(AbstractMatrixwise):
     $$U_t = \hat L_t^{-e}\, \bar G_t\, \hat R_t^{-e} \qquad
       u_t = \frac{\|A(\bar G_t)\|_F}{\|U_t\|_F}\, U_t$$
 
-    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If $\beta_2 = 1$,
-    the factors are plain sums, as in the paper. The roots are new every $k$ steps. $A$ is
-    the method whose length of steps is grafted onto the direction. It divides $\bar G_t$:
+    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If
+    $\beta_2 = 1$, the factors are plain sums, as in the paper. The roots are recomputed
+    every $k$ steps. $A$ is the method whose step length is grafted onto the direction.
+    It divides $\bar G_t$:
 
     - `"adam"`: by $\sqrt{\nu_t / (1 - \beta_g^t)} + \varepsilon_g$, with
         $\nu_t = \beta_g \nu_{t-1} + (1 - \beta_g)\, |G_t|^2$;
@@ -153,7 +154,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
     - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
 
-    What is no matrix passes unchanged, without state. A stack holds many matrices.
+    Parameters that are not matrices pass unchanged and have no state. A stack holds
+    many matrices.
 
     With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
     covariance of the gradients. Each is whitened by the other, with eigenvalues of at
@@ -163,10 +165,10 @@ class ScaleByShampoo(AbstractMatrixwise):
       R_t = \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t$$
 
     Both start as the identity, times the root mean square of the first gradient that is
-    not zero. The eigenvectors follow by one step of orthogonal iteration every $k$ steps;
-    the eigenvalues are new in each step.
+    not zero. The eigenvectors follow by one step of orthogonal iteration every $k$
+    steps. The eigenvalues are updated in each step.
 
-    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ less.
+    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ less.
 
     **Arguments:**
 
@@ -181,18 +183,21 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
         Before it the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
         $k$, and to 1 without a graft.
-    - `graft`, `graft_b2`, `graft_eps`: see above, with $\beta_g \in [0, 1)$ and
-        $\varepsilon_g \ge 0$.
+    - `graft`: $A$, `"adam"`, `"rmsprop"`, `"adagrad"`, `"sgd"` or `None` for no graft.
+    - `graft_b2`: $\beta_g \in [0, 1)$.
+    - `graft_eps`: $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: larger sides are split into equal blocks of at most this size, each of
-        which is a matrix of its own. `None` for whole matrices.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each
+        of which is a matrix of its own. `None` for whole matrices. An integer of at
+        least 1.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-        Those of `kl` do not start there.
-    - `kl`: see above.
+        With `kl`, only $\mu$ starts at zero.
+    - `kl`: whether to fit the product of both factors to the covariance of the
+        gradients, as [`eqopt.KLShampoo`][] does.
     - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

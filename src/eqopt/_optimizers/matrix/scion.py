@@ -1,4 +1,4 @@
-"""Scion: the step of a given size, in a norm that fits the layer, that goes down most."""
+"""Scion: the steepest step of a given size, in a norm that fits the layer."""
 
 import math
 from typing import Any, Literal, TypeAlias, get_args
@@ -31,7 +31,7 @@ _NORMS = get_args(Norm)
 
 
 class ScaleByLMOState(eqx.Module):
-    """`mu`: the mean of the gradients so far, `None` for what is no matrix."""
+    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
 
     mu: Updates
 
@@ -77,14 +77,15 @@ class ScaleByLMO(AbstractMatrixwise):
     | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
     | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
 
-    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For inputs of
-    which one is 1 and all others are 0, such as words, `normalized=False` sets the $n$ of
-    this table to 1. The moment is not corrected for its start at zero, as no step
-    depends on its size. A zero row or column stays zero. What is no matrix passes
-    unchanged, without state.
+    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For one-hot
+    inputs, such as words, `normalized=False` sets the $n$ of this table to 1. The
+    moment is not corrected for its start at zero, because no step depends on its size.
+    Zero rows and columns stay zero. Parameters that are not matrices pass unchanged and
+    have no state.
 
-    The kernel of a convolution is the matrix of all its inputs, those of one pixel times
-    the number of pixels $k$. (The authors divide the spectral one by $\sqrt k$, too.)
+    The kernel of a convolution is the matrix of all its inputs: the inputs of one pixel
+    times the number of pixels $k$. (The authors also divide the spectral one by
+    $\sqrt k$.)
 
     !!! example
 
@@ -100,12 +101,13 @@ class ScaleByLMO(AbstractMatrixwise):
     - `radius`: $\rho \ge 0$.
     - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
     - `eps`: what is added to the norms of rows and columns, at least 0.
-    - `normalized`: see above.
-    - `coefficients`, `steps`: as for [`eqopt.Orthogonalize`][].
-    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `normalized`: whether $n$ in the table of [`eqopt.ScaleByLMO`][] is the number of
+        inputs. Otherwise it is 1.
+    - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -162,14 +164,14 @@ def _columns(params: Params) -> Any:
 
 
 class Scion(AbstractOptimizer):
-    r"""Scion: steps of one size, each layer in a norm of its own.
+    r"""Scion: steps of one size, measured in a norm for each kind of layer.
 
     $$p_t = (1 - \lambda \eta_t)\, p_{t-1} - \eta_t u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLMO`][], which has the equations and the
-    reference. With $\lambda = 1$ this is the constrained form, conditional gradients:
+    reference. With $\lambda = 1$, this is the constrained form, conditional gradients:
     parameters in the ball of radius $\rho$ stay in it, and all others move towards it.
-    With $\lambda = 0$ it is the unconstrained form, steepest descent.
+    With $\lambda = 0$, it is the unconstrained form, steepest descent.
 
     !!! example
 
@@ -186,13 +188,11 @@ class Scion(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`: see [`eqopt.NorMuon`][].
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to the
         same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
-    - The others are those of [`eqopt.ScaleByLMO`][].
+    - All others: see [`eqopt.ScaleByLMO`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -1,4 +1,4 @@
-"""Shampoo and KL-Shampoo, each with an optimizer for what is no matrix."""
+"""Shampoo and KL-Shampoo, each with an optimizer for other parameters."""
 
 import dataclasses
 
@@ -21,24 +21,25 @@ class Shampoo(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
-    the references. With a graft the steps are as long as those of Adam (or RMSprop, or
-    AdaGrad), so its learning rate is right for Shampoo, too.
+    the references. With a graft, the steps are as long as Adam's (or RMSprop's, or
+    AdaGrad's), so the learning rate of that method also suits Shampoo.
 
     !!! warning
 
-        Without a graft, roots that are some steps old make steps in new directions far
-        too long. Take a larger `eps` then, such as 1e-6, or `precondition_frequency=1`.
+        Without a graft, roots that are some steps old make steps in new directions much
+        too long. In that case, use a larger `eps`, such as 1e-6, or
+        `precondition_frequency=1`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are the arguments of [`eqopt.ScaleByShampoo`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `b2`: $\beta_2 \in [0, 1]$, the decay of the factors. With 1 they are plain sums.
+    - `eps`: $\varepsilon \ge 0$, added to the factors. With 0, directions without a
+        gradient are left out.
+    - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided`.
+    - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
+    - All others: see [`eqopt.ScaleByShampoo`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -78,14 +79,12 @@ class KLShampoo(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are the arguments of [`eqopt.ScaleByShampoo`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the factors.
+    - `eps`: $\varepsilon > 0$, the least eigenvalue of a factor.
+    - `correct_bias`: whether to correct $\mu$ for its start at zero.
+    - All others: see [`eqopt.ScaleByShampoo`][].
 
     ??? cite "Reference"
 

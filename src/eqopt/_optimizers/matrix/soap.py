@@ -43,17 +43,17 @@ from .parts.turns import Turn, turns
 
 
 class ScaleBySOAPState(eqx.Module):
-    r"""The moments, and the preconditioner in whose eigenbasis the second one is.
+    r"""The moments, and the preconditioner whose eigenbasis the second moment uses.
 
     **Attributes:**
 
     - `count`: the calls so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` in the
-        place of what is no matrix.
+    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
+        parameters that are not matrices.
     - `nu`: the mean of the squares in the eigenbasis.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side that has none.
-    - `basis`: $(Q_L, Q_R)$, likewise.
+    - `basis`: $(Q_L, Q_R)$ for each matrix, in the same form.
     """
 
     count: Int[Array, ""]
@@ -106,7 +106,7 @@ def soap(
 
 
 def _if_due(is_due: Bool[Array, ""], fn: Any, operands: Any) -> tuple[Sides, Any]:
-    """`fn(*operands)`, a basis and the second moment in it; else both as they are."""
+    """`fn(*operands)`, a basis and the second moment in it; else both unchanged."""
     return lax.cond(is_due, fn, lambda factors, basis, nu: (basis, nu), *operands)
 
 
@@ -138,13 +138,13 @@ class ScaleBySOAP(AbstractMatrixwise):
     $$u_t = \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\;
       Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
-    where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$: those of the
-    first gradient at first, then, after every $k$ steps, what one step of orthogonal
-    iteration makes of them. The first call makes the preconditioner and no step: its
-    updates are zero, and it is not counted in $t$. What is no matrix passes unchanged,
-    without state. Matrices in a stack are transformed each by itself.
+    where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They start
+    as the eigenvectors for the first gradient; after every $k$ steps, one step of
+    orthogonal iteration updates them. The first call only makes the preconditioner: its
+    updates are zero, and it is not counted in $t$. Parameters that are not matrices
+    pass unchanged and have no state. Stacked matrices are transformed separately.
 
-    Of an $m \times n$ matrix the state has $2mn + 2m^2 + 2n^2$ numbers.
+    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 
     **Arguments:**
 
@@ -165,9 +165,9 @@ class ScaleBySOAP(AbstractMatrixwise):
         on.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them refreshes its eigenvectors.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -263,20 +263,15 @@ class SOAP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleBySOAP`][], which has the equations and the
-    references. (In the authors' code the decay is of the parameters after the step.)
+    where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
+    the references. (The authors' code applies the decay to the parameters after the
+    step.)
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.003, and warm it up.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleBySOAP`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.003, and warm it up.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - All others: see [`eqopt.ScaleBySOAP`][].
     """
 
     learning_rate: ScalarOrSchedule

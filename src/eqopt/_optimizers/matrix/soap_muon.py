@@ -28,11 +28,11 @@ class SOAPMuon(AbstractOptimizer):
       \qquad v_t = Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right)
       Q_R^*,$$
 
-    where $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$ are those of [`eqopt.ScaleBySOAP`][], and
-    $\operatorname{NS}$ and $s$ those of [`eqopt.Orthogonalize`][], which have the
-    equations and the references. With $Q = I$ and a constant $\nu$ this is Muon without
-    Nesterov momentum. The first step only makes the preconditioner, and decays. It is
-    this chain, followed by the decay and the learning rate:
+    where [`eqopt.ScaleBySOAP`][] defines $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$, and
+    [`eqopt.Orthogonalize`][] defines $\operatorname{NS}$ and $s$. They have the
+    equations and the references. With $Q = I$ and a constant $\nu$, this is Muon
+    without Nesterov momentum. The first step only makes the preconditioner, and decays.
+    It is this chain, followed by the decay and the learning rate:
 
     ```python
     eqopt.Chain(
@@ -41,31 +41,28 @@ class SOAPMuon(AbstractOptimizer):
     )
     ```
 
-    It follows the authors' code for modded-nanogpt, but for one thing: they multiply the
-    orthogonal update by Adam's correction $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$,
+    It follows the authors' code for modded-nanogpt with one exception: they multiply
+    the orthogonal update by Adam's correction $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$,
     which is 2.8 in the first step and near 1 after ten. Their code for OLMo takes five
-    quintic steps more, and divides by the root mean square in the end, about what
-    `scale="spectral"` does. The record of the speedrun (track 3, #46) differs: it has
-    Nesterov momentum before, and $\nu$ is the mean of the squared projected momentum,
-    with $\beta_2 = 0.9$; $\varepsilon^2$ is the least that $\nu$ can be; $Q$ is made anew
-    in each step; $v_t$ gets back the norm of the momentum; and $\operatorname{NS}$ has 12
-    steps of $(2, -\frac32, \frac12)$, here `coefficients="simple"`. Its first step is
-    that of Muon.
+    more quintic steps, and divides by the root mean square in the end, about what
+    `scale="spectral"` does.
+
+    The record of the speedrun (track 3, #46) differs. It applies Nesterov momentum
+    before. $\nu$ is the mean of the squared projected momentum, with $\beta_2 = 0.9$,
+    and is at least $\varepsilon^2$. $Q$ is recomputed in each step, and $v_t$ gets back
+    the norm of the momentum. $\operatorname{NS}$ has 12 steps of
+    $(2, -\frac32, \frac12)$, here `coefficients="simple"`. The first step is a Muon
+    step.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.001.
-    - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][]. Defaults to
-        Muon's five quintic steps and two of $(\frac32, -\frac12, 0)$.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `ns_dtype`: the dtype of the iteration, as `dtype` in [`eqopt.Orthogonalize`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
-    - The others are those of [`eqopt.ScaleBySOAP`][].
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.001.
+    - `coefficients`: see [`eqopt.Orthogonalize`][]. Defaults to Muon's five quintic steps
+        and two of $(\frac32, -\frac12, 0)$.
+    - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - All others: see [`eqopt.ScaleBySOAP`][].
 
     ??? cite "Reference"
 

@@ -1,4 +1,4 @@
-"""Matrices with rows, or rows and columns, of one length: steps without state."""
+"""Matrices with rows, or rows and columns, of equal length: steps without state."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ Matrix = Inexact[Array, "m n"]
 
 
 def _of_mean_square_one(x: Any, axis: int, least: Any) -> Any:
-    """`x`, whose norms along an axis become the root of its size; zeros stay zero."""
+    """`x` with norms along an axis scaled to the root of its size; zeros stay zero."""
     norms = safe_norm(x, 0, axis=axis, keepdims=True)
     # Not by `least` if zero: derivatives of many iterations would overflow.
     divisors = jnp.where(norms == 0, 1, jnp.maximum(norms, least))
@@ -48,13 +48,12 @@ class ScaleByRowNorm(AbstractMatrixwise):
       r_i = \sqrt{\tfrac{1}{n} \sum_{j=1}^n |G_{ij}|^2}$$
 
     A row holds the weights of one output of a layer. There is no state. Zero rows stay
-    zero. What is no matrix passes unchanged.
+    zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -109,7 +108,8 @@ def sinkhorn(
 
 
 class ScaleBySinkhorn(AbstractMatrixwise):
-    r"""Scales rows and columns of each matrix in turn, until both are of one length.
+    r"""Scales rows and columns of each matrix alternately, until both have equal
+    lengths.
 
     $$\begin{aligned}
       X_0 &= G \\
@@ -119,16 +119,15 @@ class ScaleBySinkhorn(AbstractMatrixwise):
       & u &= X_L
     \end{aligned}$$
 
-    Norms below $\varepsilon$ count as $\varepsilon$. Each column of the update has the
-    norm $\sqrt m$ in the end, and each row nearly $\sqrt n$. There is no state. Zero rows
-    and columns stay zero. What is no matrix passes unchanged.
+    Norms below $\varepsilon$ count as $\varepsilon$. At the end, each column of the
+    update has the norm $\sqrt m$, and each row nearly $\sqrt n$. There is no state.
+    Zero rows and columns stay zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
     - `steps`: $L$, a Python integer of at least 1.
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
@@ -167,7 +166,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
 
 
 class SinkGD(AbstractOptimizer):
-    r"""SinkGD: gradient descent with rows and columns of one length, without state.
+    r"""SinkGD: gradient descent with rows and columns of equal length, without state.
 
     $$p_t = p_{t-1} - \eta_t \alpha\, (u_t + \lambda p_{t-1}),$$
 
@@ -178,17 +177,11 @@ class SinkGD(AbstractOptimizer):
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
         the fallback.
-    - `steps`, `eps`: as for [`eqopt.ScaleBySinkhorn`][].
+    - `steps`, `eps`: see [`eqopt.ScaleBySinkhorn`][].
     - `scale`: $\alpha$, a number or a 0-d array: how much smaller the learning rate of
         matrices is.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
     """
 
     learning_rate: ScalarOrSchedule
@@ -213,12 +206,12 @@ class SinkGD(AbstractOptimizer):
 
 
 class SCALE(AbstractOptimizer):
-    r"""SCALE: rows of one length, and momentum for the last layer alone.
+    r"""SCALE: rows of equal length, and momentum only for the last layer.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for the
-    last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
+    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for
+    the last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
     reference.
 
     !!! example
@@ -230,24 +223,18 @@ class SCALE(AbstractOptimizer):
         opt = eqopt.SCALE(1e-3, last_layer=last)
         ```
 
-    The authors normalise embeddings, too. To the default these are no matrices: say that
-    they are by `weight_dimension_numbers`, with words as inputs.
+    The authors also normalise embeddings. By default, embeddings are not matrices:
+    declare them by `weight_dimension_numbers`, with words as inputs.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `momentum`: $\beta \in [0, 1)$.
     - `last_layer`: which matrices have momentum, as in [`eqopt.Masked`][]. Defaults to
         none, as which layer is the last one cannot be seen from the parameters.
-    - `eps`: as for [`eqopt.ScaleByRowNorm`][].
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `weight_dimension_numbers`: which parameters are matrices, as for
-        [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+    - `eps`: see [`eqopt.ScaleByRowNorm`][].
+    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 

@@ -97,7 +97,7 @@ class ScaleByCOCOB(AbstractLeafwise):
         smaller $\alpha$ is the bolder are the first bets.
     - `eps`: $\varepsilon \ge 0$, the least that a gradient counts for in $L$.
     - `accumulator_dtype`: the dtype in which $L$, $G$, $R$ and $\theta$ are stored.
-        Defaults to that of each parameter, but take float32 for half-precision
+        Defaults to the dtype of each parameter, but take float32 for half-precision
         parameters: a sum of many terms in bfloat16 stops growing.
 
     **Raises:**
@@ -144,8 +144,10 @@ class ScaleByCOCOB(AbstractLeafwise):
 class COCOB(AbstractOptimizer):
     r"""COCOB: gradient descent by coin betting, without a learning rate to tune.
 
-    The equations and the reference are those of [`eqopt.ScaleByCOCOB`][], where in the
-    place of $g_t$ there is $\eta_t\, (g_t + \lambda p_{t-1})$. This weight decay is an
+    $$p_t = p_{t-1} + u_t,$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByCOCOB`][], which has the equations and the
+    reference, for the gradient $\eta_t\, (g_t + \lambda p_{t-1})$. The weight decay is an
     $L^2$ penalty.
 
     **Arguments:**
@@ -153,9 +155,9 @@ class COCOB(AbstractOptimizer):
     - `learning_rate`: $\eta$, how much each gradient counts: a number, a 0-d array or a
         schedule. A constant one is of no effect, because the scale of the gradients
         is of none.
-    - `alpha`, `eps`, `accumulator_dtype`: those of [`eqopt.ScaleByCOCOB`][].
+    - `alpha`, `eps`, `accumulator_dtype`: see [`eqopt.ScaleByCOCOB`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
     """
 
     learning_rate: ScalarOrSchedule = 1.0

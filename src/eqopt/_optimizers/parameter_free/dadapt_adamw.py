@@ -43,10 +43,10 @@ class DAdaptAdamWState(eqx.Module):
     - `exp_avg_sq`: the second moment, real also for complex parameters.
     - `grad_sum`: a slower mean of the gradients times the learning rate in use.
     - `estim_lr`: the bound on the distance, a 0-d array. It never falls.
-    - `numerator_weighted`: what the bound is made of, likewise.
+    - `numerator_weighted`: the numerator of the bound, a 0-d array.
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `learning_rate`: that of the last step, with the bound and the bias corrections in
-        it (before the first step: of the first), a 0-d array.
+    - `learning_rate`: the learning rate of the last step, including the bound and the
+        bias corrections (before the first step: of the first), a 0-d array.
     """
 
     exp_avg: Updates
@@ -118,20 +118,22 @@ class DAdaptAdamW(AbstractMeasured):
 
     Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
     is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
-    While $s_t$ is zero, as in a warm-up from zero, $d$ stays as it is.
+    While $s_t$ is zero, as in a warm-up from zero, $d$ stays unchanged.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
-        a schedule should have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
+        have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, a bound that is certainly too small.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
-    - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
-        the parameters are of half precision.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to the dtype of
+        each parameter. Both are slow means: ask for `jnp.float32` if the parameters are
+        of half precision.
 
     **Raises:**
 

@@ -46,7 +46,7 @@ class DoGState(eqx.Module):
     - `is_init_step`: whether no step has been taken yet, a 0-d bool array.
     - `init_params`: the parameters that `init` was given.
     - `max_dist`: the largest distance from them so far, a 0-d array.
-    - `sum_sq_norm_grads`: the sum of the squared norms of all gradients, likewise.
+    - `sum_sq_norm_grads`: the sum of the squared norms of all gradients, a 0-d array.
     """
 
     is_init_step: Bool[Array, ""]
@@ -126,16 +126,16 @@ class DoG(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
     - `init_step`: what the first step is made of, a name and a positive number.
         `("heuristic", α)` is $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors take
-        $10^{-6}$, or $10^{-4}$ for models with batch normalization.
-        `("distance", r)` is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and
-        $s$ in the place of the fraction in the first step.
+        $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
+        is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and $s$ replaces
+        the fraction in the first step. Defaults to `("heuristic", 1e-6)`.
     - `eps`: $\varepsilon \ge 0$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
         code it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
 
     **Raises:**
 
@@ -178,7 +178,8 @@ class DoWGState(eqx.Module):
     - `init_params`: the parameters that `init` was given.
     - `weighted_sq_norm_grads`: the weighted sum of the squared norms of all gradients, a
         0-d array.
-    - `estim_sq_dist`: the largest squared distance from `init_params` so far, likewise.
+    - `estim_sq_dist`: the largest squared distance from `init_params` so far, a 0-d
+        array.
     """
 
     init_params: Params
@@ -230,12 +231,12 @@ class DoWG(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
     - `init_estim_sq_dist`: $\bar r_0^2 > 0$. Defaults to $\varepsilon$.
     - `eps`: $\varepsilon \ge 0$, but positive if it is $\bar r_0^2$ as well.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule, of an $L^2$ penalty:
         $g_t$ includes $\lambda p_{t-1}$.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
 
     **Raises:**
 

@@ -42,10 +42,10 @@ class ProdigyState(eqx.Module):
     - `grad_sum`: the weighted sum of the gradients.
     - `params0`: the parameters that `init` was given.
     - `estim_lr`: the estimate of the distance, a 0-d array. It never falls.
-    - `numerator_weighted`: what the estimate is made of, likewise.
+    - `numerator_weighted`: the numerator of the estimate, a 0-d array.
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `learning_rate`: that of the last step, with the estimate and the bias corrections
-        in it (before the first step: of the first), a 0-d array.
+    - `learning_rate`: the learning rate of the last step, including the estimate and
+        the bias corrections (before the first step: of the first), a 0-d array.
     """
 
     exp_avg: Updates
@@ -123,25 +123,26 @@ class Prodigy(AbstractMeasured):
 
     Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
     is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
-    While $s_t$ is zero, as in a warm-up from zero, $d$ stays as it is.
+    While $s_t$ is zero, as in a warm-up from zero, $d$ stays unchanged.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
-        a schedule should have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
+        have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
         $\sqrt{\beta_2}$.
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, an estimate that is certainly too small.
-    - `estim_lr_coef`: $c$. If steps are too large or too small, change this one.
+    - `estim_lr_coef`: $c$, a number or a 0-d array. If steps are too large or too
+        small, change this one.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to that of each parameter.
-    - `nu_dtype`: that of $v$ and of $s$, which are slow means: ask for `jnp.float32` if
-        the parameters are of half precision.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
+        parameter.
+    - `nu_dtype`: see [`eqopt.DAdaptAdamW`][].
 
     **Raises:**
 

@@ -34,9 +34,9 @@ class MoMoState(eqx.Module):
 
     **Attributes:**
 
-    - `exp_avg`: that of the gradients, a tree like the parameters.
-    - `barf`: that of the losses, a 0-d array like the next three.
-    - `gamma`: that of the products of gradients and parameters.
+    - `exp_avg`: the average of the gradients, a tree like the parameters.
+    - `barf`: the average of the losses, a 0-d array like the next three.
+    - `gamma`: the average of the products of gradients and parameters.
     - `lb`: the lower bound of the loss.
     - `learning_rate`: the step size that the last step took, zero before the first.
     - `count`: the steps taken so far, a 0-d int32 array.
@@ -95,12 +95,14 @@ class MoMo(AbstractMoMo):
 
     - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a schedule.
     - `beta`: $\beta \in [0, 1)$, the decay of the averages.
-    - `lower_bound`: $f^*$, what the loss cannot fall below. Zero is good for most losses.
+    - `lower_bound`: $f^*$, a number or a 0-d array: what the loss cannot fall below.
+        Zero is good for most losses.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
         for want of a good bound.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to that of each parameter.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 
@@ -162,8 +164,9 @@ class MoMoAdam(AbstractMoMo):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of $d$, $\bar f$ and $\gamma$.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$.
     - `eps`: $\varepsilon \ge 0$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to that of each parameter.
-    - The others are those of [`eqopt.MoMo`][], which has the reference.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
+        parameter.
+    - All others: see [`eqopt.MoMo`][].
 
     **Raises:**
 

@@ -50,13 +50,13 @@ class ScaleByPolyak(AbstractLeafwise):
 
     **Arguments:**
 
-    - `f_min`: $f^*$, the smallest value of the loss, or a guess of it. Zero for a model
-        that can fit its data.
+    - `f_min`: $f^*$, a number or a 0-d array: the smallest value of the loss, or a
+        guess of it. Zero for a model that can fit its data.
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
         array or a schedule.
     - `eps`: $\varepsilon \ge 0$.
-    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ in the place of $f - f^*$. It
-        stays where it is when the loss is below `f_min`; the former goes uphill.
+    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ instead of $f - f^*$. It stays
+        where it is when the loss is below `f_min`; the former goes uphill.
 
     **Raises:**
 
@@ -149,7 +149,7 @@ class PolyakSGD(AbstractOptimizer):
         array or a schedule.
     - `scaling`: $s$, a number, a 0-d array or a schedule. It is what
         `eqopt.tree.get(state, "learning_rate")` finds.
-    - The others are those of [`eqopt.ScaleByPolyak`][], which has the references.
+    - All others: see [`eqopt.ScaleByPolyak`][].
     """
 
     max_learning_rate: ScalarOrSchedule = 1.0

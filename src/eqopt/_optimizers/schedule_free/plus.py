@@ -46,10 +46,10 @@ class ScheduleFreePlusState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `learning_rate`: $\\eta$ of the last step, a 0-d array.
-    - `max_lr`: the largest so far, likewise.
-    - `weight_sum`: the sum of the weights of all averaged values so far, likewise.
-    - `grad_norm`: the average $a$ of the norms of the gradients, likewise.
-    - `beta`: the part of the average in the parameters, likewise.
+    - `max_lr`: the largest learning rate so far, a 0-d array.
+    - `weight_sum`: the sum of the weights of all averaged values so far, a 0-d array.
+    - `grad_norm`: the average $a$ of the norms of the gradients, a 0-d array.
+    - `beta`: the part of the average in the parameters, a 0-d array.
     - `mu`, `nu`: the moments of the gradients, trees like the parameters.
     - `z`: where the steps lead, a tree like the parameters.
     """
@@ -122,10 +122,11 @@ class ScheduleFreePlus(AbstractMeasured):
       y_t &= \beta x_t + (1 - \beta)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is that of [`eqopt.ScaleByAdam`][], and products and norms are those of
-    all leaves. The parameters are $y$: take the gradients there. Evaluate with $x$, that
-    is with `opt.eval_params(state, params)`. The loss $f$ must not fall below zero.
-    `update` and `step` need it as the extra argument `value`, and `params`:
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and products and norms are
+    taken over all leaves. The parameters are $y$: compute the gradients there. Evaluate
+    with $x$, that is with `opt.eval_params(state, params)`. The loss $f$ must not fall
+    below zero. `update` and `step` need it as the extra argument `value`, and need
+    `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)
@@ -133,12 +134,12 @@ class ScheduleFreePlus(AbstractMeasured):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `eps`: $\varepsilon \ge 0$, outside the root, and the least of all $\eta_t$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As it is multiplied
         by $\eta_t^2$, the authors take 20 to 50.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `beta`: $\beta \in (0, 1)$, the part of the average in the parameters.
     - `max_beta`, `anneal_steps`: if `anneal_steps` is not zero, in so many steps $\beta$
         goes to `max_beta`, so that $\log(1 - \beta)$ is linear. An integer of at least 0.
@@ -147,7 +148,7 @@ class ScheduleFreePlus(AbstractMeasured):
     - `weight_lr_power`: $\rho \ge 0$.
     - `average_from`: in as many steps $c_t = 1$; an integer of at least 0.
     - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
-        stored. Default to that of each parameter.
+        stored. Default to the dtype of each parameter.
 
     **Raises:**
 

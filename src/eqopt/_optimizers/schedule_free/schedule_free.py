@@ -1,4 +1,4 @@
-"""SGD and AdamW with averages of the parameters in the place of a schedule."""
+"""SGD and AdamW with averages of the parameters instead of a schedule."""
 
 from typing import Any
 
@@ -39,18 +39,18 @@ class WarmUp(AbstractSchedule):
 class ScheduleFreeSGD(AbstractOptimizer):
     r"""SGD without a schedule.
 
-    [`eqopt.ScheduleFree`][] around $u_t = -\eta_t\, (g_t + \lambda y_{t-1})$. It has the
-    equations, the reference, and what there is to know of `eval_params`.
+    The parameters are an average of the points that these updates lead to:
+
+    $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
+
+    See [`eqopt.ScheduleFree`][] for the equations, the reference, and `eval_params`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
     - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
         $t = 0, 1, …$ Defaults to no warm-up.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScheduleFree`][].
+    - All others: see [`eqopt.ScheduleFree`][].
 
     **Raises:**
 
@@ -74,24 +74,24 @@ class ScheduleFreeSGD(AbstractOptimizer):
 class ScheduleFreeAdamW(AbstractOptimizer):
     r"""AdamW without a schedule.
 
-    [`eqopt.ScheduleFree`][] around
-    $u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
-    + \lambda y_{t-1}\big)$ with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no
-    first moment: $\beta_1$ is that of [`eqopt.ScheduleFree`][], which has the equations,
-    the reference, and what there is to know of `eval_params`.
+    The parameters are an average of the points that these updates lead to:
+
+    $$u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
+      + \lambda y_{t-1}\big)$$
+
+    with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no first moment:
+    [`eqopt.ScheduleFree`][] uses $\beta_1$ instead. It has the equations, the reference,
+    and the description of `eval_params`.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
-        $t = 0, 1, …$ Defaults to no warm-up.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - `warmup_steps`: see [`eqopt.ScheduleFreeSGD`][].
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `nu_dtype`: the dtype in which the second moment is stored.
-    - The others are those of [`eqopt.ScheduleFree`][].
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
+        of each parameter.
+    - All others: see [`eqopt.ScheduleFree`][].
 
     **Raises:**
 

@@ -32,10 +32,10 @@ class ScaleByLBFGSState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `params`, `updates`: those of the last step.
-    - `diff_params_memory`, `diff_updates_memory`: the differences $s_i$ and $y_i$ of the
-        last `memory_size` steps, stacked along a new first axis. That of step $i$ is at
-        the place $i$ modulo `memory_size`.
+    - `params`, `updates`: the parameters and updates of the last step.
+    - `diff_params_memory`, `diff_updates_memory`: the differences $s_i$ and $y_i$ of
+        the last `memory_size` steps, stacked along a new first axis. The difference of
+        step $i$ has the index $i$ modulo `memory_size`.
     - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that does not
         count.
     """
@@ -65,10 +65,10 @@ class ScaleByLBFGS(AbstractTransformation):
     $u = H_t g$ takes $4 m$ passes over arrays of the size of the parameters; $2 m + 2$
     such arrays are kept.
 
-    Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i| |y_i|$ count, with the
-    rounding error $\varepsilon$: others would make $H$ infinite or negative. If the
-    parameters have not moved at all, as after a line search that failed, all pairs are
-    forgotten, and the next direction is that of the gradient.
+    Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i|
+    |y_i|$ count, with the rounding error $\varepsilon$: others would make $H$ infinite
+    or negative. If the parameters have not moved at all, as after a failed line search,
+    all pairs are forgotten, and the next direction is the gradient.
 
     It is not for gradients of mini-batches, of which no two differ by the curvature
     alone. All leaves are one vector. A complex parameter counts as two real ones; its
@@ -77,12 +77,12 @@ class ScaleByLBFGS(AbstractTransformation):
     **Arguments:**
 
     - `memory_size`: $m \ge 1$, an integer.
-    - `scale_init_precond`: whether to use $\gamma$ as above, or else 1.
+    - `scale_init_precond`: whether to use $\gamma$, or else 1.
 
     **Raises:**
 
-    A `ValueError` if `memory_size` is no integer of at least 1; in `update`, if there are
-    no `params`, or an update for a leaf that was not there at `init`.
+    A `ValueError` if `memory_size` is not an integer of at least 1; in `update`, if
+    there are no `params`, or an update for a leaf that was not there at `init`.
 
     ??? cite "Reference"
 
@@ -178,7 +178,7 @@ def _preconditioned(
     count: Int[Array, ""],
     scales: bool,
 ) -> tuple[Any, ...]:
-    """The new updates, and the new state but for the count."""
+    """The new updates, and the new state except for the count."""
     real = rho.dtype
     newest = (count - 1) % len(rho)
     s = [_difference(x, y, real) for x, y in zip(p, last_p, strict=True)]
@@ -210,8 +210,8 @@ def _preconditioned(
     q, alphas = lax.scan(back, wide, order)
     if scales:
         latest = order[jnp.argmax(rho[order] > 0)]
-        # What was stored just now is at hand. To read it from the memory, XLA on a CPU
-        # would make a copy of all of that first.
+        # The values stored just now are available. To read them from the memory, XLA on
+        # a CPU would first copy all of it.
         before = lambda memory: _inner(at(memory, latest), at(memory, latest))
         yy = lax.cond(is_good, lambda _: yy, before, y_memory)
         gamma = _gamma(rho[latest], yy, wide)
@@ -254,9 +254,9 @@ class LBFGS(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t H_t g_t$$
 
     with the guess $H_t$ of the inverse of the Hessian from [`eqopt.ScaleByLBFGS`][] and
-    the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][], which see. It needs few
-    steps where others need many, and each takes one evaluation of the loss and its
-    gradient, seldom more. For losses of mini-batches take another optimizer.
+    the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][]. It needs few steps
+    where others need many. Each step takes one evaluation of the loss and its gradient,
+    seldom more. For losses of mini-batches, use another optimizer.
 
     For complex parameters, conjugate gradients once, and pass the conjugates both as
     `grads` and as `grad`.
@@ -281,7 +281,7 @@ class LBFGS(AbstractOptimizer):
     - `learning_rate`: a factor before the line search, a number, a 0-d array or a
         schedule. Defaults to `None`, for 1.
     - `memory_size`: how many steps to remember, an integer of at least 1.
-    - `scale_init_precond`: as in [`eqopt.ScaleByLBFGS`][].
+    - `scale_init_precond`: see [`eqopt.ScaleByLBFGS`][].
     - `linesearch`: a transformation that comes last, or `None` for none.
 
     **Raises:**

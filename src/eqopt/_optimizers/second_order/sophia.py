@@ -207,21 +207,19 @@ class Sophia(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the curvature, from estimate to estimate.
     - `eps`: $\varepsilon \ge 0$, the least to divide by.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `gamma`: $\gamma \ge 0$, how much of the curvature counts. The authors tune it such
         that the win rate is between 0.1 and 0.5.
     - `clip_threshold`: $\rho \ge 0$, or `None` not to clip.
     - `update_interval`: $k \ge 1$, an integer.
     - `hessian_diagonal_fn`: the transformation that turns gradients into an estimate of
-        the Hessian's diagonal. It gets all extra arguments.
+        the Hessian's diagonal. It gets all extra arguments. Defaults to
+        `eqopt.HutchinsonDiagHessian()`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        that of each parameter.
+        the dtype of each parameter.
     - `track_win_rate`: whether the state says which share of the coordinates was not
         clipped; `eqopt.tree.get(state, "win_rate")`. Costs some time.
 

@@ -19,9 +19,9 @@ class DPSGD(AbstractOptimizer):
     [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
     or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
 
-    It takes the sum of clipped gradients that [`eqopt.microbatching.clipped_grad`][]
-    computes, with `clipped=True`; or else per-example gradients: those of each parameter
-    have one more axis, the first one.
+    With `clipped=True`, it takes the sum of clipped gradients that
+    [`eqopt.microbatching.clipped_grad`][] computes. Otherwise it takes per-example
+    gradients, which have an additional first axis.
 
     !!! example
 
@@ -34,10 +34,9 @@ class DPSGD(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: a number, a 0-d array or a schedule.
-    - `l2_norm_clip`, `noise_multiplier`, `key`: those of
+    - `l2_norm_clip`, `noise_multiplier`, `key`, `batch_size`, `clipped`: see
         [`eqopt.DifferentiallyPrivateAggregate`][].
-    - `momentum`, `nesterov`, `accumulator_dtype`: those of [`eqopt.SGD`][].
-    - `batch_size`, `clipped`: those of [`eqopt.DifferentiallyPrivateAggregate`][].
+    - `momentum`, `nesterov`, `accumulator_dtype`: see [`eqopt.SGD`][].
     """
 
     learning_rate: ScalarOrSchedule

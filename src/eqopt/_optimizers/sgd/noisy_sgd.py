@@ -12,7 +12,8 @@ class NoisySGD(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.AddNoise`][], which has the equation and the reference.
+    where $u_t$ is the update of [`eqopt.AddNoise`][], which has the equation and the
+    reference.
 
     **Arguments:**
 

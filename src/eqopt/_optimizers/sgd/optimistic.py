@@ -52,8 +52,9 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 
     **Arguments:**
 
-    - `alpha`: $\alpha$, the weight of the gradient, or a schedule.
-    - `beta`: $\beta$, the weight of its change, or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule.
+    - `beta`: $\beta$, the weight of its change: a number, a 0-d array or a schedule.
 
     ??? cite "Reference"
 
@@ -103,13 +104,13 @@ class OptimisticGradientDescent(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByOptimisticGradient`][], which has the equation
-    and the reference.
+    where $u_t$ is the update of [`eqopt.ScaleByOptimisticGradient`][], which has the
+    equation and the reference.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - The others are those of [`eqopt.ScaleByOptimisticGradient`][].
+    - `learning_rate`: see [`eqopt.SGD`][].
+    - All others: see [`eqopt.ScaleByOptimisticGradient`][].
     """
 
     learning_rate: ScalarOrSchedule

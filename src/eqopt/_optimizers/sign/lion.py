@@ -67,10 +67,11 @@ class ScaleByLion(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the weight of the momentum in the update.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to that of each parameter.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter.
     - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
         itself where it is smaller than 1.
-    - `smooth_beta`: $s$, for the mode `"smooth"`.
+    - `smooth_beta`: $s$, a number or a 0-d array, for the mode `"smooth"`.
 
     **Raises:**
 
@@ -123,17 +124,14 @@ class Lion(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is that of [`eqopt.ScaleByLion`][], which has the equations and the
-    reference. The weight decay is decoupled. Compared to AdamW, take a learning rate that
-    is 3 to 10 times smaller, and a decay that is as much larger.
+    where $u_t$ is the update of [`eqopt.ScaleByLion`][], which has the equations and
+    the reference. The weight decay is decoupled. Compared to AdamW, take a learning
+    rate that is 3 to 10 times smaller, and a decay that is as much larger.
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByLion`][].
+    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - All others: see [`eqopt.ScaleByLion`][].
     """
 
     learning_rate: ScalarOrSchedule

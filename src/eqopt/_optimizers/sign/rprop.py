@@ -49,9 +49,9 @@ def rprop(
     max_step_size: Float[Array, ""],
     ratio: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Differs from Optax in: what is applied is the update of this step, as in the paper
-    # and in torch, not the one of the step before. And it is a product of signs, because
-    # that of two small gradients is zero.
+    # Differs from Optax in: the update of this step is applied, as in the paper and in
+    # torch, not the update of the previous step. And it is a product of signs, because
+    # the product of two small gradients is zero.
     agreement = (jnp.sign(g) * jnp.sign(prev_updates).conj()).real
     turned = agreement < 0
     longer = jnp.minimum(eta_plus * step_sizes, max_step_size)
@@ -76,18 +76,19 @@ class ScaleByRprop(AbstractLeafwise):
         \end{cases}
     \end{aligned}$$
 
-    Where the gradient changes its sign, a minimum was jumped over: the element stays for
-    one step where it is, and the next one counts as neither case. This is
-    `torch.optim.Rprop`, but for complex elements, whose sign is $g / |g|$ and for which
-    the product stands for $\operatorname{Re}(g_t \bar u_{t-1})$.
+    If the gradient changes its sign, the step jumped over a minimum: the element stays
+    for one step where it is, and the next step counts as neither case. This is
+    `torch.optim.Rprop`, except for complex elements. Their sign is $g / |g|$, and the
+    product stands for $\operatorname{Re}(g_t \bar u_{t-1})$.
 
     **Arguments:**
 
-    - `learning_rate`: $\Delta_0 > 0$, a number or a 0-d array. With a schedule $\eta$ it
-        is $\eta(0)$, and what comes out is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
+    - `learning_rate`: $\Delta_0 > 0$, a number or a 0-d array. With a schedule $\eta$
+        it is $\eta(0)$, and the result is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
     - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
     - `eta_plus`: $\eta_+ > 1$, the factor after none.
-    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first step.
+    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first
+        step. The first is at least 0, the second above 0.
 
     **Raises:**
 
@@ -174,16 +175,14 @@ class Rprop(AbstractOptimizer):
 
     $$p_t = p_{t-1} - u_t,$$
 
-    where $u_t$ is that of [`eqopt.ScaleByRprop`][], which has the equations and the
-    references.
+    where $u_t$ is the update of [`eqopt.ScaleByRprop`][], which has the equations and
+    the references.
 
     **Arguments:**
 
     - `learning_rate`: the initial step size, a positive number or 0-d array, or a
         schedule that starts at one.
-    - The others are those of [`eqopt.ScaleByRprop`][]. `eta_minus` and `eta_plus` are
-        `etas`, and `min_step_size` and `max_step_size` are `step_sizes` of
-        `torch.optim.Rprop`.
+    - All others: see [`eqopt.ScaleByRprop`][].
     """
 
     learning_rate: ScalarOrSchedule

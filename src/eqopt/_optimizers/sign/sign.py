@@ -24,8 +24,8 @@ def sign(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 class ScaleBySign(AbstractStateless):
     r"""The sign of each element of the updates: $u = \operatorname{sign}(g)$.
 
-    The sign of zero is zero, that of NaN is NaN, and that of a complex number is
-    $g / |g|$.
+    The sign of zero is zero, the sign of NaN is NaN, and the sign of a complex number
+    is $g / |g|$.
     """
 
     def leafwise(
@@ -41,8 +41,8 @@ class SignSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter moves
-        by just this much in each step, so let it decay.
+    - `learning_rate`: see [`eqopt.SGD`][]. Every parameter moves by just this much in
+        each step, so let it decay.
 
     ??? cite "References"
 
@@ -83,10 +83,10 @@ class Signum(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `learning_rate`: see [`eqopt.SGD`][].
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to that of each
-        parameter.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
+        each parameter.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Moving an average towards the parameters, and putting it in their place."""
+"""Moving an average towards the parameters, and putting it instead."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -76,7 +76,7 @@ def synced(
 
 
 def averaged_or(params: Params, state: Any, weight_sum: Array) -> Params:
-    """`params` with the average in their place, unless that has no weight yet."""
+    """`params` with the average instead, unless that has no weight yet."""
     shared, reads = {"weight_sum": weight_sum}, {"average": state.average}
     return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
 

@@ -57,7 +57,7 @@ class GPA(AbstractFused):
 
     where $u_t$ is the update of the inner optimizer. The parameters are $y$: take the
     gradients there. Evaluate with $x$, that is with `opt.eval_params(state, params)`.
-    The authors put it in the place of DiLoCo with one worker: with $H$ inner steps there,
+    The authors put it instead of DiLoCo with one worker: with $H$ inner steps there,
     take $\mu_x$ = 0.9 for $H$ = 1, 0.974 for 4, 0.9869 for 8, 0.9934 for 16, 0.9967 for
     32, 0.9984 for 64, and 0.9992 for 128. Unlike [`eqopt.ScheduleFree`][], it goes with
     a schedule, and with momentum in `inner`.
@@ -76,7 +76,8 @@ class GPA(AbstractFused):
     - `sees`: which parameters `inner` is shown, for weight decay above all: `"z"`, as the
         authors do, or `"y"`. If it looks at them, `"z"` costs a copy of the updates while
         it steps.
-    - `state_dtype`: the dtype in which $z$ is stored. Defaults to that of each parameter.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 

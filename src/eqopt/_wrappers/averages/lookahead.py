@@ -66,10 +66,10 @@ class Lookahead(AbstractWrapper):
 
     for the fast weights $\theta$ and the slow weights $\phi$.
 
-    Given plain parameters, such as a model, it holds the slow weights in its state; get
-    a model with them by [`eqopt.Lookahead.eval_params`][]. It also takes
-    [`eqopt.LookaheadParams`][], for which gradients are those of the fast parameters
-    alone, and updates are again a pair.
+    Given plain parameters, such as a model, it holds the slow weights in its state.
+    [`eqopt.Lookahead.eval_params`][] returns a model with them. It also accepts
+    [`eqopt.LookaheadParams`][]: then the gradients are the gradients of the fast
+    parameters only, and the updates are a pair again.
 
     The updates must be added to the parameters as they are: nothing may follow this in a
     chain.

@@ -27,7 +27,7 @@ class OuterNesterovState(eqx.Module):
     - `inner_state`: the inner state.
     - `steps_since_sync`: the inner steps since the last outer one, a 0-d int32 array.
     - `slow`: the parameters after the last outer step, a tree like the parameters.
-    - `trace`: the momentum of the outer steps, likewise.
+    - `trace`: the momentum of the outer steps, of the same kind.
     """
 
     inner_state: State

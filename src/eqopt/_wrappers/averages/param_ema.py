@@ -53,22 +53,21 @@ class ParamEMA(AbstractFusedWrapper):
     $s_t = 1 - \prod_{i \le t} \beta_i$, and the average is one of $\theta_1, …, \theta_t$
     alone. Otherwise $s_0 = 1$, and it starts at the parameters given to `init`.
 
-    Training does not see the average. It comes out of `opt.eval_params(state, params)`;
-    before the first step, the parameters themselves do, or what `inner` has instead of
-    them. An average that `inner` keeps itself is only used until then.
+    The average does not affect training. `opt.eval_params(state, params)` returns it.
+    Before the first step, it returns the parameters themselves, or the evaluation
+    parameters of `inner`. An average that `inner` keeps is only used until then.
 
     The parameters are averaged as they would be without rounding to their dtype, as far
-    as `inner` leaves the addition of its updates to others. What follows this in a chain
-    is averaged, too. But inside of another wrapper this does not see it: nothing may
+    as `inner` leaves the addition of its updates to others. What follows this in a
+    chain is averaged, too. But inside another wrapper this does not see it: nothing may
     follow in `Chain(MultiSteps(ParamEMA(AdamW(1e-3)), 8))`.
 
     !!! warning
 
-        Every call is a step, also one in which `inner` leaves the parameters as they
-        are. So what skips or gathers goes outside:
-        `MultiSteps(ParamEMA(AdamW(1e-3)), 8)` averages over the steps, but
-        `ParamEMA(MultiSteps(AdamW(1e-3), 8))` over the mini-steps, and needs a `decay`
-        of the eighth root for the same average.
+        Every call is a step, also one in which `inner` leaves the parameters unchanged.
+        So what skips or gathers goes outside: `MultiSteps(ParamEMA(AdamW(1e-3)), 8)`
+        averages over the steps, but `ParamEMA(MultiSteps(AdamW(1e-3), 8))` over the
+        mini-steps, and needs a `decay` of the eighth root for the same average.
 
     **Arguments:**
 
@@ -76,8 +75,8 @@ class ParamEMA(AbstractFusedWrapper):
     - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
         number of steps taken so far (0 in the first one).
     - `debias`: whether to leave the initial parameters out.
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        each parameter. In bfloat16, which has 8 binary digits, an average with
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        dtype of each parameter. In bfloat16, which has 8 binary digits, an average with
         `decay=0.999` does not move: choose float32.
 
     **Raises:**
@@ -133,14 +132,14 @@ class ParamEMA(AbstractFusedWrapper):
         new, shared = self._next(state)
         leafwise = Leafwise(follow_updated, new, shared)
         promise = pipeline.push_last("ParamEMA", leafwise)
-        # No `def`, which the run-time checks would wrap anew in each step.
+        # No `def`, which the run-time checks would wrap again in each step.
         moved = lambda: promise() or followed(*pipeline.outcome, new, shared)
         return self.inner, lambda inner_state: dataclasses.replace(
             moved(), inner_state=inner_state
         )
 
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
-        """The state but for the average, and what moves that."""
+        """The state except for the average, and what moves that."""
         dtype = state.weight_sum.dtype
         # Not `1 - jnp.asarray(decay)`: a Python number has all of its digits here.
         new: Any = 1 - at(self, "decay", state.count)

@@ -1,4 +1,4 @@
-"""Averages of the parameters in the place of a schedule."""
+"""Averages of the parameters instead of a schedule."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,7 +26,8 @@ class ScheduleFreeState(eqx.Module):
     **Attributes:**
 
     - `b1`: the part of the average in the parameters, a 0-d array.
-    - `weight_sum`: the sum of the weights of all averaged values so far, likewise.
+    - `weight_sum`: the sum of the weights of all averaged values so far, of the same
+        kind.
     - `step_count`: the steps taken so far, a 0-d int32 array.
     - `max_lr`: the largest learning rate so far, a 0-d array.
     - `inner_state`: the inner state.
@@ -96,7 +97,8 @@ class ScheduleFree(AbstractFused):
         schedule. It is used for the weights alone.
     - `b1`: $\beta_1 \in (0, 1]$.
     - `weight_lr_power`: $\rho \ge 0$.
-    - `state_dtype`: the dtype in which $z$ is stored. Defaults to that of each parameter.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
+        parameter.
 
     **Raises:**
 

@@ -46,25 +46,27 @@ class SWA(AbstractFusedWrapper):
     is stochastic weight averaging. The learning rate should stay high, or go up and down
     with the period $c$, from step $s$ on.
 
-    Training does not see the average. It comes out of `opt.eval_params(state, params)`;
-    before step $s$, the parameters themselves do, or what `inner` has instead of them. A
-    step that adds nothing to the average does not touch it. What follows this in a chain
-    is averaged, too. But inside of another wrapper this does not see it: nothing may
-    follow in `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
+    The average does not affect training. `opt.eval_params(state, params)` returns it.
+    Before step $s$, it returns the parameters themselves, or the evaluation parameters
+    of `inner`. A step that adds nothing to the average does not touch it.
+    Transformations that follow in a chain are included in the average. But inside
+    another wrapper, they are not visible: nothing may follow in
+    `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
 
-    Every call is a step, also one in which `inner` leaves the parameters as they are. So
+    Every call is a step, also one in which `inner` leaves the parameters unchanged. So
     what skips or gathers goes outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
 
-    Statistics of batch normalization belong to the parameters they were made with:
-    gather them anew for the average.
+    The statistics of batch normalization belong to the parameters that they were
+    computed with: compute them again for the average.
 
     **Arguments:**
 
     - `inner`: the optimizer.
     - `start`: $s \ge 1$, the first step after which to average, an integer.
     - `period`: $c \ge 1$, an integer.
-    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to that of
-        each parameter; half precision is too little for more than some hundred values.
+    - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
+        dtype of each parameter; half precision is too little for more than some hundred
+        values.
 
     **Raises:**
 

@@ -68,7 +68,7 @@ _NOTE = (
 
 
 def from_optax(tx: Any) -> AbstractTransformation:
-    """An Optax transformation, for whatever wants one of eqopt.
+    """An Optax transformation, for code that expects one of eqopt.
 
     !!! example
 
@@ -85,12 +85,13 @@ def from_optax(tx: Any) -> AbstractTransformation:
     told to be strict. Extra arguments of `update` are handed to `tx`; a `value_fn` is
     called with the whole model.
 
-    The rest is up to `tx`. Of the laws of eqopt, these are not those of Optax: that the
-    state keeps its dtypes when gradients have others than the parameters, that nothing
-    is NaN in float16, that derivatives through steps are finite at zero gradients, that
-    the state is sharded like the parameters when `init` is compiled. Hyperparameters are
-    no data, unless `tx` is made by `optax.inject_hyperparams`: then they are in the
-    state, where `eqopt.tree.set(state, learning_rate=1e-4)` changes them.
+    The rest depends on `tx`. Optax does not guarantee the following laws of eqopt: that
+    the state keeps its dtypes when gradients and parameters have different ones, that
+    nothing is NaN in float16, that derivatives through steps are finite at zero
+    gradients, that the state is sharded like the parameters when `init` is compiled.
+    Hyperparameters are not data, unless `tx` is made by `optax.inject_hyperparams`:
+    then they are in the state, where `eqopt.tree.set(state, learning_rate=1e-4)`
+    changes them.
 
     Two of these are equal, and share compiled functions, if they were made of the same
     object `tx`.

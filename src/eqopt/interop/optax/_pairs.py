@@ -10,8 +10,8 @@ import jax.tree_util as jtu
 from ..._typecheck import no_type_check
 
 
-# The states of eqopt, and those of Optax that each of them has for a counterpart. (Adam
-# lends its state to several others there.)
+# The states of eqopt, and the corresponding states of Optax. (Adam's state also serves
+# several others there.)
 PARTNERS: Mapping[str, tuple[str, ...]] = {
     "AddDecayedWeightsState": ("WeightDecaySchedule",),
     "EMAState": ("EmaState",),
@@ -39,7 +39,7 @@ PARTNERS: Mapping[str, tuple[str, ...]] = {
 # Optax has no state for a learning rate that is a number.
 WITHOUT_PARTNER = {"ProximalDecayState", "ScaleByLearningRateState"}
 
-# Where a field of Optax's state has another name than that of eqopt's.
+# Where the field has different names in Optax's and eqopt's state.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdanState": {"t": "count", "g": "previous_gradient"},
     "ScaleByAdemamixState": {"count_m2": "count"},
@@ -82,7 +82,7 @@ def nodes_of(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[str, Any]
     """
     found = []
     map_nodes(lambda path, node: found.append((path, node)), state, is_node)
-    # JAX sorts the keys of a dictionary, but not those of an `OrderedDict`.
+    # JAX sorts the keys of a dictionary, but not the keys of an `OrderedDict`.
     found.sort(key=lambda item: [_rank(entry) for entry in item[0]])
     return [(jtu.keystr(path), node) for path, node in found]
 

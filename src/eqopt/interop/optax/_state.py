@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import optax
 
-from ..._combinators.chain import Chain, NamedChain
-from ..._combinators.partition import Partition
-from ..._leaves import label_dict
-from ..._transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import ScaleByLearningRate, at, recorded
+from ..._transformation import AbstractTransformation
 from ..._types import IntegerLike, Params, State
+from .._parts import learning_rates, with_rate
 from ._from_optax import FromOptax, FromOptaxState
 from ._pairs import (
     PARTNERS,
@@ -47,18 +44,18 @@ def state_from_optax(
         model, state = opt.step(grads, state, model)
         ```
 
-    Every array is taken over bit by bit, without a copy but for the counts. The steps
-    after that are those of Optax up to rounding, but for Adan; in float32 they have the
-    same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
+    Every array is taken over bit by bit, without a copy except for the counts. The
+    following steps equal Optax's up to rounding, except for Adan. In float32, they have
+    the same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
 
-    Hyperparameters are those of `opt`, also if `optax_state` is one of
+    The hyperparameters come from `opt`, even if `optax_state` is a state of
     `optax.inject_hyperparams`: look them up there.
 
-    These states can be converted, within chains, masks and partitions: those of SGD with
+    The following states can be converted, inside chains, masks and partitions: SGD with
     momentum, Adam, AdamW, NAdam, NAdamW, Adamax, AMSGrad, AdaBelief, Yogi, RAdam, Lion,
-    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, and of
-    [`eqopt.EMA`][] and schedules. The parts of `opt` have to come in the order of those
-    of the Optax transformation.
+    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, [`eqopt.EMA`][]
+    and schedules. The parts of `opt` must have the same order as in the Optax
+    transformation.
 
     !!! warning
 
@@ -84,8 +81,8 @@ def state_from_optax(
 
     **Raises:**
 
-    A `ValueError` that names key paths, if `optax_state` is that of another optimizer or
-    model, or has arrays of other shapes or dtypes than `opt` would, or if its counts
+    A `ValueError` that names key paths, if `optax_state` belongs to another optimizer
+    or model, or has arrays of other shapes or dtypes than `opt` would, or if its counts
     differ where one is needed.
     """
     template = opt.init(params)
@@ -93,13 +90,13 @@ def state_from_optax(
         expected = template.optax_state
         return FromOptaxState(taken(expected, optax_state, ".optax_state", ""))
     counted = lambda: count_of(count, optax_state)
-    rates = _learning_rates(opt)
+    rates = learning_rates(opt)
     ours, theirs = nodes_of(template, is_ours), nodes_of(optax_state, is_theirs)
     new = {}
     for path, node, their_path, other in _paired(ours, theirs):
         new[path] = _converted(node, other, path, their_path, counted)
         if type(node).__name__ == "ScaleByLearningRateState":
-            new[path] = _with_rate(new[path], next(rates, None))
+            new[path] = with_rate(new[path], next(rates, None))
     return map_nodes(lambda path, node: new[jtu.keystr(path)], template, is_ours)
 
 
@@ -118,8 +115,8 @@ def state_to_optax(
     **Arguments:**
 
     - `tx`: the Optax transformation. If it is made by `optax.inject_hyperparams`, then
-        its hyperparameters are those it starts with, or what its schedules give; stateful
-        schedules begin anew.
+        its hyperparameters are those it starts with, or what its schedules give;
+        stateful schedules begin again.
     - `state`: what `init`, `update` or `step` of an eqopt optimizer returned.
     - `params`: the model, or the parameters as they are given to Optax.
     - `count`: the steps taken so far, for `optax.inject_hyperparams`. Defaults to what
@@ -218,29 +215,3 @@ def _inverted(ours: Any, other: Any, path: str, their_path: str) -> Any:
         value = taken(getattr(other, name), *source)
         values[name] = jnp.array(value) if own == "count" else value
     return other._replace(**values)
-
-
-def _with_rate(node: Any, rate: Any) -> Any:
-    """A state that records the learning rate of the last step."""
-    if rate is None:
-        return node
-    last = jnp.maximum(node.count - 1, 0)
-    now = recorded(at(rate, "learning_rate", last))
-    return dataclasses.replace(node, learning_rate=now)
-
-
-def _learning_rates(opt: Any) -> Iterator[Any]:
-    """The learning rates in an optimizer, in the order of its state."""
-    if isinstance(opt, ScaleByLearningRate):
-        yield opt
-    elif isinstance(opt, AbstractOptimizer):
-        yield from _learning_rates(opt.chain)
-    elif isinstance(opt, Chain):
-        for part in opt.transformations:
-            yield from _learning_rates(part)
-    elif isinstance(opt, NamedChain | Partition):
-        # In the order that JAX has the keys of a dictionary in.
-        for name in jtu.tree_leaves(label_dict({x: x for x in opt.names})):
-            yield from _learning_rates(opt[name])
-    elif isinstance(inner := getattr(opt, "inner", None), AbstractTransformation):
-        yield from _learning_rates(inner)

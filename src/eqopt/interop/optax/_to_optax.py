@@ -15,7 +15,7 @@ from ..._types import Params, State, Updates
 
 
 def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
-    """An eqopt optimizer or transformation, for whatever wants one of Optax.
+    """An eqopt optimizer or transformation, for code that expects one of Optax.
 
     !!! example
 
@@ -43,8 +43,8 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
 
     **Returns:**
 
-    An `optax.GradientTransformationExtraArgs`, whose state is that of `opt`. With it and
-    the parameters, `opt.eval_params` gives those to evaluate with.
+    An `optax.GradientTransformationExtraArgs` with the same state as `opt`. From this
+    state and the parameters, `opt.eval_params` returns the parameters to evaluate with.
 
     **Raises:**
 
@@ -82,7 +82,7 @@ def _floats_as_arrays(tree: PyTree) -> PyTree:
 
 
 def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
-    """Zeros in the place of what is no update: an integer's, or JAX's `float0`."""
+    """Zeros instead of what is no update: an integer's, or JAX's `float0`."""
     others = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
     if not jax.tree.leaves(others):
         return others

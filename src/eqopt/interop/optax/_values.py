@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 
 from ..._leaves import listed
 from ...tree import get_all_with_path
+from .._parts import checked_count
 
 
 def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree:
@@ -59,11 +60,7 @@ def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
 def count_of(given: Any, state: Any) -> Array:
     """The steps taken so far: `given`, or what is counted anywhere in `state`."""
     if given is not None:
-        if not isinstance(given, Tracer) and given < 0:
-            raise ValueError(
-                f"`count` must be an integer of at least 0, but is {given!r}."
-            )
-        return jnp.asarray(given, jnp.int32)
+        return checked_count(given)
     counts = {
         jtu.keystr(path): x
         for name in _COUNTS

@@ -56,9 +56,9 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     The solution is what its `eval_params` gives: for [`eqopt.ScheduleFree`][], say, the
     average.
 
-    Optimistix makes arrays of everything in `y0`, so that of a model give it the
-    parameters, `params, rest = eqx.partition(model, eqx.is_inexact_array)`, and put them
-    together in `fn`.
+    Optimistix makes arrays of everything in `y0`, so split a model by `params, rest =
+    eqx.partition(model,
+    eqx.is_inexact_array)`, pass `params`, and combine both in `fn`.
 
     **Arguments:**
 
@@ -69,7 +69,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         gives a 0-d array. Defaults to `optimistix.max_norm`.
     - `verbose`: whether to print each step; or a function to call in each, with the
         keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
-        value.
+        value. Defaults to `False`.
 
     **Raises:**
 

@@ -41,7 +41,7 @@ class Layout(eqx.Module):
 
     **Attributes:**
 
-    - `shape`: that of the parameter.
+    - `shape`: the shape of the parameter.
     - `view`: the same with an axis cut in two, perhaps.
     - `groups`, `left`, `right`: the axes of `view` along which are the groups, and the
         rows and columns of the matrices. Axes of size 1 are in none of them.
@@ -229,7 +229,7 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
 def squared_norm(
     factors: Sequence[AbstractFactor],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """That of the sum of the factors, which `combine` returned.
+    """The squared norm of the sum of the factors, which `combine` returned.
 
     Also how much more the square may be of what the example adds to `weighted_sum`.
     """
@@ -250,7 +250,7 @@ def squared_norm(
 def weighted_sum(
     factors: Sequence[AbstractFactor], weights: Float[Array, "n"]
 ) -> Inexact[Array, "..."]:
-    """That of the gradients of all examples."""
+    """The weighted sum of the gradients of all examples."""
     first, *rest = [f.weighted_sum(weights) for f in factors]
     return sum(rest, start=first)
 
@@ -265,6 +265,6 @@ def _sum(subscripts: str, x: Array, y: Array) -> Array:
     sharding = jax.typeof(y).sharding
     if sharding.spec[:1] in ((), (None,)):
         return einsum(subscripts, x, y)
-    # Explicitly sharded examples: JAX asks where the result is to be.
+    # Explicitly sharded examples: JAX requires the sharding of the result.
     everywhere = NamedSharding(sharding.mesh, PartitionSpec())
     return einsum(subscripts, x, y, out_sharding=everywhere)

@@ -30,7 +30,7 @@ from .uses import Uses, find_uses
 # or from the gradient itself, although it is.
 Path: TypeAlias = Literal["ghost", "direct", "per_example", "unused"]
 
-# What the user says of it.
+# What the user chooses.
 Method: TypeAlias = Literal["auto", "ghost", "per_example"]
 
 

@@ -20,7 +20,7 @@ Axes: TypeAlias = tuple[int | None, ...]
 
 
 class Kind(NamedTuple):
-    """What there is to know of a primitive.
+    """The properties of a primitive.
 
     **Attributes:**
 
@@ -56,7 +56,8 @@ def _dot_factor(
         jnp.transpose(other, (*other_batch, *other_free, *other_summed)),
         (len(other_batch), len(other_free)),
     )
-    # The output has the batch axes, those of its first input, and those of the second.
+    # The output has the batch axes, the axes of its first input, and the axes of the
+    # second.
     if operand == 0:
         count = len(batch)
         mine = range(count, count + len(free))

@@ -28,8 +28,9 @@ class Square(NamedTuple):
     spread: Float[Array, ""]
 
 
-# Of what it would be if no rows cancelled, a norm counts as no less than this, so that
-# the rows are not large in the sum over all examples, whose rounding is that of its size.
+# A norm counts as at least this fraction of the norm without cancellation between rows,
+# so that the rows are not large in the sum over all examples, which rounds according to
+# its own size.
 LEAST = 2.0**-8
 
 

@@ -131,7 +131,7 @@ def rows_of(
 
 
 def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
-    """Those given as numbers by the argument `name`: one row, or one for each step."""
+    """Coefficients given as numbers by the argument `name`: one row, or one per step."""
     rows = jnp.asarray(coefficients, float)
     if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
         raise ValueError(

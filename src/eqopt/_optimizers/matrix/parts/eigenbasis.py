@@ -1,4 +1,4 @@
-"""The eigenvectors of a preconditioner, found once and then followed."""
+"""The eigenvectors of a preconditioner, computed once and then tracked."""
 
 from typing import Any, TypeAlias
 
@@ -44,7 +44,7 @@ def from_basis(x: Matrix, basis: Sides) -> Matrix:
 
 
 def eigenvalues(factor: Any, q: Any) -> Float[Array, " n"]:
-    """An estimate of them, in the order of the columns of `q`."""
+    """An estimate of the eigenvalues, in the order of the columns of `q`."""
     return jnp.sum((jnp.conj(q) * (factor @ q)).real, 0)
 
 
@@ -57,10 +57,10 @@ def accumulated(
     kl: bool,
     least: Any = 1e-8,
 ) -> Sides:
-    r"""$\beta L + (1 - \beta) G G^*$ and its like, for the sides that have a factor.
+    r"""$\beta L + (1 - \beta) G G^*$ and similar, for the sides that have a factor.
 
-    With `kl` each side is whitened by the other one, whose eigenvalues are taken to be at
-    least `least`.
+    With `kl`, each side is whitened by the other one, with eigenvalues of at least
+    `least`.
     """
     new = []
     for side, factor in enumerate(factors):
@@ -81,7 +81,7 @@ def accumulated(
 
 
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
-    """All of them, that of the largest eigenvalue first."""
+    """All eigenvectors, starting with the one of the largest eigenvalue."""
     _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
     return q[:, ::-1]
 
@@ -89,8 +89,8 @@ def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
 def followed(factor: Any, q: Any) -> tuple[Any, Any]:
     """The next `q`, by one step of orthogonal iteration, and the order of its columns.
 
-    They are sorted by their eigenvalues first, the largest first, so that the iteration
-    converges.
+    The columns are first sorted by their eigenvalues, the largest first, so that the
+    iteration converges.
     """
     factor, q = lax.stop_gradient((factor, q))
     order = jnp.argsort(-eigenvalues(factor, q))
@@ -99,7 +99,7 @@ def followed(factor: Any, q: Any) -> tuple[Any, Any]:
 
 
 def identities(factors: Sides) -> Sides:
-    """A basis to begin with: that in which the matrices are given."""
+    """An initial basis: the one in which the matrices are given."""
     return tuple(
         None if f is None else f + jnp.eye(f.shape[-1], dtype=f.dtype) for f in factors
     )
@@ -108,7 +108,7 @@ def identities(factors: Sides) -> Sides:
 def inverse_roots(
     correction: Any, eps: Any, exponent: Any, factors: Sides, roots: Sides
 ) -> Sides:
-    """The roots of the inverses; the old ones where the eigenvalues are not finite."""
+    """The roots of the inverses; the old ones if the eigenvalues are not finite."""
     new = []
     for factor, old in zip(factors, roots, strict=True):
         if factor is None:

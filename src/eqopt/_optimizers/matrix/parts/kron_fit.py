@@ -1,6 +1,6 @@
 """One step of the fit of a Kronecker-factored preconditioner that whitens matrices.
 
-The factors are matrices, or vectors that are the diagonals of some.
+The factors are matrices, or vectors that represent diagonal matrices.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def at_scale(factors: Any, g: Any, damping: Any) -> Any:
 
 
 def _balanced(factors: Any) -> Any:
-    """The same product of factors whose largest numbers are equal."""
+    """The same product, with factors whose largest numbers are equal."""
     left, right = (jnp.max(jnp.abs(q)) for q in factors)
     ratio = jnp.sqrt(jnp.where(left > 0, right, 1) / jnp.where(left > 0, left, 1))
     return [factors[0] * ratio, factors[1] / jnp.where(ratio > 0, ratio, 1)]

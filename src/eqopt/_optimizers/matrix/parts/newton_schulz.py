@@ -1,4 +1,4 @@
-"""Making many matrices orthogonal at once, with nothing but matrix products."""
+"""Orthogonalizing many matrices at once, using only matrix products."""
 
 import functools
 import operator
@@ -41,7 +41,7 @@ def orthogonalize(
 
     - `axes`: which axes of the leaves are rows and columns; no leaf is empty.
     - `gs`, `mus`: the gradients, and the momentum after the step.
-    - `weights`: those of $\mu$, and of $g$ with Nesterov momentum, in $\hat\mu$.
+    - `weights`: the weights of $\mu$, and of $g$ with Nesterov momentum, in $\hat\mu$.
     - `turn`: any number that is not known before the program runs, and not negative.
     - The others are those of `newton_schulz`.
     """
@@ -70,7 +70,7 @@ _AT_A_TIME = 2
 
 @_COMPILED_ONCE
 def _together(axes, gs, mus, weights, turn, joins=False, **kwargs):
-    """`orthogonalize`, all in one loop, and the turn of those after them."""
+    """`orthogonalize` in one loop, and the turn for the matrices after it."""
     stacks = [_stack(*leaf, weights, turn) for leaf in zip(axes, gs, mus, strict=True)]
     batches, apart = _joined(stacks) if joins else (stacks, list)
     results, turn = newton_schulz(batches, turn, **kwargs)
@@ -100,9 +100,9 @@ def newton_schulz(
     preconditioning: str,
     adaptive: bool,
 ) -> tuple[list[Stack], Turn]:
-    """All matrices, made orthogonal in one loop, and the turn of those after them.
+    """Orthogonalizes all matrices in one loop; also returns the turn for the next ones.
 
-    `coefficients` are those of all `steps`, or have a row for each. A zero matrix stays
+    `coefficients` apply to all `steps`, or have one row for each. A zero matrix stays
     zero. None may be empty.
     """
     # One row for all steps need not be looked up, which is less to compile.
@@ -124,10 +124,11 @@ def newton_schulz(
 def _await_turn(turn: Turn, x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
     """`x`, read once there is `turn`.
 
-    XLA on a CPU starts whatever waits for nothing, and so would keep what all matrices
-    need at the same time. It heeds no `lax.optimization_barrier` there, but does not know
-    that `turn`, which each step of an iteration halves, cannot be negative. (`after` of
-    equations does this with an array of the shape of `x`; a number has no shards.)
+    XLA on a CPU starts whatever does not wait for anything, and so would keep the
+    temporary arrays of all matrices at the same time. It ignores
+    `lax.optimization_barrier` there. But it does not know that `turn`, which each step
+    of an iteration halves, cannot be negative. (`after` of equations does this with an
+    array of the shape of `x`; a number has no shards.)
     """
     return jnp.where(turn < 0, 0, x)
 
@@ -135,7 +136,7 @@ def _await_turn(turn: Turn, x: Inexact[Array, "*shape"]) -> Inexact[Array, "*sha
 def _joined(
     stacks: list[Stack],
 ) -> tuple[list[Stack], Callable[[list[Stack]], list[Stack]]]:
-    """Matrices of one shape and dtype in one stack, and what takes them apart again."""
+    """Matrices of one shape and dtype in one stack, and a function to split it."""
     batches = [*_batches(stacks)]
     lists = [x.reshape(-1, *x.shape[-2:]) for x in stacks]
 

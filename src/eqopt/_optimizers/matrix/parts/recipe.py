@@ -1,4 +1,4 @@
-"""What the optimizers of this room have in common: the rest goes to another one."""
+"""Shared by the optimizers of this room: a fallback for other parameters."""
 
 import functools
 from typing import Any
@@ -18,7 +18,7 @@ from ...adam.adam import AdamW
 
 
 def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
-    """A mask: `flag` for matrices, and the opposite for all else."""
+    """A mask: `flag` for matrices, and the opposite for everything else."""
     axes = resolve_dimension_numbers(numbers, params, None)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     return treedef.unflatten((a is not None) is flag for a in axes)
@@ -29,9 +29,9 @@ def matrices_and_others(
     *parts: AbstractTransformation,
     fallback: AbstractTransformation | None = None,
 ) -> Chain:
-    """`parts`, decay and learning rate for matrices; the owner's fallback for all else.
+    """`parts`, decay and learning rate for matrices; else the owner's fallback.
 
-    Where it has none, that is `fallback`, or an AdamW.
+    If the owner has none, that is `fallback`, or an AdamW.
     """
     are_matrices, are_others = (
         functools.partial(is_matrix, owner.weight_dimension_numbers, flag)

@@ -14,9 +14,9 @@ from ....numerics import at_least_float32
 
 
 def subspace(x: Inexact[Array, "..."], axes: Axes, old: Any) -> Any:
-    """The leading left singular vectors, stored like those of before."""
+    """The leading left singular vectors, stored like the previous ones."""
     matrices = at_least_float32(to_matrices(x, axes))
-    # Without a derivative: that of singular vectors is infinite where values are equal.
+    # Without a derivative, which is infinite where singular values are equal.
     u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
     return store_like(old, u[..., : old.shape[-1]].astype(old.dtype))
 

@@ -1,0 +1,47 @@
+"""NAdam's momentum that grows over the first steps."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..._types import Hyperparameter
+
+
+# Enough that what is left of the series below is lost in float64.
+_TERMS = 54
+
+
+@jax.jit
+def growing_corrections(
+    b1: Hyperparameter, momentum_decay: Hyperparameter, count: Int[Array, ""]
+) -> dict[str, Array]:
+    r"""What takes the place of the bias corrections if $\beta_1$ grows as $b_t$ does."""
+    with jax.numpy_dtype_promotion("standard"):
+        b1, t = jnp.asarray(b1, float), jnp.asarray(count, float)
+        rate = jnp.asarray(momentum_decay, float) * math.log(0.96)
+        growth = lambda t: 1 - 0.5 * jnp.exp(t * rate)
+        ahead = 1 - _product(b1, rate, t + 1)
+        now = 1 - _product(b1, rate, t)
+        return {
+            "mu_correction": ahead / growth(t + 1),
+            "g_correction": (1 - b1) * now / (1 - b1 * growth(t)),
+        }
+
+
+def _product(
+    b1: Float[Array, ""], rate: Float[Array, ""], t: Float[Array, ""]
+) -> Float[Array, ""]:
+    r"""$\prod_{i \le t} b_i$, without a state.
+
+    The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$. The
+    sum of each term over all steps is a geometric series.
+    """
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        k = jnp.arange(1, _TERMS + 1).astype(rate.dtype)
+        is_constant = rate == 0
+        r = k * jnp.where(is_constant, -1.0, rate)
+        sums = jnp.exp(r) * jnp.expm1(t * r) / jnp.expm1(r)
+        sums = jnp.where(is_constant, t, sums)
+        return b1**t * jnp.exp(-jnp.sum(0.5**k / k * sums))

@@ -1,0 +1,54 @@
+"""The transformations in an optimizer, in the order of its state."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.core import Tracer
+from jaxtyping import Array
+
+from .._combinators.chain import Chain, NamedChain
+from .._combinators.partition import Partition
+from .._leaves import label_dict
+from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._transforms.scale import ScaleByLearningRate, at, recorded
+
+
+def parts_of(opt: Any, kind: type) -> Iterator[Any]:
+    """The transformations of type `kind` in `opt`, a wrapper before what it wraps."""
+    if isinstance(opt, kind):
+        yield opt
+    if isinstance(opt, AbstractOptimizer):
+        yield from parts_of(opt.chain, kind)
+    elif isinstance(opt, Chain):
+        for part in opt.transformations:
+            yield from parts_of(part, kind)
+    elif isinstance(opt, NamedChain | Partition):
+        # In the order that JAX has the keys of a dictionary in.
+        for name in jtu.tree_leaves(label_dict({x: x for x in opt.names})):
+            yield from parts_of(opt[name], kind)
+    elif isinstance(inner := getattr(opt, "inner", None), AbstractTransformation):
+        yield from parts_of(inner, kind)
+
+
+def learning_rates(opt: Any) -> Iterator[ScaleByLearningRate]:
+    """The learning rates in an optimizer."""
+    return parts_of(opt, ScaleByLearningRate)
+
+
+def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
+    """The state of a learning rate, with the one of the last step."""
+    if rate is None:
+        return node
+    last = jnp.maximum(node.count - 1, 0)
+    now = recorded(at(rate, "learning_rate", last))
+    return dataclasses.replace(node, learning_rate=now)
+
+
+def checked_count(given: Any) -> Array:
+    """The `count` that a user gave, as a state has it."""
+    if not isinstance(given, Tracer) and given < 0:
+        raise ValueError(f"`count` must be an integer of at least 0, but is {given!r}.")
+    return jnp.asarray(given, jnp.int32)

@@ -1,0 +1,293 @@
+"""The states of eqopt, filled with what torch keeps for each parameter."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array
+
+from ..._leaves import listed
+from ..._transformation import AbstractTransformation
+from ..._typecheck import no_type_check
+from ..._types import IntegerLike
+from ..._wrappers.averages.swa import SWA
+from ..._wrappers.scheduled import Scheduled
+from .._parts import checked_count, learning_rates, parts_of, with_rate
+from ._arrays import fitted, number
+from ._places import Places
+
+
+_ADAM = {"mu": "exp_avg", "nu": "exp_avg_sq"}
+
+# The fields of states that have an array for each parameter, by its name in torch.
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "AddDecayedWeightsState": {},
+    "SWAState": {"average": "ax"},
+    "ScaleByAMSGradState": {**_ADAM, "nu_max": "max_exp_avg_sq"},
+    "ScaleByAdadeltaState": {"e_g": "square_avg", "e_x": "acc_delta"},
+    "ScaleByAdamState": _ADAM,
+    "ScaleByAdamaxState": {"mu": "exp_avg", "nu": "exp_inf"},
+    "ScaleByFactoredRMSState": {
+        "v_row": "row_var",
+        "v_col": "col_var",
+        "v": "variance",
+    },
+    "ScaleByLearningRateState": {},
+    "ScaleByRAdamState": _ADAM,
+    "ScaleByRMSState": {"nu": "square_avg"},
+    "ScaleByRSSState": {"sum_of_squares": "sum"},
+    "ScaleByRpropState": {"step_sizes": "step_size", "prev_updates": "prev"},
+    "ScaleByScheduleState": {},
+    "ScaleByStddevState": {"mu": "grad_avg", "nu": "square_avg"},
+    "ScheduledState": {},
+    "TraceState": {"trace": "momentum_buffer"},
+}
+
+# What torch keeps, and eqopt computes.
+_NOT_NEEDED = {"step", "mu_product", "eta", "mu"}
+
+# What has the state of something else in it.
+_WRAPPERS = ("SWAState", "ScheduledState")
+
+
+@no_type_check  # called for each node
+def _is_known(node):
+    return isinstance(node, eqx.Module) and type(node).__name__ in FIELDS
+
+
+class Converter:
+    """What `state_from_torch` was given, and what of it has found its place."""
+
+    def __init__(
+        self,
+        opt: AbstractTransformation,
+        where: Places,
+        entries: Mapping[Any, Mapping[str, np.ndarray]],
+        groups: Sequence[Mapping[str, Any]],
+        count: IntegerLike | None,
+    ):
+        self.opt, self.where, self.entries, self.groups = opt, where, entries, groups
+        self.count = None if count is None else checked_count(count)
+        self.used: set[tuple[str, str]] = set()
+
+    def needs_count(self, template: Any) -> bool:
+        """Whether numbers depend on a count that torch's state may not have."""
+        names = {type(node).__name__ for _, node in self._nodes(template)}
+        scheduled = {"ScaleByScheduleState", "ScheduledState", "SWAState"}
+        counts = [
+            node.count
+            for _, node in self._nodes(template)
+            if type(node).__name__ == "AddDecayedWeightsState"
+        ]
+        return (
+            bool(names & scheduled)
+            or any(x is not None for x in counts)
+            or any(callable(rate.learning_rate) for rate in learning_rates(self.opt))
+        )
+
+    def converted(self, template: Any) -> Any:
+        self.nodes = list(self._nodes(template))
+        self.needs = self.needs_count(template)
+        self.rates = learning_rates(self.opt)
+        self.scheduled = parts_of(self.opt, Scheduled)
+        self.averages = parts_of(self.opt, SWA)
+        new = self._walk(template, ())
+        self._check_all_used()
+        return new
+
+    def _walk(self, state: Any, before: tuple) -> Any:
+        def visit(path: tuple, node: Any) -> Any:
+            path = (*before, *path)
+            if _is_known(node) and not getattr(node, "hyperparams_states", None):
+                return self._node(node, path)
+            raise ValueError(
+                f"state_from_torch: the state of `opt` has at `{jtu.keystr(path)}` what "
+                "has no counterpart in torch. Converted are the states of what "
+                "`from_torch` gives and of optimizers like it, within chains, masks, "
+                "partitions and `eqopt.Scheduled`."
+            )
+
+        return jtu.tree_map_with_path(visit, state, is_leaf=_is_known)
+
+    def _nodes(self, state: Any, before: tuple = ()) -> Iterable[tuple[tuple, Any]]:
+        """The known states in `state` with their paths, from the outside in."""
+        for path, node in jtu.tree_leaves_with_path(state, _is_known):
+            path = (*before, *path)
+            if _is_known(node):
+                yield path, node
+            if type(node).__name__ in _WRAPPERS:
+                inside = (*path, jtu.GetAttrKey("inner_state"))
+                yield from self._nodes(node.inner_state, inside)
+
+    def _node(self, node: Any, path: tuple) -> Any:
+        name = type(node).__name__
+        new = {field: self._field(node, field, path) for field in FIELDS[name]}
+        if getattr(node, "count", None) is not None:
+            # Two counts of one state must not be one buffer, which is donated twice.
+            new["count"] = jnp.array(self._count(path))
+        if name == "ScheduledState":
+            new["hyperparams"] = self._hyperparams(next(self.scheduled), new["count"])
+        if name == "SWAState":
+            swa = next(self.averages)
+            n = (new["count"] - swa.start) // swa.period + 1
+            new["n_averaged"] = jnp.maximum(n, 0).astype(jnp.int32)
+        if name in _WRAPPERS:
+            inside = (*path, jtu.GetAttrKey("inner_state"))
+            new["inner_state"] = self._walk(node.inner_state, inside)
+        node = dataclasses.replace(node, **new)
+        if name == "ScaleByLearningRateState":
+            node = with_rate(node, next(self.rates, None))
+        return node
+
+    def _hyperparams(self, scheduled: Scheduled, count: Array) -> dict[str, Array]:
+        """The values of schedules in the last step."""
+        values = scheduled._values(jnp.maximum(count - 1, 0), {}, {})
+        return {name: jnp.array(x, jnp.float32) for name, x in values.items()}
+
+    def _field(self, node: Any, field: str, path: tuple) -> Any:
+        place = f"{jtu.keystr(path)}.{field}"
+        fill = lambda p, x: self._leaf(node, field, jtu.keystr(p), x, path, place)
+        return jtu.tree_map_with_path(fill, getattr(node, field))
+
+    def _leaf(
+        self, node: Any, field: str, name: str, x: Array, path: tuple, place: str
+    ) -> Array:
+        what = f"The state at `{place}{name}`"
+        take = lambda key, x: self._taken(
+            node, name, key, x, f"{what}, `{key}` of torch,"
+        )
+        kind = type(node).__name__
+        if kind == "ScaleByFactoredRMSState":
+            return self._statistics(node, field, name, take, x)
+        value = take(FIELDS[kind][field], x)
+        if kind == "ScaleByRpropState" and field == "prev_updates":
+            return jnp.sign(value) * take("step_size", x)
+        if kind == "TraceState" and self._follows_rate(path):
+            rate = number(self.groups[self.where.given[name].group]["lr"])
+            return -jnp.asarray(rate, value.dtype) * value
+        return value
+
+    def _taken(self, node: Any, name: str, key: str, x: Any, what: str) -> Array:
+        entry = self._entry(name)
+        if key not in entry:
+            raise ValueError(
+                f"state_from_torch: the {type(node).__name__} of `opt` needs `{key}` for "
+                f"`{name}`, but torch keeps {listed(sorted(entry))} for it. Is it the "
+                "state of another optimizer, or has it other options?"
+            )
+        self.used.add((name, key))
+        return fitted(entry[key], x, what, name in self.where.transposed)
+
+    def _entry(self, name: str) -> Mapping[str, np.ndarray]:
+        given = self.where.given.get(name)
+        if given is None:
+            raise ValueError(
+                f"state_from_torch: `opt` has a state for `{name}`, but torch does not "
+                "train it. Freeze it, as `from_torch(optimizer, model, paths=...)` does."
+            )
+        if given.key not in self.entries:
+            raise ValueError(
+                f"state_from_torch: torch has no state for parameter {given.key}, "
+                f"`{name}`, as if it never had a gradient. If it is not trained, put "
+                "`None` in its place in `paths`, also for `from_torch`, which freezes it."
+            )
+        return self.entries[given.key]
+
+    def _statistics(
+        self,
+        node: Any,
+        field: str,
+        name: str,
+        take: Callable[[str, Any], Array],
+        x: Array,
+    ) -> Array:
+        """Adafactor's, whose rows and columns may have changed places."""
+        entry = self._entry(name)
+        theirs = [entry[key].size for key in ("row_var", "col_var") if key in entry]
+        if not theirs and field == "v":
+            return take("variance", x)
+        if not theirs:
+            # A vector of torch is a matrix here, one of whose axes has length 1.
+            shape = getattr(entry.get("variance"), "shape", ())
+            whole = take("variance", jax.ShapeDtypeStruct(shape, x.dtype))
+            return (jnp.mean(whole) if x.size == 1 else whole).reshape(x.shape)
+        sizes = [
+            y.size
+            for tree in (node.v_row, node.v_col)
+            for path, y in jtu.tree_leaves_with_path(tree)
+            if jtu.keystr(path) == name
+        ]
+        if sorted(sizes) != sorted(theirs):
+            raise ValueError(
+                f"state_from_torch: torch factors the last two axes of `{name}`, which "
+                "`opt` does not. Make it with "
+                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`."
+            )
+        is_square = sizes[0] == sizes[1]
+        turned = name in self.where.transposed if is_square else sizes != theirs
+        return take("row_var" if (field == "v_row") != turned else "col_var", x)
+
+    def _follows_rate(self, path: tuple) -> bool:
+        """Whether a learning rate stands before the part of a chain with this state."""
+        if not path or not isinstance(path[-1], jtu.SequenceKey):
+            return False
+        return any(
+            other[:-1] == path[:-1] and other[-1].idx < path[-1].idx
+            for other, node in self.nodes
+            if type(node).__name__ == "ScaleByLearningRateState" and other
+        )
+
+    def _count(self, path: tuple) -> Array:
+        if self.count is not None:
+            return self.count
+        for n in range(len(path), -1, -1):
+            names = {
+                jtu.keystr(p)
+                for other, node in self.nodes
+                if other[:n] == path[:n]
+                for field in FIELDS[type(node).__name__]
+                for p, _ in jtu.tree_leaves_with_path(getattr(node, field))
+            }
+            if names:
+                return self._counted(sorted(names))
+        return self._counted(list(self.where.given))
+
+    def _counted(self, names: Sequence[str]) -> Array:
+        steps = {
+            name: int(self.entries[given.key]["step"])
+            for name in names
+            if (given := self.where.given.get(name)) is not None
+            and "step" in self.entries.get(given.key, {})
+        }
+        if len({*steps.values()}) > 1:
+            found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
+            raise ValueError(
+                f"state_from_torch: torch counted different numbers of steps: {found}. "
+                "eqopt has one count for a group: say how many steps were taken, "
+                "`count=...`."
+            )
+        if not steps and self.needs:
+            raise ValueError(
+                "state_from_torch: torch has counted no steps, as its SGD and Muon never "
+                "do, but `opt` has a schedule. Say how many were taken: `count=...`."
+            )
+        return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
+
+    def _check_all_used(self) -> None:
+        for name, given in self.where.given.items():
+            rest = {
+                key
+                for key in self.entries.get(given.key, {})
+                if (name, key) not in self.used and key not in _NOT_NEEDED
+            }
+            if rest:
+                raise ValueError(
+                    f"state_from_torch: torch keeps {listed(sorted(rest))} for `{name}`, "
+                    "for which nothing is left in the state of `opt`. Is it the state of "
+                    "another optimizer, or has it other options?"
+                )

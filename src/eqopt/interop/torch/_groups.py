@@ -1,0 +1,226 @@
+"""One group of parameters of torch's optimizers as an optimizer of eqopt."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..._combinators.chain import Chain
+from ..._dimension_numbers import DimensionNumbers, MatrixDimensionNumbers
+from ..._optimizers.adam.adam import Adam, AdamW, NAdam, NAdamW
+from ..._optimizers.adam.adamax import Adamax
+from ..._optimizers.adam.amsgrad import ScaleByAMSGrad
+from ..._optimizers.adam.radam import RAdam, ScaleByRAdam
+from ..._optimizers.adaptive.adadelta import Adadelta
+from ..._optimizers.adaptive.adagrad import Adagrad
+from ..._optimizers.adaptive.rmsprop import RMSprop, ScaleByRMS, ScaleByStddev
+from ..._optimizers.layerwise.adafactor import Adafactor
+from ..._optimizers.matrix.orthogonalize import Orthogonalize
+from ..._optimizers.sgd.sgd import SGD
+from ..._optimizers.sign.rprop import Rprop
+from ..._transformation import AbstractTransformation
+from ..._transforms.block import ScaleByParamBlockRMS
+from ..._transforms.factored_rms import ScaleByFactoredRMS
+from ..._transforms.scale import Scale, ScaleByLearningRate, ScaleBySchedule
+from ..._transforms.trace import Trace
+from ..._transforms.weight_decay import AddDecayedWeights
+from ..._wrappers.averages.swa import SWA
+from ..._wrappers.scheduled import Scheduled
+from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection
+
+
+# The hyperparameters of a group by their names in torch, as numbers of Python.
+Group = Mapping[str, Any]
+
+
+def _moments(g: Group) -> dict[str, Any]:
+    b1, b2 = g["betas"]
+    return {"b1": b1, "b2": b2, "eps": g["eps"]}
+
+
+def _penalized(g: Group, opt: AbstractTransformation) -> AbstractTransformation:
+    """With the weight decay that torch adds to the gradients."""
+    decay = g["weight_decay"]
+    return Chain(AddDecayedWeights(decay), opt) if decay else opt
+
+
+def _decays_apart(g: Group) -> bool:
+    return bool(g.get("decoupled_weight_decay", False) and g["weight_decay"])
+
+
+def _sgd(g: Group) -> AbstractTransformation:
+    if not g["momentum"]:
+        return _penalized(g, SGD(g["lr"]))
+    opt = SGD(g["lr"], g["momentum"], bool(g["nesterov"]))
+    if g["dampening"]:
+        # The first gradient is not dampened.
+        opt = Chain(ScaleBySchedule(Dampened(1.0 - g["dampening"])), opt)
+    return _penalized(g, opt)
+
+
+def _adam(g: Group) -> AbstractTransformation:
+    if g["amsgrad"]:
+        return _amsgrad(g)
+    if g.get("decoupled_weight_decay", False):
+        return AdamW(g["lr"], **_moments(g), weight_decay=g["weight_decay"])
+    return _penalized(g, Adam(g["lr"], **_moments(g)))
+
+
+def _amsgrad(g: Group) -> AbstractTransformation:
+    """The bias is corrected after the maximum, and so behind the transformation."""
+    moments = _moments(g)
+    eps = RootOfCorrection(moments["b2"], moments.pop("eps"))
+    normalize = [
+        Scheduled(ScaleByAMSGrad(**moments, eps=eps, bias_correction_nu=False)),
+        ScaleBySchedule(RootOfCorrection(moments["b2"])),
+    ]
+    descend = ScaleByLearningRate(g["lr"])
+    if _decays_apart(g):
+        return Chain(*normalize, AddDecayedWeights(g["weight_decay"]), descend)
+    return _penalized(g, Chain(*normalize, descend))
+
+
+def _nadam(g: Group) -> AbstractTransformation:
+    moments = {**_moments(g), "momentum_decay": g["momentum_decay"]}
+    if _decays_apart(g):
+        return NAdamW(g["lr"], **moments, weight_decay=g["weight_decay"])
+    return _penalized(g, NAdam(g["lr"], **moments))
+
+
+def _radam(g: Group) -> AbstractTransformation:
+    """There epsilon is added before the bias of the root is corrected."""
+    moments = _moments(g)
+    if moments["eps"]:
+        moments["eps"] = RootOfCorrection(moments["b2"], moments["eps"], -1)
+    scheduled = lambda opt: Scheduled(opt) if g["eps"] else opt
+    if _decays_apart(g):
+        return Chain(
+            scheduled(ScaleByRAdam(**moments)),
+            AddDecayedWeights(g["weight_decay"]),
+            ScaleByLearningRate(g["lr"]),
+        )
+    return _penalized(g, scheduled(RAdam(g["lr"], **moments)))
+
+
+def _adamax(g: Group) -> AbstractTransformation:
+    return _penalized(g, Adamax(g["lr"], **_moments(g)))
+
+
+def _adagrad(g: Group) -> AbstractTransformation:
+    rate = InversePower(g["lr"], g["lr_decay"]) if g["lr_decay"] else g["lr"]
+    start = g["initial_accumulator_value"]
+    return _penalized(g, Adagrad(rate, start, g["eps"], eps_in_sqrt=False))
+
+
+def _adadelta(g: Group) -> AbstractTransformation:
+    return Adadelta(g["lr"], g["rho"], g["eps"], weight_decay=g["weight_decay"])
+
+
+def _rmsprop(g: Group) -> AbstractTransformation:
+    centered = bool(g["centered"])
+    outside = {"decay": g["alpha"], "eps": g["eps"], "eps_in_sqrt": False}
+    if not g["momentum"]:
+        return _penalized(g, RMSprop(g["lr"], **outside, centered=centered))
+    # Unlike in `RMSprop`, the learning rate multiplies the momentum.
+    normalize = ScaleByStddev(**outside) if centered else ScaleByRMS(**outside)
+    descend = ScaleByLearningRate(g["lr"])
+    return _penalized(g, Chain(normalize, Trace(g["momentum"]), descend))
+
+
+def _rprop(g: Group) -> AbstractTransformation:
+    return Rprop(g["lr"], *g["etas"], *g["step_sizes"])
+
+
+# What torch takes for the lower bound in float32. Above it, the bound is felt.
+_NEGLIGIBLE = 1.2e-7
+
+
+def _adafactor(g: Group) -> AbstractTransformation:
+    lower, least = g["eps"]
+    if lower is not None and lower > _NEGLIGIBLE:
+        raise ValueError(
+            f"from_torch: the first number of `eps` of Adafactor is {lower}, a lower "
+            "bound of the root of the second moment, which eqopt does not have. Only "
+            f"`None` or a bound up to {_NEGLIGIBLE} gives the same numbers."
+        )
+    common: dict[str, Any] = {
+        "decay_rate": -g["beta2_decay"],
+        "clipping_threshold": g["d"],
+        "eps": 0.0,
+        "weight_dimension_numbers": MatrixDimensionNumbers(-2, -1),
+    }
+    rate, decay = RelativeRate(g["lr"]), g["lr"] * g["weight_decay"]
+    if least == 1e-3:
+        return Adafactor(rate, weight_decay=decay, **common)
+    return Chain(
+        ScaleByFactoredRMS(**common),
+        ScaleByLearningRate(rate, flip_sign=False),
+        ScaleByParamBlockRMS(least),
+        AddDecayedWeights(decay),
+        Scale(-1.0),
+    )
+
+
+_SCALES: Mapping[Any, Any] = {
+    None: "shape",
+    "original": "shape",
+    "match_rms_adamw": "match_rms",
+}
+
+
+def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:
+    return Chain(
+        Scale(1 - g["momentum"]),
+        Trace(g["momentum"], bool(g["nesterov"])),
+        Orthogonalize(
+            coefficients=tuple(g["ns_coefficients"]),
+            steps=g["ns_steps"],
+            scale=_SCALES[g["adjust_lr_fn"]],
+            eps=0.0,
+            weight_dimension_numbers=numbers,
+        ),
+        AddDecayedWeights(g["weight_decay"]),
+        ScaleByLearningRate(g["lr"]),
+    )
+
+
+def _asgd(g: Group) -> AbstractTransformation:
+    if g["t0"] % 1 or g["t0"] < 0:
+        raise ValueError(
+            f"from_torch: `t0` of ASGD is {g['t0']}, but eqopt averages from a whole "
+            "number of steps on."
+        )
+    rate = InversePower(g["lr"], g["lambd"] * g["lr"], g["alpha"])
+    # Weight decay in torch is an L2 penalty here.
+    decay = AddDecayedWeights(g["lambd"] + g["weight_decay"])
+    return SWA(Chain(decay, SGD(rate)), int(g["t0"]) + 2)
+
+
+RECIPES: Mapping[str, Callable[[Group], AbstractTransformation]] = {
+    "ASGD": _asgd,
+    "Adadelta": _adadelta,
+    "Adafactor": _adafactor,
+    "Adagrad": _adagrad,
+    "Adam": _adam,
+    "AdamW": lambda g: _adam({**g, "decoupled_weight_decay": True}),
+    "Adamax": _adamax,
+    "NAdam": _nadam,
+    "RAdam": _radam,
+    "RMSprop": _rmsprop,
+    "Rprop": _rprop,
+    "SGD": _sgd,
+}
+
+# Why there is no recipe for the others.
+WITHOUT_RECIPE: Mapping[str, str] = {
+    "LBFGS": "takes up to `max_iter` steps in one, with another line search. "
+    "`eqopt.LBFGS` takes one step at a time.",
+    "SparseAdam": "leaves rows without gradient as they are, but gradients in JAX are "
+    "dense. `eqopt.Adam` decays their moments.",
+}
+
+
+def recipe(
+    kind: str, group: Group, numbers: DimensionNumbers
+) -> AbstractTransformation:
+    """The optimizer of a group; `numbers` say which axes of matrices are which."""
+    opt = _muon(group, numbers) if kind == "Muon" else RECIPES[kind](group)
+    return Chain(Scale(-1.0), opt) if group.get("maximize") else opt

@@ -1,0 +1,70 @@
+"""The parameters of a model, from torch's."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax.tree_util as jtu
+
+from ..._leaves import is_leaf
+from ..._types import Mask, Params
+from ._arrays import array_of, fitted
+from ._places import Given, places
+
+
+def params_from_torch(
+    tensors: Iterable[Any],
+    params: Params,
+    *,
+    paths: Sequence[str | None] | None = None,
+    transpose: Mask | None = None,
+) -> Params:
+    """The model with the parameters of a torch module.
+
+    !!! example
+
+        ```python
+        model = params_from_torch(network.parameters(), model)
+        ```
+
+    **Arguments:**
+
+    - `tensors`: `network.parameters()` or `network.named_parameters()`, or NumPy arrays.
+    - `params`: the model.
+    - `paths`: the key path in the model of each of them, in their order, such as
+        `".layers[0].weight"`, and `None` for one that the model does not have. By default
+        the names decide if all of them occur in the model (`layers.0.weight` is
+        `.layers[0].weight`), else the shapes: parameters are taken in order if their
+        shapes agree in order, or by shape if no shape occurs twice. Shapes agree if they
+        differ by axes of length 1 alone, as the bias of an `eqx.nn.Conv` does.
+    - `transpose`: where a matrix of the model is the transposed of torch's: a tree of
+        bools like the model or a prefix of it (`True` for all matrices), or a function of
+        the model that gives one, such as an [`eqopt.groups.Selector`][]. The last two
+        axes are swapped. Equinox's layers have torch's layout, and need none.
+
+    **Returns:**
+
+    `params`, with the values of torch in the dtypes of the model. A parameter that is not
+    among `paths` stays as it is.
+
+    **Raises:**
+
+    A `ValueError` that names key paths, if it is not clear which parameter is which, if
+    shapes differ, if a parameter is complex, or if the dtype of the model would lose
+    digits.
+    """
+    pairs = [x if isinstance(x, tuple) else (None, x) for x in tensors]
+    arrays = [array_of(x) for _, x in pairs]
+    given = [
+        Given(i, 0, x.shape, name)
+        for i, ((name, _), x) in enumerate(zip(pairs, arrays, strict=True))
+    ]
+    where = places("params_from_torch", given, params, paths, transpose)
+
+    def taken(path: tuple, x: Any) -> Any:
+        name = jtu.keystr(path)
+        if name not in where.given:
+            return x
+        source = arrays[where.given[name].key]
+        return fitted(source, x, f"The parameter `{name}`", name in where.transposed)
+
+    return jtu.tree_map_with_path(taken, params, is_leaf=is_leaf)

@@ -1,0 +1,76 @@
+"""The documentation is written in plain English: CONTRIBUTING.md has the rules."""
+
+import pytest
+
+from .language import INSTEAD, files, findings, long_sentences, prose
+from .pages import ROOT
+
+
+# Written elsewhere; to be read like all others once that is merged.
+NOT_YET = {"README.md", "docs/index.md"}
+
+
+def test_no_phrase_that_is_avoided():
+    found = [
+        str(finding)
+        for file in files()
+        if (name := str(file.relative_to(ROOT))) not in NOT_YET
+        for finding in findings(name, file.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(["", *found])
+
+
+def phrases(name: str, text: str) -> list[tuple[int, str]]:
+    return [(finding.line, finding.phrase) for finding in findings(name, text)]
+
+
+def test_found_across_a_line_break():
+    assert phrases("a.md", "The norm is\nin the\nplace of it.") == [
+        (2, "in the place of")
+    ]
+
+
+def test_found_in_docstrings_and_comments():
+    text = 'def f(x):\n    """That of `x`."""\n    return x  # which see\n'
+    assert phrases("a.py", text) == [(2, "That of"), (3, "which see")]
+    text = "# It is there\n# in the\n# place of x.\n"
+    assert phrases("a.py", text) == [(2, "in the place of")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "```python\nthat of\n```\n"),
+        ("a.md", "Write `that of`, or [this](that of).\n"),
+        ("a.md", "<!-- that of -->\n"),
+        ("a.py", 'error = "that of"\n'),
+        (
+            "a.py",
+            'def f():\n    """Meaning.\n\n    ```\n    that of\n    ```\n    """\n',
+        ),
+    ],
+)
+def test_not_found_in_code(name, text):
+    assert not phrases(name, text)
+
+
+def test_a_reference_may_end_a_list_of_arguments():
+    assert not phrases("a.md", "- The others are those of [`eqopt.X`][].\n")
+    assert phrases("a.md", "The norms are those of [`eqopt.X`][].\n")
+
+
+def test_each_phrase_has_an_alternative():
+    for pattern, instead in INSTEAD.items():
+        assert instead and not phrases("a.md", instead), pattern
+
+
+def test_prose_keeps_the_lines():
+    for file in files():
+        text = file.read_text(encoding="utf-8")
+        assert prose(text, file.suffix).count("\n") == text.count("\n"), file
+
+
+def test_long_sentences_are_found():
+    text = "Short one.\n\n" + "word " * 41 + "end.\n"
+    assert [*long_sentences("a.md", text)] == ["a.md:3: a sentence of 42 words"]
+    assert not [*long_sentences("a.md", "| " + "word " * 50 + "|\n")]

@@ -1,0 +1,340 @@
+"""What the bridge from torch refuses, and what it says."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.interop.torch import from_torch, params_from_torch, state_from_torch
+
+
+torch = pytest.importorskip("torch")
+
+
+def tensors(*shapes):
+    return [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
+
+
+def trained(kind, *shapes, steps=1, **options):
+    """An optimizer after some steps."""
+    parameters = tensors(*shapes or SHAPES)
+    optimizer = getattr(torch.optim, kind)(parameters, **options)
+    for _ in range(steps):
+        for p in parameters:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    return optimizer
+
+
+SHAPES = (3, 2), (3,)
+MODEL = {"a": jnp.ones((3, 2)), "b": jnp.ones(3)}
+ADAM = eqopt.Adam(0.1)
+
+
+def converted(optimizer, opt=ADAM, model=MODEL, **options):
+    return state_from_torch(opt, optimizer.state_dict(), model, **options)
+
+
+def with_groups(**options):
+    a, b = tensors(*SHAPES)
+    return torch.optim.Adam([{"params": [a]}, {"params": [b], **options}])
+
+
+class Custom(torch.optim.SGD):
+    pass
+
+
+def without_gradient():
+    optimizer = torch.optim.Adam(tensors(*SHAPES))
+    [first, _] = optimizer.param_groups[0]["params"]
+    first.grad = torch.ones_like(first)
+    optimizer.step()
+    return optimizer
+
+
+def with_counts():
+    optimizer = trained("Adam")
+    a, b = optimizer.param_groups[0]["params"]
+    a.grad, b.grad = torch.ones_like(a), None
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "messages"),
+    [
+        (
+            lambda: from_torch(ADAM),
+            TypeError,
+            ["must be one of ASGD, Adadelta", "an eqopt Adam already"],
+        ),
+        (
+            lambda: from_torch(torch.optim.Adam),
+            TypeError,
+            ["but is the class Adam: create an instance of it."],
+        ),
+        (
+            lambda: from_torch(trained("Adam").state_dict()),
+            TypeError,
+            ["a dict: a `state_dict` does not say of which optimizer it is"],
+        ),
+        (
+            lambda: from_torch(Custom(tensors((2,)))),
+            TypeError,
+            ["RMSprop, Rprop, SGD of torch.optim, but is a", "Custom."],
+        ),
+        (
+            lambda: from_torch(torch.optim.LBFGS(tensors((2,)))),
+            TypeError,
+            ["torch.optim.LBFGS has no equal in eqopt", "`eqopt.LBFGS` takes one step"],
+        ),
+        (
+            lambda: from_torch(torch.optim.SparseAdam(tensors((2,)))),
+            TypeError,
+            ["torch.optim.SparseAdam has no equal", "gradients in JAX are dense"],
+        ),
+        (
+            lambda: from_torch(torch.optim.Adafactor(tensors((2,)), eps=(0.1, 1e-3))),
+            ValueError,
+            ["the first number of `eps` of Adafactor is 0.1", "Only `None` or a bound"],
+        ),
+        (
+            lambda: from_torch(torch.optim.ASGD(tensors((2,)), t0=1.5)),
+            ValueError,
+            ["`t0` of ASGD is 1.5", "a whole number of steps"],
+        ),
+        (
+            lambda: from_torch(with_groups(lr=0.3)),
+            ValueError,
+            ["has 2 groups with different hyperparameters", "(optimizer, model)`"],
+        ),
+        (
+            lambda: from_torch(trained("Adam"), paths=["['a']", "['b']"]),
+            ValueError,
+            ["`paths` and `transpose` are about a model. Pass it"],
+        ),
+        (
+            lambda: from_torch(trained("Adam"), {"a": jnp.ones((3, 2))}),
+            ValueError,
+            [
+                "from_torch: torch has 2 parameters, but the model 1.",
+                "Pass `paths`, with the key path of each parameter",
+                "The model has `['a']`.",
+            ],
+        ),
+        (
+            lambda: params_from_torch(tensors((2,), (2,), (4,)), [jnp.ones(2)] * 3),
+            ValueError,
+            [
+                "parameter 2 of torch has shape (4,), but the one in this place of the "
+                "model, `[2]`, has (2,)",
+                "The model has `[0]`, `[1]`, `[2]`.",
+                "pass `transpose`",
+            ],
+        ),
+        (
+            lambda: params_from_torch(
+                [("w.x", torch.ones(2)), ("w.y", torch.ones(3))], [jnp.ones(2)] * 2
+            ),
+            ValueError,
+            ["parameter 1 of torch (w.y) has shape (3,)"],
+        ),
+        (
+            lambda: params_from_torch(tensors((2, 3)), [jnp.ones((3, 2))]),
+            ValueError,
+            ["has shape (2, 3), but the one in this place", "has (3, 2)"],
+        ),
+        (
+            lambda: params_from_torch(tensors((2,)), [jnp.ones(2)], paths=[]),
+            ValueError,
+            ["`paths` has 0 entries, but torch has 1 parameters"],
+        ),
+        (
+            lambda: params_from_torch(tensors((2,)), [jnp.ones(2)], paths=[".x"]),
+            ValueError,
+            ["`paths` has `.x`, where the model has no parameter. It has `[0]`."],
+        ),
+        (
+            lambda: params_from_torch(
+                tensors((2,), (2,)), [jnp.ones(2)] * 2, paths=["[0]", "[0]"]
+            ),
+            ValueError,
+            ["`paths` has `[0]` more than once."],
+        ),
+        (
+            lambda: params_from_torch(tensors((3,)), [jnp.ones(2)], paths=["[0]"]),
+            ValueError,
+            [
+                "`paths[0]` is `[0]`, which has shape (2,) in torch's layout, but "
+                "parameter 0 of torch has (3,)",
+            ],
+        ),
+        (
+            lambda: params_from_torch(
+                tensors((2, 2)), [jnp.ones((2, 2))], transpose=lambda p: [1]
+            ),
+            TypeError,
+            ["`transpose` has 1 at `[0]`, but must have `True` where a matrix"],
+        ),
+        (
+            lambda: params_from_torch(
+                tensors((2, 2)), [jnp.ones((2, 2))], transpose={"a": True}
+            ),
+            ValueError,
+            ["`transpose` has another tree structure than `params`"],
+        ),
+        (
+            lambda: params_from_torch(tensors((2,)), [jnp.ones(2, complex)]),
+            ValueError,
+            ["`[0]` is complex", "two real ones"],
+        ),
+        (
+            lambda: params_from_torch([torch.ones(2).double()], [jnp.ones(2)]),
+            ValueError,
+            [
+                "The parameter `[0]` is float64 in torch, but float32 is expected",
+                "jax.config.update('jax_enable_x64', True)",
+            ],
+        ),
+        (
+            lambda: converted(trained("Adam"), model={**MODEL, "a": jnp.ones((4, 2))}),
+            ValueError,
+            ["parameter 0 of torch has shape (3, 2)", "`['a']`, has (4, 2)"],
+        ),
+        (
+            lambda: converted(trained("Adam"), eqopt.Adam(0.1, mu_dtype=jnp.float16)),
+            ValueError,
+            [
+                "The state at `[0].mu['a']`, `exp_avg` of torch, is float32 in torch, ",
+                "but float16 is expected",
+                "`mu_dtype=...`",
+            ],
+        ),
+        (
+            lambda: converted(trained("Adafactor"), eqopt.Adafactor(0.1)),
+            ValueError,
+            [
+                "torch factors the last two axes of `['a']`, which `opt` does not",
+                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`",
+            ],
+        ),
+        (
+            lambda: converted(
+                trained("Adafactor", (2, 3, 5)),
+                eqopt.Adafactor(0.1, 1, weight_dimension_numbers=BY_HAND),
+                [jnp.ones((2, 3, 5))],
+            ),
+            ValueError,
+            ["torch factors the last two axes of `[0]`, which `opt` does not"],
+        ),
+        (
+            lambda: converted(trained("Adam"), eqopt.Adafactor(0.1, 1)),
+            ValueError,
+            ["the ScaleByFactoredRMSState of `opt` needs `variance` for `['a']`"],
+        ),
+        (
+            lambda: converted(trained("Adam"), eqopt.Adagrad(0.1)),
+            ValueError,
+            ["the ScaleByRSSState of `opt` needs `sum` for `['a']`", "`exp_avg`"],
+        ),
+        (
+            lambda: converted(trained("Adam", amsgrad=True)),
+            ValueError,
+            ["torch keeps `max_exp_avg_sq` for `['a']`, for which nothing is left"],
+        ),
+        (
+            lambda: converted(trained("Adam"), eqopt.Lion(0.1)),
+            ValueError,
+            ["the state of `opt` has at `[0].count` what has no counterpart in torch"],
+        ),
+        (
+            lambda: converted(without_gradient()),
+            ValueError,
+            ["torch has no state for parameter 1, `['b']`", "put `None` in its place"],
+        ),
+        (
+            lambda: converted(trained("Adam"), paths=["['a']", None]),
+            ValueError,
+            ["`opt` has a state for `['b']`, but torch does not train it. Freeze it"],
+        ),
+        (
+            lambda: converted(with_counts()),
+            ValueError,
+            ["different numbers of steps: 2 for `['a']`, 1 for `['b']`", "`count=...`"],
+        ),
+        (
+            lambda: converted(
+                trained("SGD", momentum=0.9), eqopt.SGD(lambda count: 0.1, 0.9)
+            ),
+            ValueError,
+            ["torch has counted no steps", "`opt` has a schedule", "`count=...`"],
+        ),
+        (
+            lambda: converted(
+                trained("SGD", momentum=0.9),
+                from_torch(trained("SGD", momentum=0.9, dampening=0.5)),
+            ),
+            ValueError,
+            ["torch has counted no steps"],
+        ),
+        (
+            lambda: converted(
+                trained("SGD"),
+                eqopt.Chain(eqopt.AddDecayedWeights(lambda count: 0.1), eqopt.SGD(0.1)),
+            ),
+            ValueError,
+            ["torch has counted no steps"],
+        ),
+        (
+            lambda: converted(trained("Adam"), count=-1),
+            ValueError,
+            ["`count` must be an integer of at least 0, but is -1"],
+        ),
+        (
+            lambda: state_from_torch(ADAM, trained("Adam"), MODEL),
+            TypeError,
+            ["but is the optimizer. Pass `optimizer.state_dict()`."],
+        ),
+        (
+            lambda: state_from_torch(ADAM, {"weight": 1}, MODEL),
+            TypeError,
+            ["but is one with the keys ['weight']. Is it that of the module?"],
+        ),
+        (
+            lambda: state_from_torch(ADAM, None, MODEL),
+            TypeError,
+            ["but is a builtins.NoneType."],
+        ),
+    ],
+)
+def test_messages(call, error, messages):
+    with pytest.raises(error) as raised:
+        call()
+    for message in messages:
+        assert message in str(raised.value)
+
+
+BY_HAND = eqopt.MatrixDimensionNumbers(0, 1)
+
+
+def test_stateful_schedules_have_no_counterpart():
+    rate = eqopt.schedules.ReduceOnPlateau(0.1)
+    with pytest.raises(ValueError, match=re.escape("has no counterpart in torch")):
+        converted(trained("Adam"), eqopt.Scheduled(eqopt.Adam(rate)))
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs torch, .* `pip install torch`"):
+        from_torch(None)
+
+
+def test_what_was_not_trained_is_new():
+    """A state that torch has not made yet is that of `init`."""
+    state = converted(torch.optim.Adam(tensors(*SHAPES)))
+    jax.tree.map(np.testing.assert_array_equal, state, ADAM.init(MODEL))
+    plain = converted(trained("SGD"), eqopt.SGD(0.1), count=3)
+    assert eqopt.tree.step_count(plain) == 3
