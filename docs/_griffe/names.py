@@ -3,10 +3,11 @@
 Each entry of the API ends with both, so that the search box finds an entry by its name in
 Optax, in torch and in its paper. Names in Optax are in the tables of
 `docs/coming_from_optax.md`, those of torch's schedulers in `docs/api/schedules.md`, and
-all others here.
+all others here. This file is an extension of griffe and a hook of MkDocs.
 """
 
 import collections
+import html
 import pathlib
 import re
 from collections.abc import Iterator
@@ -115,8 +116,10 @@ class OtherNames(griffe.Extension):
     """Ends each entry with its other names, and the file that it is in."""
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
+        if pkg.name != "eqopt":
+            return
         known = {
-            pkg[name.removeprefix(f"{pkg.name}.")].canonical_path: others
+            pkg[name.removeprefix("eqopt.")].canonical_path: others
             for name, others in other_names().items()
         }
         for found in _entries(pkg):
@@ -140,3 +143,21 @@ def _footer(found: griffe.Object, others: list[str]) -> str:
         return source
     names = (f"`{name}`" if "." in name else name for name in others)
     return f"Also known as {', '.join(names)}. {source}"
+
+
+_HEADING = re.compile(r'(<h\d id="(eqopt\.[\w.]+)" class="doc.*?)(</h\d>)', re.DOTALL)
+
+
+def on_page_content(content: str, **kwargs: object) -> str:
+    """Puts the other names into the headings, too, where they are not shown.
+
+    The search box ranks what is in a heading first, and shows it among its results.
+    """
+    others = other_names()
+
+    def with_names(found: re.Match[str]) -> str:
+        names = html.escape(" ".join(others.get(found[2], [])))
+        hidden = f"<span hidden> {names}</span>" if names else ""
+        return f"{found[1]}{hidden}{found[3]}"
+
+    return _HEADING.sub(with_names, content)

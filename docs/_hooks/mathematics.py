@@ -24,12 +24,9 @@ def on_page_content(content: str, page: Page, **kwargs: object) -> str:
 
 
 def _display(formula: str, where: str) -> str:
-    # In the index of the search box, the symbols would be one long word. What scrolls
-    # must be within reach of the keyboard.
-    return (
-        '<div class="formula" tabindex="0" data-search-exclude>'
-        f"{mathml(formula, where, display=True)}</div>"
-    )
+    # In the index of the search box, the symbols would be one long word.
+    found = mathml(formula, where, display=True)
+    return f'<div class="formula" data-search-exclude>{found}</div>'
 
 
 def mathml(formula: str, where: str, *, display: bool = False) -> str:

@@ -1,13 +1,11 @@
 """Formulas are MathML: what is refused, and what a browser makes of the rest."""
 
-import json
 import re
-import shutil
-import subprocess
 import types
 
 import pytest
 
+from .browser import in_chromium, needs_chromium
 from .site import build, module, site as site
 
 
@@ -63,25 +61,15 @@ def test_an_unknown_command_stops_the_build(hook, tmp_path):
     assert not (tmp_path / "site" / "index.html").exists()
 
 
-CHROMIUM = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (path := shutil.which(name))
-    ),
-    None,
-)
-
-# Writes what the browser has made of the page into the page.
-MEASURE = """<script>
-addEventListener("load", () => document.fonts.ready.then(() => {
-  const formulas = [...document.querySelectorAll("article math")];
+MEASURE = """
+  await document.fonts.ready;
   const root = document.documentElement;
-  const measured = {
+  return {
     loaded: performance.getEntriesByType("resource").map(entry => entry.name),
     font: [...document.fonts].some(
       font => font.family.includes("STIX Two Math") && font.status === "loaded"),
-    heights: formulas.map(formula => formula.getBoundingClientRect().height),
+    heights: [...document.querySelectorAll("article math")].map(
+      formula => formula.getBoundingClientRect().height),
     overflow: root.scrollWidth - root.clientWidth,
     scrolled: [...document.querySelectorAll(".formula")].some(
       formula => formula.scrollWidth > formula.clientWidth),
@@ -89,40 +77,17 @@ addEventListener("load", () => document.fonts.ready.then(() => {
       [...table.querySelectorAll(":scope > mtr")].map(
         row => row.getBoundingClientRect().top)),
   };
-  const found = document.createElement("pre");
-  found.id = "measured";
-  found.textContent = JSON.stringify(measured);
-  document.body.append(found);
-}));
-</script></body>"""
+"""
 
 
+@needs_chromium
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the path")
 @pytest.mark.parametrize(
     "name", ["optimizers/parameter_free", "optimizers/matrix", "schedules", "losses"]
 )
 def test_in_a_browser(site, tmp_path, name):
     """From the disk, on a screen of 400 pixels."""
-    source = site / "api" / f"{name}.html"
-    probe = source.with_suffix(".htm")  # which the tests of all pages do not look at
-    probe.write_text(source.read_text().replace("</body>", MEASURE))
-    try:
-        done = subprocess.run(
-            [
-                *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
-                *("--window-size=400,800", f"--user-data-dir={tmp_path}"),
-                *("--virtual-time-budget=10000", "--dump-dom", probe.as_uri()),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    finally:
-        probe.unlink()
-    found = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
-    assert found is not None, done.stderr[-2000:]
-    measured = json.loads(found[1])
+    measured = in_chromium(site / "api" / f"{name}.html", MEASURE, tmp_path)
     assert all(url.startswith("file:") for url in measured["loaded"])
     assert measured["font"]
     assert measured["heights"] and min(measured["heights"]) > 5
