@@ -17,7 +17,7 @@ from .._wrapper import Call
 
 
 class MaskedState(eqx.Module):
-    """`inner_state`: the inner state, with `None` at every leaf that is left out."""
+    """`inner_state`: the inner state, with `None` at every masked-out leaf."""
 
     inner_state: State
 
@@ -29,9 +29,9 @@ class Masked(AbstractFused):
 
     !!! warning
 
-        *Unchanged* means that an optimizer alone in here leaves raw gradients for all
-        other parameters, and these are added to them, uphill. To train some parameters
-        only, put [`eqopt.Freeze`][] behind it.
+        *Unchanged* means that around a whole optimizer, the raw gradients of all other
+        parameters are added to them, uphill. To train only some parameters, put
+        [`eqopt.Freeze`][] after it.
 
     !!! example
 
@@ -88,7 +88,7 @@ class Masked(AbstractFused):
         return params, lambda: new
 
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
-        """A call of the inner transformation for what the mask chooses."""
+        """A call of the inner transformation for the selected leaves."""
         new, inner_state = part_of(call, self._chosen).run(
             self.inner, state.inner_state
         )
@@ -99,7 +99,7 @@ class Masked(AbstractFused):
         return eqx.combine(new, rest), MaskedState(inner_state)
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
-        """The inner equation with this mask, where that says it all."""
+        """The inner equation with this mask, if that is sufficient."""
         if not isinstance(self.inner, AbstractLeafwise):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
@@ -116,7 +116,7 @@ class Masked(AbstractFused):
 def part_of(
     call: Call, choose: Callable[[PyTree | None, Params | None], PyTree | None]
 ) -> Call:
-    """The call for a transformation that sees a part of the parameters.
+    """The call for a transformation that sees part of the parameters.
 
     `choose` takes that part out of a tree like the parameters, the second argument.
     """
@@ -129,7 +129,7 @@ def part_of(
 def extra_of_part(
     extra: Mapping[str, Any], part: Params | None, params: Params | None
 ) -> Mapping[str, Any]:
-    """The extra arguments for a transformation that sees a part of the parameters."""
+    """The extra arguments for a transformation that sees part of the parameters."""
     if part is None:
         return extra
     value_fn, grad = extra.get("value_fn"), extra.get("grad")

@@ -54,8 +54,8 @@ class Partition(AbstractComposite):
         )
         ```
 
-    A group's transformation sees `None` instead of all parameters of other groups, so
-    that a norm is a norm over the group, and it holds no state for them.
+    The transformation of a group sees `None` instead of the parameters of other groups.
+    So a norm is a norm over the group, and there is no state for other parameters.
 
     **Arguments:**
 
@@ -162,9 +162,9 @@ class SelectiveTransformState(eqx.Module):
 
 
 class SelectiveTransform(AbstractWrapper):
-    """Trains some parameters, and leaves the others where they are, without state.
+    """Trains some parameters, and keeps the others unchanged, without state for them.
 
-    Their updates become zero, also where the gradient is not finite.
+    The updates of the others become zero, even if the gradient is not finite.
 
     !!! example
 

@@ -1,4 +1,4 @@
-"""Second moments of matrices, kept as one number per row and one per column."""
+"""Second moments of matrices, stored as one number per row and one per column."""
 
 import math
 from collections.abc import Callable
@@ -97,10 +97,11 @@ def factored_rms(
 
 
 def once_more(g, after):
-    """The same, unknown to XLA: what two reductions share, it would store on a CPU.
+    """The same value, opaque to XLA, which on a CPU would store what two reductions
+    share.
 
-    (There the squares and the update would need the memory of the parameters, and most of
-    the time.)
+    (The squares and the update would then need the memory of the parameters, and most
+    of the time.)
     """
     return materialized((g, after))
 
@@ -134,14 +135,14 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     \end{aligned}$$
 
     for matrices, and $u_t = g_t / \sqrt{v_t}$ with $v_t = \beta_t v_{t-1} + (1 -
-    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. A matrix of $n \times m$
-    needs $n + m$ numbers of state, in at least float32.
+    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. An $n \times m$ matrix needs
+    $n + m$ numbers of state, in at least float32.
 
-    Which parameters are matrices is, by default, a matter of their shapes: the two
-    largest axes of an array count as its rows and columns if both are large enough, and
-    it is a stack of matrices along all others. That may be wrong for stacked layers, and
-    for convolutions, whose kernels are matrices over more than two axes. Say so by
-    `weight_dimension_numbers`:
+    By default, the shape of a parameter decides whether it is a matrix: the two largest
+    axes of an array count as its rows and columns if both are large enough, and the
+    array is a stack of matrices along all other axes. This may be wrong for stacked
+    layers, and for convolutions, whose kernels are matrices over more than two axes.
+    For these, set `weight_dimension_numbers`:
 
     !!! example
 

@@ -88,7 +88,7 @@ def of_update_and_parameter(
 
 
 class StatelessWithTreeMap(AbstractStateless):
-    """A function of one update as a transformation, for all leaves alike.
+    """Applies a function of a single array to the update of each leaf.
 
     !!! example
 
@@ -104,9 +104,9 @@ class StatelessWithTreeMap(AbstractStateless):
         [`eqopt.equation`][] does; the second one is `None` if `update` gets no
         parameters.
 
-    `f` is compiled once for each shape and dtype of a leaf. If it is an `eqx.Module`, the
-    arrays in it are data, like hyperparameters; write such a Module for a function that
-    would close over arrays.
+    `f` is compiled once for each shape and dtype of a leaf. If it is an `eqx.Module`,
+    the arrays in it are data, like hyperparameters. Write such a Module for a function
+    that would otherwise close over arrays.
     """
 
     f: Callable[[Array, Any], Array]

@@ -36,11 +36,11 @@ class ApplyIfFiniteState(eqx.Module):
 
 
 class ApplyIfFinite(AbstractWrapper):
-    """Leaves out every step whose gradients hold a NaN or an infinity.
+    """Skips every step with a NaN or an infinity in its gradients.
 
     Then the updates are zero and the inner state stays unchanged. After
-    `max_consecutive_errors` such gradients in a row it gives up, and applies whatever
-    comes until gradients are finite again.
+    `max_consecutive_errors` such gradients in a row it gives up, and applies all
+    gradients until they are finite again.
 
     **Arguments:**
 

@@ -51,7 +51,7 @@ def caution(
 
 
 class _Caution(AbstractStateless):
-    """What is cautious of a chain, at its place, once it knows the gradients."""
+    """The cautious part of a chain, at its position, with the gradients of this step."""
 
     grads: Updates
     rescale: str
@@ -64,7 +64,7 @@ class _Caution(AbstractStateless):
 
 
 class Cautious(AbstractFused):
-    r"""Leaves out the updates that point against the gradient of this very step.
+    r"""Zeroes the updates that point against the gradient of the current step.
 
     For each leaf, with the direction $d$ of `inner` and the gradient $g$,
 
@@ -74,13 +74,13 @@ class Cautious(AbstractFused):
     where $\bar m$ is the mean of $m$. Momentum goes on beside it, so an entry waits until
     gradient and momentum agree again.
 
-    `inner` is any optimizer; of one that ends in weight decay and a learning rate, such
-    as [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is left alone, as in C-AdamW. Or
-    it gives a direction that a learning rate is yet to turn downhill, such as
-    [`eqopt.ScaleByAdam`][] in a chain: $u$ is then uphill as well. The gradient is what
-    reaches this wrapper.
+    `inner` is any optimizer. If it ends in weight decay and a learning rate, like
+    [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is not masked, as in C-AdamW.
+    `inner` can also be a transformation without a learning rate, such as
+    [`eqopt.ScaleByAdam`][] in a chain: then $u$ points uphill too. The gradient is the
+    input of this wrapper.
 
-    What averages the parameters or goes ahead of them belongs outside:
+    Put wrappers that average the parameters or extrapolate outside:
     `Lookahead(Cautious(AdamW(1e-3)), ...)`.
 
     !!! example
@@ -141,7 +141,7 @@ class Cautious(AbstractFused):
             return self._chain(pipeline.flush())._finish(pipeline, state)
 
     def _chain(self, grads: Updates = None) -> Chain:
-        """The parts of `inner`, and caution where they give their direction."""
+        """The parts of `inner`, with the cautious part inserted after the direction."""
         parts = _parts(self.inner)
         end = len(parts)
         while end and isinstance(

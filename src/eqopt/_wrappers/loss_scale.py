@@ -23,7 +23,7 @@ _MAX_SCALE = 2.0**126
 
 
 class DynamicLossScaleState(eqx.Module):
-    """The scale, and what has been left out so far.
+    """The scale, and how many steps have been skipped so far.
 
     **Attributes:**
 
@@ -54,16 +54,16 @@ def unscale(
 class DynamicLossScale(AbstractWrapper):
     r"""Trains on the gradients of $S \cdot L$ instead of the gradients of the loss $L$.
 
-    In float16 a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
-    digits. If the loss is large, so are the gradients on all their way back. Here they
-    are divided by $S$ again, in float32:
+    In float16, a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
+    digits. If the loss is scaled up, so are the gradients throughout the backward pass.
+    This wrapper divides them by $S$ again, in float32:
 
     $$u = \text{inner}(g / S), \qquad g = \nabla (S L).$$
 
-    If any of $g$ is NaN or infinite, $S$ was too large: the step is left out, and
+    If any of $g$ is NaN or infinite, $S$ was too large: the step is skipped, and
     $S \leftarrow \max(b S, S_{\min})$. After `growth_interval` steps in a row without
-    that, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are by default,
-    multiplying and dividing by $S$ rounds nothing.
+    this, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are by default,
+    multiplying and dividing by $S$ causes no rounding.
 
     !!! example
 
@@ -149,7 +149,7 @@ class DynamicLossScale(AbstractWrapper):
         )
 
     def scale_loss(self, loss: Float[Array, ""], state: State) -> Float[Array, ""]:
-        """What to take the gradients of: the loss, multiplied by the scale.
+        """The function to differentiate: the loss, multiplied by the scale.
 
         **Arguments:**
 

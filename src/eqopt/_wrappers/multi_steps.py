@@ -65,19 +65,21 @@ def gather(
 
 
 class MultiSteps(AbstractWrapper):
-    r"""Gathers the gradients of $k$ mini-batches, and lets the inner optimizer step once.
+    r"""Accumulates the gradients of $k$ mini-batches for one step of the inner
+    optimizer.
 
     In between, updates are zero, and only the accumulated gradients change. With
     `step`, no other work is done; `update` also writes the zeros.
 
-    Mini-batches that do not count the same, such as sentences of different lengths, take
-    the extra argument `weight`, 1 by default: with $w_i$ the number of tokens and $g_i$
-    the gradient of the mean over them, `inner` gets
+    If mini-batches should not count equally, for example sentences of different
+    lengths, pass the extra argument `weight`, which is 1 by default. With $w_i$ the
+    number of tokens and $g_i$ the gradient of the mean over them, `inner` gets
 
     $$\sum_i w_i\, g_i \Big/ \sum_i w_i,$$
 
-    which is the gradient of the mean over all tokens. (The sum alone, if it is not to be
-    the mean.) Where the weight is zero, the gradients may be NaN.
+    which is the gradient of the mean over all tokens. (Or only the sum, without the
+    division, if you do not use the mean.) Where the weight is zero, the gradients may
+    be NaN.
 
     !!! example
 
@@ -142,7 +144,7 @@ class MultiSteps(AbstractWrapper):
         return result, dataclasses.replace(new, skip_state=skip_state)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
-        """Whether the last call was one in which the inner optimizer made a step.
+        """Whether the inner optimizer made a step in the last call.
 
         **Arguments:**
 
