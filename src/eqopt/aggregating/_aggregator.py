@@ -61,10 +61,10 @@ class AbstractAggregator(AbstractTransformation):
 
         **Returns:**
 
-        Updates with the structure and shapes of the parameters, which may be of a higher
-        precision than the given ones, and are of use only where the new state does not
-        say that it is not `ready`; then a dictionary of extra arguments for the
-        transformations that come after; and the new state.
+        Updates with the structure and shapes of the parameters, which may be of a
+        higher precision than the given ones, and are of use only where the new state
+        does not say that it is not `ready`; then a dictionary of extra arguments for
+        the transformations that come after; and the new state.
         """
 
     def update(

@@ -34,8 +34,9 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` names no axis, or one of them twice; in `update`, one
-    that names the key path if updates have no such axes, or not equally many elements.
+    A `ValueError` if `per_elt_axis` names no axis, or one of them twice; in `update`,
+    one that names the key path if updates have no such axes, or not equally many
+    elements.
     """
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
@@ -104,8 +105,8 @@ class AccumulateAvgUpdates(AbstractAggregator):
 
     **Arguments:**
 
-    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
-        integer 1.
+    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the
+        Python integer 1.
 
     **Raises:**
 
@@ -137,8 +138,8 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     $$\sum_{t=1}^{k} \sum_{i=1}^{B_t} g_{t,i} \Big/ \sum_{t=1}^{k} B_t$$
 
-    after every $k$ calls, which need not have equally many elements, and 0 in all others.
-    In an [`eqopt.aggregating.Process`][] the optimizer stands still there.
+    after every $k$ calls, which need not have equally many elements, and 0 in all
+    others. In an [`eqopt.aggregating.Process`][] the optimizer stands still there.
 
     **Arguments:**
 

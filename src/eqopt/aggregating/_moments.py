@@ -25,12 +25,14 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
 
     **Attributes:**
 
-    - `micro_step`: how many calls they are of, a 0-d int32 array; 0 if that was the last.
+    - `micro_step`: how many calls they are of, a 0-d int32 array; 0 if that was the
+        last.
     - `ready`: whether the last call was the last one of them, a 0-d bool array.
-    - `sample_size`: how many elements they are of, a 0-d int32 array, which stays at the
-        largest one.
-    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it is
-        `ready`, it stays until the next call overwrites it, and so does the next one.)
+    - `sample_size`: how many elements they are of, a 0-d int32 array, which stays at
+        the largest one.
+    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it
+        is `ready`, it stays until the next call overwrites it, and so does the next
+        one.)
     - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the
         parameters in at least float32, real also for complex ones.
     """
@@ -86,8 +88,8 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 
     - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
         Negative ones count from the end.
-    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
-        integer 1.
+    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the
+        Python integer 1.
 
     **Raises:** as [`eqopt.aggregating.AverageIncrementallyUpdates`][].
 

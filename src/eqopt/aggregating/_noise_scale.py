@@ -17,13 +17,13 @@ class GradientNoiseScale(Module):
     r"""The two parts of the simple noise scale.
 
     Average each of them over steps before you divide: both are unbiased, but a quotient
-    of noisy numbers is not, and in a single step `squared_norm` may be negative. As this
-    is a tree, [`eqopt.incremental_update`][] does so.
+    of noisy numbers is not, and in a single step `squared_norm` may be negative. As
+    this is a tree, [`eqopt.incremental_update`][] does so.
 
     **Attributes:**
 
-    - `trace`: an estimate of $\operatorname{tr} \Sigma$, where $\Sigma$ is the covariance
-        of per-example gradients; a 0-d array.
+    - `trace`: an estimate of $\operatorname{tr} \Sigma$, where $\Sigma$ is the
+        covariance of per-example gradients; a 0-d array.
     - `squared_norm`: an estimate of $|G|^2$, where $G$ is the gradient of the loss over
         all data; a 0-d array.
     """
@@ -50,8 +50,8 @@ def gradient_noise_scale(
     $$\mathcal B_{\text{simple}} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
 
     is about the batch size at which noise and gradient are equally large. Much smaller
-    batches make more steps with no more data, much larger ones cost more data with hardly
-    fewer steps. It grows in the course of a training.
+    batches make more steps with no more data, much larger ones cost more data with
+    hardly fewer steps. It grows in the course of a training.
 
     It takes the mean $\bar g$ of the gradients of $B$ examples, and how these differ.
     With the variance $v$ of per-example gradients, unbiased and element by element,

@@ -20,11 +20,11 @@ class Process(AbstractComposite):
 
     It is like an [`eqopt.Chain`][] of the three, with two differences.
 
-    - What an [`eqopt.aggregating.AbstractAggregator`][] has found out besides the updates
-        goes to the postprocessor as extra arguments.
-    - Where the aggregator needs several calls, the postprocessor runs in the last of them
-        only. In all others updates are zero, and nothing changes but the states of the
-        other two. With `step`, parameters and its own state are not even copied.
+    - What an [`eqopt.aggregating.AbstractAggregator`][] has found out besides the
+        updates goes to the postprocessor as extra arguments.
+    - Where the aggregator needs several calls, the postprocessor runs in the last of
+        them only. In all others updates are zero, and nothing changes but the states of
+        the other two. With `step`, parameters and its own state are not even copied.
 
     Its state is the tuple of the three states.
 
@@ -43,8 +43,8 @@ class Process(AbstractComposite):
 
     **Arguments:**
 
-    - `preprocessor`: what makes per-element updates of per-element gradients. Its `init`
-        sees the parameters, so that state like the parameters does not fit it.
+    - `preprocessor`: what makes per-element updates of per-element gradients. Its
+        `init` sees the parameters, so that state like the parameters does not fit it.
     - `aggregator`: an `AbstractAggregator`, or any other transformation that makes
         updates like the parameters.
     - `postprocessor`: the optimizer.

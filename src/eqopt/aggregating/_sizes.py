@@ -20,7 +20,8 @@ def get_batch_size_from_per_elt_updates(
     **Arguments:**
 
     - `per_elt_updates`: a tree of arrays with the elements along some axes, or `None`.
-    - `per_elt_axis`: that axis, or a sequence of axes. Negative ones count from the end.
+    - `per_elt_axis`: that axis, or a sequence of axes. Negative ones count from the
+        end.
 
     **Returns:**
 
@@ -28,8 +29,8 @@ def get_batch_size_from_per_elt_updates(
 
     **Raises:**
 
-    A `ValueError` that names the key path if an array has no such axis, or another number
-    of elements than the others, or none.
+    A `ValueError` that names the key path if an array has no such axis, or another
+    number of elements than the others, or none.
     """
     owner = "get_batch_size_from_per_elt_updates"
     axes = hashable(per_elt_axis)

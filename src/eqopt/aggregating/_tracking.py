@@ -141,8 +141,8 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
 
     **Returns:**
 
-    Both averages, trees like the parameters in at least float32. They are zero before the
-    first step.
+    Both averages, trees like the parameters in at least float32. They are zero before
+    the first step.
 
     **Raises:**
 

@@ -126,8 +126,8 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
 
     A [`eqopt.checkpoint.CheckpointError`][] if the file is no checkpoint, of another
     format, or damaged (truncated, or any of its bits flipped), or if it does not fit
-    `like`: by another model, another optimizer or another dtype; the key paths are named.
-    An `OSError` if it cannot be read, a `FileNotFoundError` if it is not there.
+    `like`: by another model, another optimizer or another dtype; the key paths are
+    named. An `OSError` if it cannot be read, a `FileNotFoundError` if it is not there.
     """
     with _checked(path) as (file, header):
         check_layout(header["layout"], like, str(path))
@@ -154,8 +154,8 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
     **Returns:**
 
-    What JSON made of the `metadata` that went into [`eqopt.checkpoint.save`][]: lists of
-    tuples, and `None` if there were none.
+    What JSON made of the `metadata` that went into [`eqopt.checkpoint.save`][]: lists
+    of tuples, and `None` if there were none.
 
     **Raises:**
 

@@ -20,7 +20,8 @@ class CheckpointError(ValueError):
 
 
 def layout(tree: PyTree) -> list[list[str]]:
-    """What `tree` is made of: its nodes by their classes, its leaves by dtype and shape.
+    """What `tree` is made of: its nodes by their classes, its leaves by dtype and
+    shape.
 
     Written beside the arrays it tells, by [`eqopt.checkpoint.check_layout`][], whether
     they go with another tree. [`eqopt.checkpoint.save`][] does so by itself.
@@ -47,8 +48,8 @@ def layout(tree: PyTree) -> list[list[str]]:
 
     **Raises:**
 
-    A `TypeError` that names the key path of an array of Python objects, or of an integer
-    beyond 64 bits.
+    A `TypeError` that names the key path of an array of Python objects, or of an
+    integer beyond 64 bits.
     """
     return [list(row) for row in _rows(tree, "")]
 

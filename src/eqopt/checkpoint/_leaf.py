@@ -111,7 +111,8 @@ def _stored(dtype):
 
 @no_type_check
 def read_leaf(file, like, path, weak, name):
-    """What `write_leaf` wrote, of the dtype and shape of `like`, or a `CheckpointError`.
+    """What `write_leaf` wrote, of the dtype and shape of `like`, or a
+    `CheckpointError`.
 
     It stands at `path` in the file `name`. `weak` has the paths of weak types, and is
     `None` if the file is too old to say.

@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file to write to, which replaces `path` at the end, unless there is an error.
+    """A new file to write to, which replaces `path` at the end, unless there is an
+    error.
 
     **Raises:**
 

@@ -35,7 +35,8 @@ def layerwise_decay(
 ) -> Callable[[Params], PyTree]:
     r"""Factors for [`eqopt.ScaleByTree`][] that decay from the last layer to the first.
 
-    The last layer has the factor 1, the one before it $d$, the next one $d^2$, and so on.
+    The last layer has the factor 1, the one before it $d$, the next one $d^2$, and so
+    on.
 
     !!! example
 

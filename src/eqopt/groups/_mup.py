@@ -27,8 +27,8 @@ class MupFactors(Module):
     **Attributes:**
 
     - `learning_rate`: what multiplies the learning rate of each parameter.
-    - `weight_decay`: what multiplies its weight decay, where the learning rate times the
-        factor multiplies the decay, too: one by the other factor.
+    - `weight_decay`: what multiplies its weight decay, where the learning rate times
+        the factor multiplies the decay, too: one by the other factor.
     """
 
     learning_rate: PyTree[float]
@@ -95,19 +95,20 @@ def mup(
 
         Without decay, `eqopt.ScaleByTree` may as well follow `eqopt.Adam(1e-3)`. After
         `eqopt.AdamW` it would multiply the decay, too, and wide matrices would decay
-        less; to make up for that, each parameter needs a $\lambda$ of its own, multiplied
-        by `factors.weight_decay`.
+        less; to make up for that, each parameter needs a $\lambda$ of its own,
+        multiplied by `factors.weight_decay`.
 
     **Arguments:**
 
-    - `base_model`: the model that the learning rate was found for, with arrays or shapes:
-        `eqx.filter_eval_shape(make_model, ...)` takes no memory.
+    - `base_model`: the model that the learning rate was found for, with arrays or
+        shapes: `eqx.filter_eval_shape(make_model, ...)` takes no memory.
     - `model`: the model to train, with arrays or shapes.
-    - `optimizer`: `"adam"` for Adam and all others whose steps do not depend on the scale
-        of the gradients, such as Lion or RMSProp; `"sgd"` for gradient descent with or
-        without momentum; `"muon"` for [`eqopt.Muon`][] without `consistent_rms`, whose
-        steps for matrices suit all widths, with a fallback like Adam. Leave the last
-        layer to the fallback: a step of Muon changes the output less in a wide model.
+    - `optimizer`: `"adam"` for Adam and all others whose steps do not depend on the
+        scale of the gradients, such as Lion or RMSProp; `"sgd"` for gradient descent
+        with or without momentum; `"muon"` for [`eqopt.Muon`][] without
+        `consistent_rms`, whose steps for matrices suit all widths, with a fallback like
+        Adam. Leave the last layer to the fallback: a step of Muon changes the output
+        less in a wide model.
     - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
         [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
         of the parameters that gives one. Give it where the model has arrays of its own

@@ -122,8 +122,8 @@ def ctc_loss_with_forward_probs(
     $$\alpha_\varnothing(t, n) = \text{those that end with a blank}, \qquad
       \alpha_y(t, n) = \text{those that end with the label } y_n.$$
 
-    In the last frame $\alpha_\varnothing(T, n)$ is for both endings together, so that
-    the loss is $-\log \alpha_\varnothing(T, N)$.
+    In the last frame, $\alpha_\varnothing(T, n)$ includes both endings, so the loss is
+    $-\log \alpha_\varnothing(T, N)$.
 
     **Arguments:**
 
@@ -133,8 +133,8 @@ def ctc_loss_with_forward_probs(
 
     The losses, of shape `(batch,)`; $\log \alpha_\varnothing$ for $n = 0, \dots, N$, of
     shape `(frames, batch, labels + 1)`; and $\log \alpha_y$ for $n = 1, \dots, N$, of
-    shape `(frames, batch, labels)`. All have the dtype of `logits`. What is impossible
-    has about `log_epsilon` or less.
+    shape `(frames, batch, labels)`. All have the dtype of `logits`. Impossible events
+    have about `log_epsilon` or less.
 
     **Raises:**
 

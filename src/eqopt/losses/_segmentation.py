@@ -45,9 +45,9 @@ def dice_loss(
       I_c = \sum_i p_{ic}\, t_{ic}, \quad P_c = \sum_i p_{ic}, \quad
       T_c = \sum_i t_{ic}.$$
 
-    With $\alpha = \beta = \frac12$ this is one minus the Dice coefficient
-    $2 I / (P + T)$. A larger $\alpha$ punishes false positives, a larger $\beta$ false
-    negatives. A class that is in neither costs nothing, also with $s = 0$.
+    With $\alpha = \beta = \frac12$, this is one minus the Dice coefficient
+    $2 I / (P + T)$. A larger $\alpha$ penalizes false positives, a larger $\beta$ false
+    negatives. A class that is in neither costs nothing, even with $s = 0$.
 
     **Arguments:**
 
@@ -149,7 +149,8 @@ def multiclass_generalized_dice_loss(
       w_c \propto \frac{1}{n_c^2 + 10^{-7}}, \qquad \sum_c w_c = C$$
 
     where $n_c$ is the sum of the targets of class $c$ over all pixels of the batch. A
-    class that is not in the batch has the largest weight of those that are.
+    class that is missing from the batch gets the largest weight among the classes that
+    are present.
 
     **Arguments:**
 

@@ -56,8 +56,9 @@ def control_delta_method(
 
     **Raises:**
 
-    The three functions raise a `ValueError` if `function` returns anything other than one
-    real number, and a `TypeError` if that is an integer, or the distribution is another.
+    The three functions raise a `ValueError` if `function` returns anything other than
+    one real number, and a `TypeError` if that is an integer, or the distribution is
+    another.
 
     ??? cite "Reference"
 

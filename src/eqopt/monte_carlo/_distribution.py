@@ -88,7 +88,8 @@ class MultiNormalDiag(AbstractDistribution):
             )
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> Array:
-        r"""Independent samples $\mu + \sigma \epsilon$, with $\epsilon$ standard normal.
+        r"""Independent samples $\mu + \sigma \epsilon$, with $\epsilon$ standard
+        normal.
 
         They can be differentiated with respect to the parameters.
 

@@ -37,8 +37,8 @@ def score_function_jacobians(
       f(x_n)\, \nabla_\theta \log p(x_n; \theta).$$
 
     Nothing is asked of $f$, which may be discontinuous, and $x$ may be discrete. The
-    price is a large variance; [`eqopt.monte_carlo.control_variates_jacobians`][] makes it
-    smaller. All samples are computed at once, in as much memory as $N$ gradients.
+    price is a large variance; [`eqopt.monte_carlo.control_variates_jacobians`][] makes
+    it smaller. All samples are computed at once, in as much memory as $N$ gradients.
 
     !!! example
 
@@ -57,13 +57,13 @@ def score_function_jacobians(
     **Arguments:**
 
     - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
-        the derivative is missing here.
+        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part
+        of the derivative is missing here.
     - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model.
         Its floating arrays are the parameters; all other leaves stay unchanged.
     - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
-        tuple or a list, else `dist_builder(params)`. That is any object with the methods
-        of [`eqopt.monte_carlo.AbstractDistribution`][], such as
+        tuple or a list, else `dist_builder(params)`. That is any object with the
+        methods of [`eqopt.monte_carlo.AbstractDistribution`][], such as
         [`eqopt.monte_carlo.MultiNormalDiag`][].
     - `key`: a seed or a key of `jax.random`. Samples depend on it alone.
     - `num_samples`: $N \ge 1$, a Python integer.
@@ -77,9 +77,10 @@ def score_function_jacobians(
 
     **Raises:**
 
-    A `ValueError` if `num_samples` is not a positive Python integer, or if `function` or
-    `log_prob` return anything other than one real number. A `TypeError` if there are no
-    floating arrays in `params` or complex ones, or if the distribution lacks a method.
+    A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
+    or `log_prob` return anything other than one real number. A `TypeError` if there are
+    no floating arrays in `params` or complex ones, or if the distribution lacks a
+    method.
 
     ??? cite "Reference"
 
@@ -120,15 +121,16 @@ def pathwise_jacobians(
 ) -> PyTree:
     r"""The pathwise estimator of a gradient, also known as the reparametrization trick.
 
-    With samples $x = g(\epsilon; \theta)$, where $\epsilon$ does not depend on $\theta$,
+    With samples $x = g(\epsilon; \theta)$, where $\epsilon$ does not depend on
+    $\theta$,
 
     $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = \mathbb{E}_{p(\epsilon)}
       \nabla_\theta f(g(\epsilon; \theta)) \approx \frac1N \sum_{n=1}^N
       \nabla_\theta f(g(\epsilon_n; \theta)).$$
 
-    It needs the derivative of $f$, which must not jump, and a distribution whose samples
-    can be differentiated with respect to its parameters. Where $f$ is smooth, its
-    variance is small, also in many dimensions.
+    It needs the derivative of $f$, which must not jump, and a distribution whose
+    samples can be differentiated with respect to its parameters. Where $f$ is smooth,
+    its variance is small, also in many dimensions.
 
     **Arguments:**
 

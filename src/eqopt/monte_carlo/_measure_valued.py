@@ -41,15 +41,15 @@ def measure_valued_jacobians(
     **Arguments:**
 
     - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
-        the derivative is missing here.
+        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part
+        of the derivative is missing here.
     - `params`, `key`, `num_samples`: as for
         [`eqopt.monte_carlo.score_function_jacobians`][].
     - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
         tuple or a list, else `dist_builder(params)`. It must be an
         [`eqopt.monte_carlo.MultiNormalDiag`][], however it depends on the parameters.
-    - `coupling`: whether the samples of $p^+$ and $p^-$ depend on each other, which as a
-        rule makes the variance smaller: see there. Defaults to `True`.
+    - `coupling`: whether the samples of $p^+$ and $p^-$ depend on each other, which as
+        a rule makes the variance smaller: see there. Defaults to `True`.
 
     **Returns:**
 
@@ -115,8 +115,8 @@ def measure_valued_estimation_mean(
     where $x^\pm$ is $x$ with component $i$ replaced by $\mu_i \pm \sigma_i W_i$, and
     $W_i$ has the density $w e^{-w^2 / 2}$ of a Weibull distribution with shape 2 and
     scale $\sqrt 2$. Coupled, $W_i$ is the same for $x^+$ and $x^-$; otherwise these are
-    independent. All other components are shared in either case. By coupling, the variance
-    vanishes where $f$ is even about the mean, and doubles where $f$ is linear.
+    independent. All other components are shared in either case. By coupling, the
+    variance vanishes where $f$ is even about the mean, and doubles where $f$ is linear.
 
     **Arguments:**
 

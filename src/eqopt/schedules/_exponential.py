@@ -1,4 +1,4 @@
-"""Down, or up, by the same factor in every so many steps."""
+"""Down, or up, by the same factor after every number of steps."""
 
 from functools import partial
 
@@ -94,13 +94,13 @@ class ExponentialDecay(AbstractSchedule):
     - `decay_rate`: $r > 0$, a number or a 0-d array. Above 1 the value grows.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
     - `staircase`: whether the value jumps every $T$ steps and stays in between.
-    - `end_value`: where to stop, a number or a 0-d array: the smallest value if $r < 1$,
-        else the largest. Defaults to `None`, which is nowhere.
+    - `end_value`: where to stop, a number or a 0-d array: the smallest value if
+        $r < 1$, else the largest. Defaults to `None`, which is nowhere.
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    if `decay_rate` is not positive, or if a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is out of its range or not an
+    integer, if `decay_rate` is not positive, or if a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -125,7 +125,7 @@ class ExponentialDecay(AbstractSchedule):
 
 
 class WarmupExponentialDecay(AbstractSchedule):
-    r"""Up along a straight line, then down by the same factor in every so many steps.
+    r"""Up along a straight line, then down by the same factor per number of steps.
 
     $$s(t) = \begin{cases}
         I + (M - I)\, t / W & t < W \\
@@ -150,8 +150,8 @@ class WarmupExponentialDecay(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    if `decay_rate` is not positive, or if a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is out of its range or not an
+    integer, if `decay_rate` is not positive, or if a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -180,7 +180,8 @@ class WarmupExponentialDecay(AbstractSchedule):
 
 
 class Step(AbstractSchedule):
-    r"""By the same factor at every so many steps, and constant in between.
+    r"""Multiplied by the same factor after every number of steps, and constant in
+    between.
 
     $$s(t) = I\, \gamma^{\lfloor t / S \rfloor}$$
 
@@ -195,7 +196,7 @@ class Step(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `step_size` is not positive or no integer, if
+    A `ValueError` or `TypeError` if `step_size` is not positive or not an integer, if
     `gamma` is not positive, or if a value is not finite or has axes.
     """
 

@@ -1,4 +1,4 @@
-"""Down along half a wave of the cosine, again and again."""
+"""Down along half a cosine wave, repeatedly."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -31,7 +31,7 @@ def _cycle(
 ) -> tuple[Int[Array, ""], Int[Array, ""], Float[Array, ""]]:
     """How many steps of the current cycle have been taken, and its length.
 
-    A length beyond all counts is the largest of them, and as a float what it is.
+    A length that exceeds all counts is clipped to the largest; as a float it is exact.
     """
     largest = jnp.iinfo(count.dtype).max
     first, factor = jnp.maximum(decay_steps, 1), jnp.maximum(t_mult, 1)
@@ -71,22 +71,22 @@ def _cosine_restarts(
 
 
 class CosineRestarts(AbstractSchedule):
-    r"""Down along half a wave of the cosine, again and again, more and more slowly.
+    r"""Down along half a cosine wave, repeatedly, with longer and longer cycles.
 
     $$s(t) = E + (I - E)\, \frac{1 + \cos(\pi\, (t - t_i) / T_i)}{2}
         \quad\text{for}\quad t_i \le t < t_i + T_i,$$
 
-    where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the lengths
-    before it, is where it begins.
+    where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the
+    lengths before it, is where it begins.
 
-    This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles of any
-    lengths and heights there is [`eqopt.schedules.SGDR`][].
+    This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles with
+    arbitrary lengths and heights, use [`eqopt.schedules.SGDR`][].
 
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the first
-        cycle.
+    - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the
+        first cycle.
     - `t_mult`: $m \ge 1$, of the same kind. Defaults to 1.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0. It is not quite reached:
         at the count $t_i + T_i$ the value is $I$ again.
@@ -134,13 +134,13 @@ class SGDR(AbstractSchedule):
         )
         ```
 
-    Each takes its `decay_steps`. After the last one its end value stays.
+    Each lasts for its `decay_steps`. After the last one, its end value remains.
 
     **Arguments:**
 
     - `cosine_kwargs`: at least one dictionary of the arguments of a
-        [`eqopt.schedules.WarmupCosineDecay`][], or one of these itself, which is what the
-        field holds.
+        [`eqopt.schedules.WarmupCosineDecay`][], or one of these itself, which is what
+        the field holds.
 
     **Raises:**
 

@@ -16,8 +16,8 @@ class Slot(NamedTuple):
     **Attributes:**
 
     - `place`: its number among the leaves, for random keys that differ.
-    - `nonnegative`: whether it is in a field of a state that is never negative, such as a
-        second moment: one annotated [`Nonnegative`][eqopt._types.Nonnegative].
+    - `nonnegative`: whether it is in a field of a state that is never negative, such as
+        a second moment: one annotated [`Nonnegative`][eqopt._types.Nonnegative].
     """
 
     place: int

@@ -16,8 +16,8 @@ from .._typecheck import no_type_check
 class Blocks(eqx.Module):
     """A leaf as blocks of at most `size` elements, none of which straddles two shards.
 
-    An array that is not sharded is one row, from its first element to its last. One that
-    is sharded along some axis is cut into rows before that axis, and along it into
+    An array that is not sharded is one row, from its first element to its last. One
+    that is sharded along some axis is cut into rows before that axis, and along it into
     shards.
     """
 

@@ -102,8 +102,8 @@ class BlockwiseQuantized(AbstractStateStorage):
 
     Nothing is rounded on its way to the parameters: what an optimizer computes in this
     step is used as it is, and rounded for the next step alone. (Derivatives through
-    several steps take what was stored as constant.) With 8 bits the state of AdamW takes
-    2.03 bytes per parameter instead of 8, with 4 bits 1.06.
+    several steps take what was stored as constant.) With 8 bits the state of AdamW
+    takes 2.03 bytes per parameter instead of 8, with 4 bits 1.06.
 
     !!! example
 
@@ -169,9 +169,10 @@ class Float8(AbstractStateStorage):
 
     With the largest modulus $a$ of a block, an element $x$ is kept as $448\,x / a$ in
     JAX's `float8_e4m3fn`, which has 3 binary digits and reaches down to $a / 230\,000$;
-    what is less is zero. [`eqopt.storage.BlockwiseQuantized`][] has twice the digits near
-    $a$, and reaches further down. Accelerators that know these floats convert them in
-    one instruction. Derivatives through several steps take what was stored as constant.
+    what is less is zero. [`eqopt.storage.BlockwiseQuantized`][] has twice the digits
+    near $a$, and reaches further down. Accelerators that know these floats convert them
+    in one instruction. Derivatives through several steps take what was stored as
+    constant.
 
     **Arguments:**
 
