@@ -61,9 +61,9 @@ def incremental_update(
 
     **Returns:**
 
-    `old_tensors` with its arrays moved, in the dtypes that they had: a float32 average
-    of bfloat16 parameters stays float32. Where `new_tensors` has `None`, and in all
-    leaves but the inexact arrays, it is `old_tensors`.
+    `old_tensors` with its arrays moved, in the dtypes that they had: a float32 average of
+    bfloat16 parameters stays float32. Where `new_tensors` has `None`, and in all leaves
+    but the inexact arrays, it is `old_tensors`.
 
     **Raises:**
 
@@ -117,9 +117,9 @@ def periodic_update(
 
     **Raises:**
 
-    A `ValueError` if `update_period` is not positive (traced values are let through),
-    and one that names the key path if structures or shapes differ or only one tree has
-    an array; a `TypeError` if dtypes differ.
+    A `ValueError` if `update_period` is not positive (traced values are let through), and
+    one that names the key path if structures or shapes differ or only one tree has an
+    array; a `TypeError` if dtypes differ.
 
     ??? cite "Reference"
 

@@ -188,8 +188,7 @@ _DTYPES = (
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][].
 
-    Looks at the fields that are marked as hyperparameters, or at all that `waiting`
-    does.
+    Looks at the fields that are marked as hyperparameters, or at all that `waiting` does.
     """
     names = waiting(owner) if in_any_field else hyperparameters(type(owner))
     for name in names:

@@ -35,8 +35,8 @@ def while_loop(
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
-    What the functions close over is not copied, if `false_fn` gives back what there
-    was: the other way round XLA on a CPU copies it.
+    What the functions close over is not copied, if `false_fn` gives back what there was:
+    the other way round XLA on a CPU copies it.
 
     Outside `jit` it is `if`: JAX would compile the two functions again in each step.
 

@@ -57,14 +57,14 @@ def equation(fn: Callable) -> Equation:
     - the keyword-only ones are values that all leaves share: hyperparameters, bias
         corrections, norms. Bools, strings and functions are static, numbers are traced.
 
-    It returns the new update followed by the new value of each field of the state, in
-    the order of the arguments (only the update, not a tuple, if there is none).
+    It returns the new update followed by the new value of each field of the state, in the
+    order of the arguments (only the update, not a tuple, if there is none).
 
     Inputs come in at least float32, and what it returns is stored in the dtype of the
-    slot that it came from, so an equation never converts a dtype. A slot may have
-    another shape than the leaf, or be a small tree of arrays (one per axis, say). An
-    equation is type-checked and traced once per distinct shape and dtype of the leaf,
-    not once per leaf.
+    slot that it came from, so an equation never converts a dtype. A slot may have another
+    shape than the leaf, or be a small tree of arrays (one per axis, say). An equation is
+    type-checked and traced once per distinct shape and dtype of the leaf, not once per
+    leaf.
 
     !!! example
 

@@ -180,8 +180,8 @@ class AbstractMatrixwise(AbstractContracting):
 def _made(make, zeros, layout, dtype):
     """What `make` gives, sharded as far as it is like the parameter, given its zeros.
 
-    It is not made of them, but put where they are: on a mesh with explicit axes it
-    could not be.
+    It is not made of them, but put where they are: on a mesh with explicit axes it could
+    not be.
     """
     made = layout.apply(make, jnp.zeros(zeros.shape, wide_dtype(zeros.dtype)))
     if isinstance(made, tuple):

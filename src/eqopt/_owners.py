@@ -41,8 +41,8 @@ def name_of(part: object) -> str:
 def name_error(owner: object, error: Exception) -> None:
     """Makes an error of a part, which is being created, name its owner.
 
-    A part's own check names the part, whose place the owner takes. Any other error
-    keeps its text: it can be of a class that is not made from a text alone.
+    A part's own check names the part, whose place the owner takes. Any other error keeps
+    its text: it can be of a class that is not made from a text alone.
     """
     name = type(owner).__name__
     if type(error) in (TypeError, ValueError) and len(error.args) == 1:

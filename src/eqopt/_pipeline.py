@@ -1,17 +1,17 @@
 """Updates on their way through leafwise transformations.
 
-Equations pile up until somebody needs the values. Then, leaf by leaf, one compiled
-kernel runs all of them: neighbours in a chain are fused, and a model of a thousand
-leaves costs a thousand calls, not a thousand for each transformation.
+Equations pile up until somebody needs the values. Then, leaf by leaf, one compiled kernel
+runs all of them: neighbours in a chain are fused, and a model of a thousand leaves costs
+a thousand calls, not a thousand for each transformation.
 
-The words of the core: an *equation* is the maths of one leaf. A *slot* is a field of
-the state with a value for each leaf, which the equation reads and writes; *shared*
-values are the same for all leaves. An *operation* is an equation with what is static of
-its shared values; the operations of neighbours make a *kernel*, one compiled function
-of a leaf. A *column* is a tree, laid out beside the leaves of the updates. A chain
-*feeds* the pipeline to each of its parts (`_feed`), which push equations and give a
-*promise*: a function that gives the new state once the kernels have run. The last part
-*finishes* (`_finish`): it gives the new parameters as well.
+The words of the core: an *equation* is the maths of one leaf. A *slot* is a field of the
+state with a value for each leaf, which the equation reads and writes; *shared* values are
+the same for all leaves. An *operation* is an equation with what is static of its shared
+values; the operations of neighbours make a *kernel*, one compiled function of a leaf. A
+*column* is a tree, laid out beside the leaves of the updates. A chain *feeds* the
+pipeline to each of its parts (`_feed`), which push equations and give a *promise*: a
+function that gives the new state once the kernels have run. The last part *finishes*
+(`_finish`): it gives the new parameters as well.
 """
 
 import functools
@@ -43,9 +43,9 @@ class Leafwise(NamedTuple):
     - `state`: the new state, except for the fields that the equation computes: these
         still hold their old values, and are found by the names of the equation's
         arguments.
-    - `shared`: the equation's keyword-only arguments. What is missing is the field of
-        the same name of the transformation. Numbers and 0-d arrays are traced (integers
-        as floats); bools, strings, functions and `None` are static.
+    - `shared`: the equation's keyword-only arguments. What is missing is the field of the
+        same name of the transformation. Numbers and 0-d arrays are traced (integers as
+        floats); bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
         names of its arguments. (The parameters themselves are always available, as
         `p`.) Instead of a tree, pass a function that makes it from a tree like the
@@ -55,8 +55,8 @@ class Leafwise(NamedTuple):
         values: a norm over all leaves, say. It ends the fusing with what came before.
     - `last`: fields of the state, shaped like the leaf, that are computed and stored
         after the result, one after the other. To be named where the result or another
-        field needs their *old* value, or shares a quotient or a root with them: XLA on
-        a CPU would make a temporary array of each. What is computed is the same.
+        field needs their *old* value, or shares a quotient or a root with them: XLA on a
+        CPU would make a temporary array of each. What is computed is the same.
     - `on_cpu`: a function like `equation`, and equal to it except for rounding, which
         XLA on a CPU compiles to something faster.
     """

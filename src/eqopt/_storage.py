@@ -16,9 +16,9 @@ from ._typecheck import no_type_check
 class AbstractStored(Module):
     """What stands in an array's place in a state, or among the parameters.
 
-    Kernels load it before an equation sees it, and store what the equation gives.
-    Nothing else looks inside: to trees, masks and checkpoints it is a leaf of the shape
-    and dtype of the array that it stands for.
+    Kernels load it before an equation sees it, and store what the equation gives. Nothing
+    else looks inside: to trees, masks and checkpoints it is a leaf of the shape and dtype
+    of the array that it stands for.
 
     !!! example
 

@@ -1,8 +1,8 @@
 """The random numbers of `jax.random`, made where they are used.
 
 JAX on a CPU draws them in a loop of its own, and stores what it has drawn: noise of the
-size of a model costs four times the memory of the model. Here it is arithmetic, which
-XLA fuses with whatever reads it: the same bits in a fifth of the time, without memory.
+size of a model costs four times the memory of the model. Here it is arithmetic, which XLA
+fuses with whatever reads it: the same bits in a fifth of the time, without memory.
 """
 
 import math

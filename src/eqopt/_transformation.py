@@ -126,15 +126,13 @@ class AbstractTransformation(Module):
 
         **Returns:**
 
-        The new parameters, with all that was in `params` besides them, and the new
-        state.
+        The new parameters, with all that was in `params` besides them, and the new state.
         """
         updates, state = self.update(grads, state, params, **extra)
         return apply_updates(params, updates), state
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The parameters to evaluate the model with: those given, or an average of
-        them.
+        """The parameters to evaluate the model with: those given, or an average of them.
 
         A class that holds another transformation calls the method of that
         transformation. Where averages nest, the outermost one counts.

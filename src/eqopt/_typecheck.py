@@ -2,9 +2,8 @@
 
 The checks are beartype's, the shapes and the messages jaxtyping's. jaxtyping has such a
 hook of its own, but it builds two functions for each one that it checks, at import, and
-checks arguments twice in each call: `from eqopt import *` took 1.6 times as long,
-tracing a step in a fresh process 1.5 times. Here nothing is built until a function is
-called.
+checks arguments twice in each call: `from eqopt import *` took 1.6 times as long, tracing
+a step in a fresh process 1.5 times. Here nothing is built until a function is called.
 """
 
 import ast

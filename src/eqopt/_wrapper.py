@@ -188,8 +188,7 @@ class AbstractFusedWrapper(AbstractFused):
     def _begin(
         self, pipeline: Pipeline, state: State
     ) -> tuple[AbstractTransformation, Callable[[State], State]]:
-        """The inner transformation of this step, and what makes its new state this
-        one's.
+        """The inner transformation of this step, and what makes its new state this one's.
 
         The latter is called once the pipeline ran.
         """

@@ -95,8 +95,8 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
 def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
     """Whether there is a NaN in `x`, however large it is, without temporary memory.
 
-    XLA on a CPU makes an array of bools for `any(isnan(x))`, and loses NaNs in the
-    `max` of a large array; the sign of a NaN is NaN, and so is any sum with it.
+    XLA on a CPU makes an array of bools for `any(isnan(x))`, and loses NaNs in the `max`
+    of a large array; the sign of a NaN is NaN, and so is any sum with it.
 
     **Arguments:**
 
@@ -139,13 +139,13 @@ def safe_norm(
 
     - `x`: a floating or complex array.
     - `min_norm`: $m$, a number or a 0-d array, at least 0.
-    - `ord`, `axis`, `keepdims`: as for `jnp.linalg.norm`. By default it is the 2-norm
-        of all numbers of a vector or matrix.
+    - `ord`, `axis`, `keepdims`: as for `jnp.linalg.norm`. By default it is the 2-norm of
+        all numbers of a vector or matrix.
 
     **Returns:**
 
-    A real array of the precision of `x`, at least float32: one norm, or as many as
-    `axis` leaves. NaN stays NaN.
+    A real array of the precision of `x`, at least float32: one norm, or as many as `axis`
+    leaves. NaN stays NaN.
     """
     x = at_least_float32(x)
     floor = jnp.asarray(min_norm, x.real.dtype)
@@ -173,8 +173,8 @@ def safe_root_mean_squares(
 
     **Returns:**
 
-    A 0-d real array of the precision of `x`, at least float32. It is $m$ if `x` is
-    empty, and NaN stays NaN.
+    A 0-d real array of the precision of `x`, at least float32. It is $m$ if `x` is empty,
+    and NaN stays NaN.
     """
     x = at_least_float32(x)
     mean_square = jnp.sum(abs_sq(x)) / max(x.size, 1)

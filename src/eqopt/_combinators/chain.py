@@ -26,8 +26,8 @@ class Chain(AbstractFused):
         opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Adam(1e-3))
         ```
 
-    The state is the tuple of the states. `opt[i]` is a part, `opt[i:j]` a shorter
-    chain, `len(opt)` the number of parts.
+    The state is the tuple of the states. `opt[i]` is a part, `opt[i:j]` a shorter chain,
+    `len(opt)` the number of parts.
 
     **Arguments:**
 

@@ -23,8 +23,7 @@ class MaskedState(eqx.Module):
 
 
 class Masked(AbstractFused):
-    """Applies a transformation to some leaves; the updates of all others pass
-    unchanged.
+    """Applies a transformation to some leaves; the updates of all others pass unchanged.
 
     Leaves that are left out have no state.
 
@@ -44,15 +43,15 @@ class Masked(AbstractFused):
     **Arguments:**
 
     - `inner`: the transformation.
-    - `mask`: which leaves it transforms: a tree of Python bools with the structure of
-        the parameters or a prefix of it, or a function of the parameters that gives
-        one. An `eqx.Module` or another node of a tree is a tree, also if it can be
-        called. What stands at leaves that are no parameters does not matter.
+    - `mask`: which leaves it transforms: a tree of Python bools with the structure of the
+        parameters or a prefix of it, or a function of the parameters that gives one. An
+        `eqx.Module` or another node of a tree is a tree, also if it can be called. What
+        stands at leaves that are no parameters does not matter.
 
     **Raises:**
 
-    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if
-    the mask does not fit the parameters or holds anything but Python bools.
+    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if the
+    mask does not fit the parameters or holds anything but Python bools.
     """
 
     inner: AbstractTransformation

@@ -61,8 +61,8 @@ class Partition(AbstractComposite):
 
     - `transformations`: a dictionary from labels to transformations. A label is a
         string, an integer, a member of an enumeration, or any other hashable value that
-        JAX takes for a leaf of a tree: no tuple, and not `None`, which is no label.
-        There may be labels that no parameter has.
+        JAX takes for a leaf of a tree: no tuple, and not `None`, which is no label. There
+        may be labels that no parameter has.
     - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
         or a function of the parameters that gives one. An `eqx.Module` or another node
         of a tree is a tree, also if it can be called. What stands at leaves that are no
@@ -71,8 +71,8 @@ class Partition(AbstractComposite):
     **Raises:**
 
     A `TypeError` if a key of `transformations` cannot be a label. A `ValueError` that
-    lists key paths, in `init` and `update`, if a parameter has no label, or one that
-    has no transformation.
+    lists key paths, in `init` and `update`, if a parameter has no label, or one that has
+    no transformation.
     """
 
     names: tuple[Hashable, ...] = eqx.field(static=True)
@@ -181,8 +181,8 @@ class SelectiveTransform(AbstractWrapper):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if
-    the mask does not fit the parameters or holds anything but Python bools.
+    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if the
+    mask does not fit the parameters or holds anything but Python bools.
     """
 
     inner: AbstractTransformation

@@ -43,8 +43,8 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
 
     - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes
-        and dtypes of the parameters; `None` without `store_grad`.
+    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
+        dtypes of the parameters; `None` without `store_grad`.
     - `guess`: the step size to begin with next time, before `increase_factor`.
     - `info`: an [`eqopt.BacktrackingLinesearchInfo`][].
 
@@ -70,10 +70,10 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     sufficient decrease, or Armijo's condition. $\eta_0$ is the last step size times
     `increase_factor`, but at most `max_learning_rate`.
 
-    If none is good but the last one makes the loss smaller, that one is taken.
-    Otherwise, as when the updates lead uphill or all values are NaN, the parameters
-    stay, and `learning_rate` in the state is 0; the next search goes on where this one
-    ended. (Optax takes the last step size also if it makes the loss larger.)
+    If none is good but the last one makes the loss smaller, that one is taken. Otherwise,
+    as when the updates lead uphill or all values are NaN, the parameters stay,
+    and `learning_rate` in the state is 0; the next search goes on where this one ended.
+    (Optax takes the last step size also if it makes the loss larger.)
 
     !!! example
 
@@ -118,8 +118,8 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range, if `update` was not given
-    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one
-    real number. For complex parameters, at run time an error if the first `grad` is not
+    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
+    number. For complex parameters, at run time an error if the first `grad` is not
     conjugated, or the first updates lead uphill and their conjugates downhill.
 
     ??? cite "Reference"

@@ -43,9 +43,9 @@ def directional(
 class Line(eqx.Module):
     r"""The loss $\varphi(\eta) = f(p + \eta u)$ and its derivatives.
 
-    The search is a constant for whoever differentiates the step: a loop that ends when
-    it may has no reverse-mode derivative. `grad` is as `jax.grad` gives it, as in
-    `search`; only what users pass is conjugated.
+    The search is a constant for whoever differentiates the step: a loop that ends when it
+    may has no reverse-mode derivative. `grad` is as `jax.grad` gives it, as in `search`;
+    only what users pass is conjugated.
     """
 
     loss: Callable[[PyTree], Any]
@@ -99,8 +99,8 @@ def make_line(
 
     **Raises:**
 
-    A `ValueError` if an argument is missing, or if trees do not fit; at run time an
-    error if gradients of complex parameters are not conjugated.
+    A `ValueError` if an argument is missing, or if trees do not fit; at run time an error
+    if gradients of complex parameters are not conjugated.
     """
     name = type(owner).__name__
     value_fn = required(owner, extra, "value_fn")
@@ -145,8 +145,7 @@ _UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE
 def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
     """Whether a gradient is the conjugate of what it should be.
 
-    A real one is its own conjugate, and right; nor is another one wrong for this
-    reason.
+    A real one is its own conjugate, and right; nor is another one wrong for this reason.
     """
     far = _distance(grad, expected)
     return _distance(grad, conj(expected)) < 1e-4 * far

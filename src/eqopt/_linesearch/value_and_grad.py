@@ -17,8 +17,7 @@ from ..tree import get_all_with_path
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
 ) -> Callable[..., tuple[Float[Array, ""], Updates]]:
-    """As `eqx.filter_value_and_grad`, but takes what a line search has computed
-    already.
+    """As `eqx.filter_value_and_grad`, but takes what a line search has computed already.
 
     A line search ends with the loss and its gradient at the new parameters, which are
     what the next step begins with. For a loss that is the same in each step, this saves
@@ -52,8 +51,8 @@ def value_and_grad_from_state(
 
     **Raises:**
 
-    A `ValueError` if there is no line search in `state`, or more than one, or if it
-    keeps no gradient.
+    A `ValueError` if there is no line search in `state`, or more than one, or if it keeps
+    no gradient.
     """
 
     def value_and_grad(

@@ -45,8 +45,8 @@ class ScaleByZoomLinesearchState(eqx.Module):
 
     - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes
-        and dtypes of the parameters.
+    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
+        dtypes of the parameters.
     - `info`: an [`eqopt.ZoomLinesearchInfo`][].
 
     Numbers are 0-d arrays of at least float32.
@@ -79,10 +79,10 @@ class ScaleByZoomLinesearch(AbstractFused):
     then $\langle u, \nabla f(p + \eta u) \rangle \le (2 c_1 - 1) \langle u, \nabla f(p)
     \rangle$ is enough for the first condition.
 
-    If no step size is good then the best one that meets the first condition is taken.
-    If there is none either, as when the updates lead uphill or all values are NaN, then
-    the parameters stay, and `learning_rate` in the state is 0. (Optax takes the last
-    step size that it tried, if the loss is finite there.)
+    If no step size is good then the best one that meets the first condition is taken. If
+    there is none either, as when the updates lead uphill or all values are NaN, then
+    the parameters stay, and `learning_rate` in the state is 0. (Optax takes the last step
+    size that it tried, if the loss is finite there.)
 
     !!! example
 
@@ -121,16 +121,16 @@ class ScaleByZoomLinesearch(AbstractFused):
     - `approx_dec_rtol`: $c_3 \ge 0$, or `None` for the first condition alone.
     - `stepsize_precision`: at least 0. If the step size is known up to this, one that
         meets the first condition is enough.
-    - `initial_guess_strategy`: where to begin: `"keep"`, at the last step size, which
-        is for gradient descent, or `"one"`, at 1, for methods of Newton's kind. After a
+    - `initial_guess_strategy`: where to begin: `"keep"`, at the last step size, which is
+        for gradient descent, or `"one"`, at 1, for methods of Newton's kind. After a
         search that failed, both begin at 1.
     - `verbose`: whether to print what happened when a search fails.
 
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range, if `update` was not given
-    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one
-    real number. For complex parameters, at run time an error if the first `grad` is not
+    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
+    number. For complex parameters, at run time an error if the first `grad` is not
     conjugated, or the first updates lead uphill and their conjugates downhill.
 
     ??? cite "References"

@@ -20,8 +20,8 @@ class ApplyEveryState(eqx.Module):
     **Attributes:**
 
     - `count`: how many they are, a 0-d int32 array.
-    - `grad_acc`: their sum, a tree like the parameters. (Right after a step that
-        applied it, the one that was applied.)
+    - `grad_acc`: their sum, a tree like the parameters. (Right after a step that applied
+        it, the one that was applied.)
     """
 
     count: Int[Array, ""]

@@ -37,8 +37,8 @@ class ScaleByFactoredRMSState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `v_row`: the mean of each row, real also for complex parameters: of the shape of
-        the parameter without the axes that are columns.
+    - `v_row`: the mean of each row, real also for complex parameters: of the shape of the
+        parameter without the axes that are columns.
     - `v_col`: the mean of each column: of the shape without the axes that are rows.
     - `v`: the second moment of each element, where it is not factored.
     """
@@ -162,11 +162,11 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     - `decay_rate`: $c$; the larger it is, the longer the memory.
     - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
         whose count goes on from earlier training; until it is reached, $t = 1$.
-    - `min_dim_size_to_factor`: how large rows and columns have to be, for the default
-        of `weight_dimension_numbers`.
+    - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
+        `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.
-    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that
-        stays below 0.999, say, keeps the second moments from freezing in a long run.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
+        below 0.999, say, keeps the second moments from freezing in a long run.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
         to factor, whatever its size, and `None` for all others. A tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.
@@ -178,9 +178,9 @@ class ScaleByFactoredRMS(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
-    is `None`; a `ValueError` or `TypeError` that names the key path, in `init` and
-    `update`, if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`; a `ValueError` or `TypeError` that names the key path, in `init` and `update`,
+    if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 

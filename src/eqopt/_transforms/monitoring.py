@@ -49,8 +49,8 @@ class Snapshot(AbstractTransformation):
 
     **Raises:**
 
-    In `update`, a `ValueError` if `measure` gives arrays of other shapes than in
-    `init`, and a `TypeError` if it gives complex numbers where it gave real ones.
+    In `update`, a `ValueError` if `measure` gives arrays of other shapes than in `init`,
+    and a `TypeError` if it gives complex numbers where it gave real ones.
     """
 
     measure_name: str = eqx.field(static=True)
@@ -146,8 +146,8 @@ class MonitorState(eqx.Module):
 
     **Attributes:**
 
-    - `measurements`: a dictionary, with the names of the measures. Before the first
-        step everything in it is zero.
+    - `measurements`: a dictionary, with the names of the measures. Before the first step
+        everything in it is zero.
     - `measure_states`: the states of the measures in the alphabetical order of their
         names; `None` for functions.
     """

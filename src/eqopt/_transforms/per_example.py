@@ -24,15 +24,14 @@ def per_example_global_norm_clip(
 
     **Arguments:**
 
-    - `grads`: per-example gradients: a tree of arrays with the examples along their
-        first axes, or `None`.
+    - `grads`: per-example gradients: a tree of arrays with the examples along their first
+        axes, or `None`.
     - `l2_norm_clip`: $C \ge 0$.
 
     **Returns:**
 
     The sum, a tree of arrays without that axis, at least float32, so that noise comes
-    before any rounding, and the number of examples that were clipped, a 0-d int32
-    array.
+    before any rounding, and the number of examples that were clipped, a 0-d int32 array.
 
     **Raises:**
 

@@ -60,8 +60,8 @@ class ReduceLROnPlateau(AbstractLeafwise):
     in every step, not once per epoch: for the noisy losses of mini-batches, set an
     `accumulation_size`.
 
-    `torch.optim.lr_scheduler.ReduceLROnPlateau` reduces one loss later: its
-    `patience=p` is `p + 1` here.
+    `torch.optim.lr_scheduler.ReduceLROnPlateau` reduces one loss later: its `patience=p`
+    is `p + 1` here.
 
     **Arguments:**
 

@@ -118,8 +118,8 @@ class ScaleByTree(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` that names the key path, in `init` and `update`, if trees or shapes
-    do not fit.
+    A `ValueError` that names the key path, in `init` and `update`, if trees or shapes do
+    not fit.
     """
 
     factors: PyTree | Callable[[Params], PyTree]
@@ -168,8 +168,8 @@ class ScaleBySchedule(AbstractLeafwise):
 
     **Arguments:**
 
-    - `schedule`: $s$, one of [`eqopt.schedules`][] or any function of the number of
-        steps taken so far (0 in the first one).
+    - `schedule`: $s$, one of [`eqopt.schedules`][] or any function of the number of steps
+        taken so far (0 in the first one).
     """
 
     schedule: Schedule

@@ -26,9 +26,9 @@ class Stateless(AbstractTransformation):
 
     **Arguments:**
 
-    - `f`: a function of the updates and the parameters that gives the new updates.
-        Where the updates are `None`, so are the parameters, and `jax.tree.map` goes
-        over both. The parameters are `None` if `update` gets none.
+    - `f`: a function of the updates and the parameters that gives the new updates. Where
+        the updates are `None`, so are the parameters, and `jax.tree.map` goes over both.
+        The parameters are `None` if `update` gets none.
 
     If `f` is an `eqx.Module`, the arrays in it are data, like hyperparameters.
 

@@ -44,8 +44,8 @@ class ScaleByTrustRatio(AbstractStateless):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
-    is `None`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`.
 
     ??? cite "Reference"
 

@@ -121,8 +121,8 @@ class AddDecayedWeights(AbstractLeafwise):
 
     **Arguments:**
 
-    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
-        number zero, `params` are not needed.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the number
+        zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether an entry decays only where the update does not already make it
         larger: where $g p \ge 0$. So it stands in front of the learning rate, behind

@@ -21,9 +21,9 @@ class ApplyIfFiniteState(eqx.Module):
     **Attributes:**
 
     - `notfinite_count`: how many gradients in a row, up to the last one, were not
-        finite; a 0-d int32 array. It stops at `max_consecutive_errors + 1`, and is
-        there just when the last step was applied although it was not finite; or it
-        stays at the largest int32.
+        finite; a 0-d int32 array. It stops at `max_consecutive_errors + 1`, and is there
+        just when the last step was applied although it was not finite; or it stays at the
+        largest int32.
     - `last_finite`: whether the last gradients were finite, a 0-d bool array.
     - `total_notfinite`: how many gradients were not finite, a 0-d int32 array.
     - `inner_state`: the inner state.

@@ -37,8 +37,7 @@ class FlattenState(eqx.Module):
     **Attributes:**
 
     - `inner_state`: the state of the inner transformation, of one vector.
-    - `joined`: which leaves are in that vector, a static tuple of bools, `None`s
-        counted.
+    - `joined`: which leaves are in that vector, a static tuple of bools, `None`s counted.
     """
 
     inner_state: State

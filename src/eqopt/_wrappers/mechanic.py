@@ -85,9 +85,9 @@ class Mechanic(AbstractFused):
       x_{t+1} &= x_1 + \bar s_{t+1}\, \Delta_{t+1}
     \end{aligned}$$
 
-    where $u_t$ is the update of the inner optimizer, and $r$, $m$, $v$, $W$ and $s$
-    have an entry for each of the $n$ rates $\beta_i = 1 - 10^{-i}$. Scalar products and
-    norms are over all leaves.
+    where $u_t$ is the update of the inner optimizer, and $r$, $m$, $v$, $W$ and $s$ have
+    an entry for each of the $n$ rates $\beta_i = 1 - 10^{-i}$. Scalar products and norms
+    are over all leaves.
 
     Leave the learning rate of the inner optimizer at 1; a schedule should have a peak
     of 1. SGD, Adam and Lion are suitable. LARS and LAMB are not, because their step

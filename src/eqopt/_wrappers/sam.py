@@ -31,12 +31,12 @@ class SAMState(eqx.Module):
 
     **Attributes:**
 
-    - `steps_since_sync`: the adversarial steps since the last one of `inner`, a 0-d
-        int32 array. In opaque mode it stays 0.
+    - `steps_since_sync`: the adversarial steps since the last one of `inner`, a 0-d int32
+        array. In opaque mode it stays 0.
     - `opt_state`: the state of `inner`.
     - `adv_state`: the state of `adversary`.
-    - `cache`: the parameters to go back to, where `steps_since_sync` is not 0; `None`
-        in opaque mode.
+    - `cache`: the parameters to go back to, where `steps_since_sync` is not 0; `None` in
+        opaque mode.
     """
 
     steps_since_sync: Int[Array, ""]
@@ -113,17 +113,17 @@ class SAM(AbstractWrapper):
         1. In the paper, it is 2; with 1, there is no adversarial step.
     - `reset_state`: whether the adversary starts afresh after each step of `inner`,
         except for its random keys, as in [`eqopt.Lookahead`][].
-    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is
-        a Python integer, and where `updates` has `None`, gradients of `grad_fn` are
-        left out.
+    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
+        Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
+        out.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
         over which the gradients of `grad_fn` are averaged.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, if `batch_axis_name` is
-    given in transparent mode, and in `update` if `params` or, in opaque mode, `grad_fn`
-    is missing.
+    A `ValueError` if a hyperparameter is out of its range, if `batch_axis_name` is given
+    in transparent mode, and in `update` if `params` or, in opaque mode, `grad_fn` is
+    missing.
 
     ??? cite "Reference"
 

@@ -25,8 +25,8 @@ class ScheduledState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `hyperparams`: the values in the last step (before the first step: in the first),
-        by the key paths of their schedules, such as `".b1"` or
+    - `hyperparams`: the values in the last step (before the first step: in the first), by
+        the key paths of their schedules, such as `".b1"` or
         `".transformations[0].max_norm"`; 0-d float32 arrays.
     - `hyperparams_states`: the states of the stateful ones among the schedules, of the
         same kind.
@@ -40,8 +40,7 @@ class ScheduledState(eqx.Module):
 
 
 class Scheduled(AbstractFusedWrapper):
-    """Evaluates the schedules among the hyperparameters of a transformation in each
-    step.
+    """Evaluates the schedules among the hyperparameters of a transformation in each step.
 
     Learning rates and weight decays accept schedules without this wrapper. Inside it,
     all numeric hyperparameters do, at any depth of chains and wrappers.

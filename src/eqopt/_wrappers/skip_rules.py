@@ -82,8 +82,8 @@ class SigmaRule(AbstractSkipRule):
 
     - `window`: how many steps to look back, an integer of at least 2; static.
     - `sigma`: $\sigma \ge 0$.
-    - `min_history`: how many losses or norms there must be before one is called large,
-        an integer from 2 to `window`. Defaults to the half of `window`, at least 2.
+    - `min_history`: how many losses or norms there must be before one is called large, an
+        integer from 2 to `window`. Defaults to the half of `window`, at least 2.
 
     **Raises:**
 

@@ -74,10 +74,10 @@ class StoreParams(AbstractFused):
 
     **Raises:**
 
-    A `TypeError` if `storage` is none for parameters. In `init`, a `TypeError` that
-    names the key path if a parameter cannot be kept so, and a `ValueError` if none is.
-    In `update`, a `TypeError` if the updates are of half precision, and a `ValueError`
-    if `params` is `None`.
+    A `TypeError` if `storage` is none for parameters. In `init`, a `TypeError` that names
+    the key path if a parameter cannot be kept so, and a `ValueError` if none is. In
+    `update`, a `TypeError` if the updates are of half precision, and a `ValueError` if
+    `params` is `None`.
     """
 
     inner: AbstractTransformation
@@ -116,8 +116,8 @@ class StoreParams(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has is
-            computed in full precision, and rounded at the end.
+        - `state`, `params`: as returned by the last `step`. What `inner` has is computed
+            in full precision, and rounded at the end.
         """
         check_state(self, state)
         full = load(_joined(params, state.hidden))

@@ -77,8 +77,8 @@ class ZeRO1(AbstractWrapper):
 
     - `inner`: the optimizer, whole: clipping, averages and accumulators belong inside.
     - `axis_name`: the name of a mesh axis, or a tuple of names.
-    - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that
-        is set goes before it; one with explicit axes must be set.
+    - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that is
+        set goes before it; one with explicit axes must be set.
 
     **Raises:**
 

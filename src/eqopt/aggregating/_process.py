@@ -1,4 +1,4 @@
-"""What comes before an aggregator, what comes after it, and what it hands on."""
+"""Transformations before and after an aggregator, and the values that it passes on."""
 
 from typing import Any
 
@@ -16,15 +16,15 @@ from ._tracking import TrackPerElementMeanAndVarianceWithEMA
 
 
 class Process(AbstractComposite):
-    """Transforms per-element updates, aggregates them, and transforms what they make.
+    """Transforms per-element updates, aggregates them, and transforms the result.
 
     It is like an [`eqopt.Chain`][] of the three, with two differences.
 
-    - What an [`eqopt.aggregating.AbstractAggregator`][] has found out besides the
-        updates goes to the postprocessor as extra arguments.
-    - Where the aggregator needs several calls, the postprocessor runs in the last of
-        them only. In all others updates are zero, and nothing changes but the states of
-        the other two. With `step`, parameters and its own state are not even copied.
+    - What an [`eqopt.aggregating.AbstractAggregator`][] has found out besides the updates
+        goes to the postprocessor as extra arguments.
+    - Where the aggregator needs several calls, the postprocessor runs in the last of them
+        only. In all others updates are zero, and nothing changes but the states of the
+        other two. With `step`, parameters and its own state are not even copied.
 
     Its state is the tuple of the three states.
 
@@ -43,8 +43,8 @@ class Process(AbstractComposite):
 
     **Arguments:**
 
-    - `preprocessor`: what makes per-element updates of per-element gradients. Its
-        `init` sees the parameters, so that state like the parameters does not fit it.
+    - `preprocessor`: what makes per-element updates of per-element gradients. Its `init`
+        sees the parameters, so that state like the parameters does not fit it.
     - `aggregator`: an `AbstractAggregator`, or any other transformation that makes
         updates like the parameters.
     - `postprocessor`: the optimizer.
@@ -113,7 +113,7 @@ def add_mean_variance_to_opt(
     per_elt_axis: Axes = 0,
     accumulation_steps: IntegerLike = 1,
 ) -> Process:
-    """An optimizer of per-element gradients that keeps track of their variance.
+    """An optimizer for per-element gradients that tracks their variance.
 
     It does with their mean what `inner` does.
 

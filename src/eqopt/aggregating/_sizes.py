@@ -20,8 +20,7 @@ def get_batch_size_from_per_elt_updates(
     **Arguments:**
 
     - `per_elt_updates`: a tree of arrays with the elements along some axes, or `None`.
-    - `per_elt_axis`: that axis, or a sequence of axes. Negative ones count from the
-        end.
+    - `per_elt_axis`: that axis, or a sequence of axes. Negative ones count from the end.
 
     **Returns:**
 
@@ -29,8 +28,8 @@ def get_batch_size_from_per_elt_updates(
 
     **Raises:**
 
-    A `ValueError` that names the key path if an array has no such axis, or another
-    number of elements than the others, or none.
+    A `ValueError` that names the key path if an array has no such axis, or another number
+    of elements than the others, or none.
     """
     owner = "get_batch_size_from_per_elt_updates"
     axes = hashable(per_elt_axis)
@@ -49,7 +48,7 @@ def as_tuple(axes: Axes) -> tuple[int, ...]:
 
 
 def hashable(axes: Axes) -> int | tuple[int, ...]:
-    """For a static field: Python's integers, in a tuple if there are several."""
+    """For a static field: Python integers, in a tuple if there are several."""
     if isinstance(axes, Sequence):
         return tuple(map(operator.index, axes))
     return operator.index(axes)

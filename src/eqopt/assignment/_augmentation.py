@@ -1,10 +1,10 @@
 """Assigning rows, each along a shortest augmenting path.
 
-Columns have prices $v$: 0 at first, and never raised. A row that has a column has one
-at which its reduced cost $C_{ij} - v_j$ is least. A new row may take a column from
-another row, that takes one from the next, and so on until a column is free: on the path
-along which costs rise by the least. Prices, changed by what is known of distances, then
-have that property again.
+Columns have prices $v$: 0 at first, and never raised. A row that has a column has one at
+which its reduced cost $C_{ij} - v_j$ is least. A new row may take a column from another
+row, that takes one from the next, and so on until a column is free: on the path along
+which costs rise by the least. Prices, changed by what is known of distances, then have
+that property again.
 """
 
 from typing import NamedTuple

@@ -41,8 +41,8 @@ def hungarian_algorithm(
     **Arguments:**
 
     - `cost_matrix`: $C$, a real array of shape `(n, m)`. A pair that costs `inf` is
-        forbidden. Computed is in at least float32, with integers as floats of the
-        default precision, so that a float32 is exact to $2^{24}$.
+        forbidden. Computed is in at least float32, with integers as floats of the default
+        precision, so that a float32 is exact to $2^{24}$.
 
     **Returns:**
 
@@ -52,8 +52,8 @@ def hungarian_algorithm(
 
     **Raises:**
 
-    A `ValueError` if there are not two axes, or if there is a NaN or `-inf` (in a
-    traced array, these are taken for `inf`), and a `TypeError` for what is not real.
+    A `ValueError` if there are not two axes, or if there is a NaN or `-inf` (in a traced
+    array, these are taken for `inf`), and a `TypeError` for what is not real.
 
     ??? cite "Reference"
 
@@ -81,9 +81,9 @@ def base_hungarian_algorithm(
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
     r"""Pairs rows with columns at the least sum of costs, by shortest paths alone.
 
-    As [`eqopt.assignment.hungarian_algorithm`][], which is faster, but without its
-    quick start: each row in turn gets a column along a shortest augmenting path. Of
-    several solutions, the two may choose different ones.
+    As [`eqopt.assignment.hungarian_algorithm`][], which is faster, but without its quick
+    start: each row in turn gets a column along a shortest augmenting path. Of several
+    solutions, the two may choose different ones.
 
     **Arguments:**
 

@@ -65,13 +65,13 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
 
     - Weights of `eqx.nn.Linear`, convolutions and recurrent cells: a block for each
         output, and a block for each vector of an `eqx.nn.Embedding`.
-    - Weights of the query and key projections of an `eqx.nn.MultiheadAttention`: a
-        block for each head.
+    - Weights of the query and key projections of an `eqx.nn.MultiheadAttention`: a block
+        for each head.
     - Biases of all these layers, and of norms: a block for each element.
     - Scales of norms, and all arrays elsewhere: one block for the array.
 
-    Layers are known by their class, and subclasses count. Of a stack of layers, made
-    with `eqx.filter_vmap`, each layer has blocks of its own.
+    Layers are recognised by their class, including subclasses. In a stack of layers,
+    made with `eqx.filter_vmap`, each layer has its own blocks.
 
     !!! example
 
@@ -123,7 +123,9 @@ def _heads(layer: Any, name: str) -> int:
 
 
 def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
-    """The blocks of an array in this field of a layer, or elsewhere if it has no name."""
+    """The blocks of an array in this field of a layer, or elsewhere if `name` is
+    `None`.
+    """
     if not name:
         return WHOLE
     if isinstance(layer, _NORMS) and name == "weight":

@@ -20,7 +20,7 @@ class _Stacked:
 
 
 def stacked(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Says to [`eqopt.groups.layerwise_decay`][] that a part is a stack of layers.
+    """Marks a part as a stack of layers for [`eqopt.groups.layerwise_decay`][].
 
     **Arguments:**
 
@@ -35,8 +35,7 @@ def layerwise_decay(
 ) -> Callable[[Params], PyTree]:
     r"""Factors for [`eqopt.ScaleByTree`][] that decay from the last layer to the first.
 
-    The last layer has the factor 1, the one before it $d$, the next one $d^2$, and so
-    on.
+    The last layer has the factor 1, the one before it $d$, the next one $d^2$, and so on.
 
     !!! example
 
@@ -56,7 +55,7 @@ def layerwise_decay(
 
     **Returns:**
 
-    A function of the parameters that gives a tree of factors.
+    A function of the parameters that returns a tree of factors.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Learning rates that stay when the width of a model changes."""
+"""Learning rates that stay valid when the width of a model changes."""
 
 import math
 from typing import Any
@@ -27,8 +27,8 @@ class MupFactors(Module):
     **Attributes:**
 
     - `learning_rate`: what multiplies the learning rate of each parameter.
-    - `weight_decay`: what multiplies its weight decay, where the learning rate times
-        the factor multiplies the decay, too: one by the other factor.
+    - `weight_decay`: what multiplies its weight decay, where the learning rate times the
+        factor multiplies the decay, too: one by the other factor.
     """
 
     learning_rate: PyTree[float]
@@ -41,7 +41,7 @@ def mup(
     optimizer: str = "adam",
     weight_dimension_numbers: DimensionNumbers | None = None,
 ) -> MupFactors:
-    r"""Factors with which a learning rate found for a small model suits a wide one.
+    r"""Factors that transfer a learning rate from a small model to a wide one.
 
     This is the optimizer's part of the maximal update parametrization (µP). The base
     model is the one that the learning rate was tuned on. It is the same model, but
@@ -60,12 +60,12 @@ def mup(
     inputs first. Other parameters, such as biases, norms and embeddings, have only
     outputs.
 
-    A model has to do its own part: the initial values, and a multiplier on its output;
-    see [Transfer over widths](../width_transfer.md).
+    The model must do its own part: the initial values, and a multiplier on its output.
+    See [Transfer over widths](../width_transfer.md).
 
     !!! example
 
-        [`eqopt.ScaleByTree`][] goes before the decay, which then stays
+        Put [`eqopt.ScaleByTree`][] before the decay, which then stays
         $\eta_t \lambda p$ for all parameters:
 
         ```python
@@ -93,22 +93,21 @@ def mup(
         )
         ```
 
-        Without decay, `eqopt.ScaleByTree` may as well follow `eqopt.Adam(1e-3)`. After
-        `eqopt.AdamW` it would multiply the decay, too, and wide matrices would decay
-        less; to make up for that, each parameter needs a $\lambda$ of its own,
-        multiplied by `factors.weight_decay`.
+        Without decay, `eqopt.ScaleByTree` may also follow `eqopt.Adam(1e-3)`. After
+        `eqopt.AdamW`, it would also multiply the decay, and wide matrices would decay
+        less. To compensate, give each parameter its own $\lambda$, multiplied by
+        `factors.weight_decay`.
 
     **Arguments:**
 
-    - `base_model`: the model that the learning rate was found for, with arrays or
-        shapes: `eqx.filter_eval_shape(make_model, ...)` takes no memory.
+    - `base_model`: the model that the learning rate was found for, with arrays or shapes:
+        `eqx.filter_eval_shape(make_model, ...)` takes no memory.
     - `model`: the model to train, with arrays or shapes.
-    - `optimizer`: `"adam"` for Adam and all others whose steps do not depend on the
-        scale of the gradients, such as Lion or RMSProp; `"sgd"` for gradient descent
-        with or without momentum; `"muon"` for [`eqopt.Muon`][] without
-        `consistent_rms`, whose steps for matrices suit all widths, with a fallback like
-        Adam. Leave the last layer to the fallback: a step of Muon changes the output
-        less in a wide model.
+    - `optimizer`: `"adam"` for Adam and all others whose steps do not depend on the scale
+        of the gradients, such as Lion or RMSProp; `"sgd"` for gradient descent with or
+        without momentum; `"muon"` for [`eqopt.Muon`][] without `consistent_rms`, whose
+        steps for matrices suit all widths, with a fallback like Adam. Leave the last
+        layer to the fallback: a step of Muon changes the output less in a wide model.
     - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
         [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
         of the parameters that gives one. Give it where the model has arrays of its own
@@ -207,7 +206,7 @@ def _leaves_like(base_model: Params, model: Params) -> list:
 def _ratios(
     model: Params, index: int, base: Any, x: Any, axes: Axes | None
 ) -> tuple[float | None, float | None]:
-    """What the inputs and the outputs are multiplied by, `None` where they stay."""
+    """The factors of the inputs and the outputs, `None` where they are equal."""
     ratios = {
         axis: n / base.shape[axis] if base.shape[axis] else math.inf
         for axis, n in enumerate(x.shape)

@@ -12,11 +12,11 @@ from .._types import Params
 
 @dataclasses.dataclass(frozen=True)
 class Selector:
-    """A choice of parameters, made with the functions on this page.
+    """A selection of parameters, made with the functions on this page.
 
-    It is a function of the parameters that gives a tree of bools, so that it goes
-    wherever a `mask` does. `a & b` chooses what both choose, `a | b` what one of them
-    does, and `~a` everything else.
+    It is a function of the parameters that returns a tree of bools, so you can use it
+    wherever a `mask` is accepted. `a & b` selects what both select, `a | b` what at
+    least one of them selects, and `~a` everything else.
     """
 
     description: str
@@ -27,7 +27,7 @@ class Selector:
 
         **Raises:**
 
-        A `ValueError` that lists the key paths there are, if a rule matches nothing.
+        A `ValueError` that lists the available key paths, if a rule matches nothing.
         """
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         return treedef.unflatten(self.choose(params))

@@ -18,8 +18,8 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
 
     **Arguments:**
 
-    - `groups`: a mask, labels or factors, as a tree like the parameters, a prefix of
-        one or a function of the parameters.
+    - `groups`: a mask, labels or factors, as a tree like the parameters, a prefix of one
+        or a function of the parameters.
     - `params`: the model.
     """
     values = resolve("groups", groups, params, None)

@@ -55,15 +55,14 @@ def power_iteration(
     - `num_iters`: how many repetitions there are at most, an integer or a 0-d integer
         array. Defaults to 100.
     - `error_tolerance`: $\epsilon \ge 0$. Defaults to 1e-6.
-    - `precision`: of the products with a matrix on accelerators. Defaults to the
-        highest.
+    - `precision`: of the products with a matrix on accelerators. Defaults to the highest.
     - `key`: a seed or a key for `v0`. Defaults to 0.
 
     **Returns:**
 
     $\lambda$, in at least float32, and the eigenvector, of length 1, in the dtypes of
-    `v0` (else of `matrix`). If $A v = 0$, as for a zero matrix, these are 0 and $v$.
-    The iteration has a forward-mode derivative only.
+    `v0` (else of `matrix`). If $A v = 0$, as for a zero matrix, these are 0 and $v$. The
+    iteration has a forward-mode derivative only.
 
     **Raises:**
 

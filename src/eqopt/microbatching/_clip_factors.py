@@ -14,8 +14,8 @@ def clip_factors(
 ) -> Float[Array, " examples"]:
     """By how much to multiply what has these norms, for norms of at most `limit`.
 
-    A zero gradient is not clipped. Of a norm that is NaN nothing is known, so the
-    factor is zero: what is NaN itself still is, and what is finite adds nothing.
+    A zero gradient is not clipped. Of a norm that is NaN nothing is known, so the factor
+    is zero: what is NaN itself still is, and what is finite adds nothing.
     """
     limit = jnp.asarray(limit, norms.dtype)
     exceeds = norms > limit

@@ -35,8 +35,8 @@ def clipped_grad(
 
     $$\sum_i w_i\, g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)$$
 
-    It costs little more than the gradient of the sum, and most $g_i$ never exist: where
-    a matrix $W$ multiplies rows $x_t$ of an example, and $y_t$ are the gradients with
+    It costs little more than the gradient of the sum, and most $g_i$ never exist: where a
+    matrix $W$ multiplies rows $x_t$ of an example, and $y_t$ are the gradients with
     respect to the products, the norm of $\sum_t x_t y_t^T$ and the sum over examples
     follow from $x_t$ and $y_t$. For this, the function is traced, and the products,
     convolutions and look-ups of its parameters found, whatever the layers are called
@@ -91,13 +91,13 @@ def clipped_grad(
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
         number of examples. Defaults to `None`: all at once.
     - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$, or `RUNNING_MEAN`,
-        which leaves out of this what `num_real_microbatches` leaves out. Defaults to
-        the sum.
+        which leaves out of this what `num_real_microbatches` leaves out. Defaults to the
+        sum.
     - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, each
         norm is over the part of the gradient with the same label, and each part is
         clipped by its own norm.
-    - `weights`: $w_i$, an array with one number per example. Zero is for padding: such
-        an example contributes nothing, whatever it holds. Defaults to 1.
+    - `weights`: $w_i$, an array with one number per example. Zero is for padding: such an
+        example contributes nothing, whatever it holds. Defaults to 1.
     - `method`: `"auto"`, or `"ghost"`, which raises an error where `"auto"` has to
         compute large gradients of examples; or `"per_example"`, which computes all of
         them. They agree to rounding. Where the rows of one example nearly cancel, that
@@ -117,10 +117,10 @@ def clipped_grad(
     **Raises:**
 
     `ValueError` as [`eqopt.microbatching.micro_grad`][] does; if an argument is both
-    differentiated and a batch; if `l2_norm_clip` is negative or does not fit `groups`,
-    or these have no string for a parameter; if `fun` returns an `eqx.nn.State`, which
-    mixes the examples; and, with `method="ghost"`, a list of the parameters for which
-    that fails.
+    differentiated and a batch; if `l2_norm_clip` is negative or does not fit `groups`, or
+    these have no string for a parameter; if `fun` returns an `eqx.nn.State`, which mixes
+    the examples; and, with `method="ghost"`, a list of the parameters for which that
+    fails.
     """
     if accumulator is AccumulationType.CONCAT:
         raise ValueError(

@@ -37,8 +37,8 @@ class PerExampleNorms(NamedTuple):
     **Attributes:**
 
     - `values`: the losses.
-    - `norms`: the norms of the gradients before clipping, at least float32: an array,
-        or with `groups` a dictionary of one for each label.
+    - `norms`: the norms of the gradients before clipping, at least float32: an array, or
+        with `groups` a dictionary of one for each label.
     - `aux`: whatever else the function returns.
     """
 

@@ -1,4 +1,4 @@
-"""Estimates of gradients with the help of a function whose expectation is known."""
+"""Estimates of gradients that use a function with a known expectation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ def control_variates_jacobians(
     estimate_cv_coeffs: bool = False,
     estimate_cv_coeffs_num_samples: int = 20,
 ) -> tuple[PyTree, PyTree]:
-    r"""An estimate of a gradient by way of a function $h$ whose expectation is known.
+    r"""Estimates a gradient by means of a function $h$ with a known expectation.
 
     With the estimates $\hat\nabla_\theta$ of `grad_estimator`, for each sample $x_n$,
 
@@ -40,9 +40,9 @@ def control_variates_jacobians(
       \partial_\theta h(x_n; \theta)\big) + \beta\, \nabla_\theta\,
       \mathbb{E}_{p(x; \theta)} h(x; \theta).$$
 
-    All but the first term is 0 on average, so that the estimate is unbiased. Where $h$
-    is like $f$, the noise of both cancels. $\partial_\theta h$ is there because $h$ may
-    depend on the parameters itself, not by its argument alone.
+    All terms except the first are 0 on average, so the estimate is unbiased. If $h$ is
+    similar to $f$, the noise of both cancels. $\partial_\theta h$ appears because $h$
+    may depend on the parameters directly, not only through its argument.
 
     !!! example
 
@@ -61,8 +61,8 @@ def control_variates_jacobians(
     **Arguments:**
 
     - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part
-        of the derivative is missing here.
+        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
+        the derivative is missing here.
     - `control_variate_from_function`: gives, for a function, a tuple of three:
         `cv(params, x, state)`, which is $h(x; \theta)$ of one sample;
         `expected_cv(params, state)`, its expectation; and
@@ -71,12 +71,12 @@ def control_variates_jacobians(
         [`eqopt.monte_carlo.moving_avg_baseline`][].
     - `grad_estimator`: [`eqopt.monte_carlo.score_function_jacobians`][],
         [`eqopt.monte_carlo.pathwise_jacobians`][],
-        [`eqopt.monte_carlo.measure_valued_jacobians`][] or a function with the same
-        first five arguments. It gets the same key for $f$ and for $h$.
+        [`eqopt.monte_carlo.measure_valued_jacobians`][] or a function with the same first
+        five arguments. It gets the same key for $f$ and for $h$.
     - `params`, `dist_builder`, `key`, `num_samples`: as for
         [`eqopt.monte_carlo.score_function_jacobians`][].
-    - `control_variate_state`: what the call before returned. Defaults to `None`, which
-        is what those above start from.
+    - `control_variate_state`: what the call before returned. Defaults to `None`, which is
+        what those above start from.
     - `estimate_cv_coeffs`: whether to estimate $\beta$, one for each array of
         parameters, by
         [`eqopt.monte_carlo.estimate_control_variate_coefficients`][], or to use 1.
@@ -92,10 +92,10 @@ def control_variates_jacobians(
 
     **Raises:**
 
-    Errors as `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return anything
-    other than one real number, or if `grad_estimator` returns other than a tree like
-    the gradient, with arrays of shape `(num_samples, *param.shape)`; a `TypeError` if
-    `control_variate_from_function` returns other than three functions.
+    The errors of `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return
+    anything other than one real number, or if `grad_estimator` returns anything other
+    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`; a
+    `TypeError` if `control_variate_from_function` does not return three functions.
 
     ??? cite "Reference"
 
@@ -156,10 +156,10 @@ def estimate_control_variate_coefficients(
     control_variate_state: PyTree = None,
     eps: RealScalarLike = 1e-3,
 ) -> PyTree:
-    r"""How much of a control variate to take for the smallest variance.
+    r"""The coefficients of a control variate that minimize the variance.
 
-    With the estimates $F_{ni}$ and $H_{ni}$ of the derivatives of the expectations of
-    $f$ and of $h$ by component $i$ of an array of parameters, from sample $n$,
+    With the estimates $F_{ni}$ and $H_{ni}$ of the derivatives of the expectations of $f$
+    and of $h$ by component $i$ of an array of parameters, from sample $n$,
 
     $$\beta = \frac{\sum_i \operatorname{Cov}_n(F_{ni}, H_{ni})}
       {\sum_i \operatorname{Var}_n(H_{ni}) + \epsilon},$$
@@ -171,8 +171,8 @@ def estimate_control_variate_coefficients(
 
     - `function`, `control_variate_from_function`, `grad_estimator`, `params`,
         `dist_builder`, `key`, `control_variate_state`: as for
-        [`eqopt.monte_carlo.control_variates_jacobians`][]. The state is not updated.
-        For an unbiased gradient use another key there.
+        [`eqopt.monte_carlo.control_variates_jacobians`][]. The state is not updated. For
+        an unbiased gradient use another key there.
     - `num_samples`: $N \ge 2$, a Python integer.
     - `eps`: $\epsilon \ge 0$, a number or a 0-d array; small against the variances, or
         $\beta$ is too small. Defaults to 1e-3.
@@ -185,8 +185,8 @@ def estimate_control_variate_coefficients(
 
     **Raises:**
 
-    Errors as [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError` if
-    `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
+    The errors of [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError`
+    if `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
     """
     owner = "estimate_control_variate_coefficients"
     check_scalar(owner, "eps", eps)
@@ -233,7 +233,9 @@ def _samples(owner, params, dist_builder, key, num_samples, low=1):
 def _jacobians(
     owner, function, h, grad_estimator, params, dist_builder, key, samples, state
 ):
-    """The estimates for the expectations of `function` and of `h`, both wide."""
+    """The estimates for the expectations of `function` and of `h`, both in full
+    precision.
+    """
     arrays = real_parameters(owner, params)
     num_samples = len(jtu.tree_leaves(samples)[0])
     value = lambda params, x: real_number(owner, "`cv`", h.cv(params, x, state))

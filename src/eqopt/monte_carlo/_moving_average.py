@@ -1,4 +1,4 @@
-"""A control variate that knows the mean of the function so far."""
+"""A control variate that uses the mean of the function so far."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,8 +31,8 @@ class MovingAvgBaselineState(eqx.Module):
 
     **Arguments:**
 
-    - `average`: the average that started at zero, a 0-d array, which keeps its dtype,
-        or a number, which is float32. Defaults to 0.
+    - `average`: the average that started at zero, a 0-d array, which keeps its dtype, or
+        a number, which is float32. Defaults to 0.
     - `weight`: the sum of the weights of all values in `average`; of the same kind.
     - `count`: the number of values, a 0-d integer array. Defaults to 0.
     """
@@ -50,16 +50,15 @@ def moving_avg_baseline(
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     r"""A control variate that does not depend on the sample: an average of past values.
 
-    In step $t = 0, 1, \dots$, with the mean $\bar f_t$ of the function over all
-    samples,
+    In step $t = 0, 1, \dots$, with the mean $\bar f_t$ of the function over all samples,
 
     $$b_{t+1} = \beta_t b_t + (1 - \beta_t) \bar f_t, \qquad
       w_{t+1} = \beta_t w_t + (1 - \beta_t), \qquad b_0 = w_0 = 0,$$
 
     and the baseline of step $t$ is $b_t / w_t$, which is 0 as long as $w_t = 0$. It
-    depends on the steps before alone, so that the estimate is unbiased, and is for
-    [`eqopt.monte_carlo.score_function_jacobians`][]: the other estimators are not
-    changed by a constant.
+    depends only on earlier steps, so the estimate is unbiased. Use it with
+    [`eqopt.monte_carlo.score_function_jacobians`][]: a constant does not change the
+    other estimators.
 
     !!! example
 
@@ -81,8 +80,8 @@ def moving_avg_baseline(
     **Arguments:**
 
     - `function`: $f$, from one sample to one real number.
-    - `decay`: $\beta$, in $[0, 1]$. With 0 the baseline is the mean of the last step,
-        and with 1, without the heuristic, it remains 0. Defaults to 0.99.
+    - `decay`: $\beta$, in $[0, 1]$. With 0 the baseline is the mean of the last step, and
+        with 1, without the heuristic, it remains 0. Defaults to 0.99.
     - `zero_debias`: whether to divide by $w_t$. Otherwise the baseline is $b_t$, which
         starts at 0. Defaults to `True`.
     - `use_decay_early_training_heuristic`: whether $\beta_t$ is

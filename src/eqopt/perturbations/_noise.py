@@ -32,8 +32,8 @@ class Normal(Module):
 class Gumbel(Module):
     r"""The standard Gumbel distribution, with density $e^{-z - e^{-z}}$.
 
-    With it, the perturbed one-hot argmax of $x$ is the softmax of $x / \sigma$. Its
-    mean is not 0 but Euler's constant, 0.577.
+    With it, the perturbed one-hot argmax of $x$ is the softmax of $x / \sigma$. Its mean
+    is not 0 but Euler's constant, 0.577.
     """
 
     def sample(

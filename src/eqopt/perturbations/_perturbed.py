@@ -37,10 +37,9 @@ def make_perturbed_fun(
     $$-\frac{1}{m \sigma} \sum_{k=1}^m \big(f(y_k) - f(x)\big)\,
       \nabla \log \mu(z_k)^\top$$
 
-    with the density $\mu$ of the noise. Both are unbiased, and so are derivatives of
-    any order and those with respect to `sigma`. $f$ itself is not differentiated with
-    respect to $x$. It is evaluated for all samples at once: $m + 1$ values, in that
-    much memory.
+    with the density $\mu$ of the noise. Both are unbiased, and so are derivatives of any
+    order and those with respect to `sigma`. $f$ itself is not differentiated with respect
+    to $x$. It is evaluated for all samples at once: $m + 1$ values, in that much memory.
 
     !!! example
 
@@ -53,8 +52,7 @@ def make_perturbed_fun(
 
     **Arguments:**
 
-    - `fun`: $f$, from one tree to a tree of real arrays. It has to work under
-        `jax.vmap`.
+    - `fun`: $f$, from one tree to a tree of real arrays. It has to work under `jax.vmap`.
     - `num_samples`: $m \ge 1$, an integer. Defaults to 1000.
     - `sigma`: $\sigma > 0$, a number or a 0-d array. Defaults to 0.1.
     - `noise`: an object with the methods `sample(key, sample_shape, dtype)` and

@@ -19,8 +19,7 @@ def training_curves(
     target: float | None = None,
     axes: Any = None,
 ) -> Any:
-    """Compares training runs: a line for each, with a band where there are several
-    seeds.
+    """Compares training runs: a line for each, with a band where there are several seeds.
 
     Lines are means over seeds, bands reach from the lowest to the highest. Losses that
     are not finite are left out.
@@ -88,8 +87,8 @@ def learning_rates(
     **Arguments:**
 
     - `rates`: the learning rates, a vector of positive numbers.
-    - `losses`: the final losses by name, for the legend: an array of one per rate, or
-        of (seeds, rates). They may be infinite or NaN.
+    - `losses`: the final losses by name, for the legend: an array of one per rate, or of
+        (seeds, rates). They may be infinite or NaN.
     - `target`: a loss to draw a dashed line at.
     - `axes`: the `matplotlib.axes.Axes` to draw in. Defaults to the current ones.
 
@@ -100,8 +99,8 @@ def learning_rates(
     **Raises:**
 
     An `ImportError` without matplotlib; a `ValueError` if there are no losses, if an
-    array of them has other dimensions, or not as many entries as `rates`, or if a rate
-    is not positive.
+    array of them has other dimensions, or not as many entries as `rates`, or if a rate is
+    not positive.
     """
     name = "learning_rates"
     at = np.asarray(rates, np.float64)

@@ -84,8 +84,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
 
     - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
         floating-point arrays stay unchanged.
-    - `scale`: $s \ge 0$, given as `upper` of [`eqopt.projections.box`][]. Defaults to
-        1.
+    - `scale`: $s \ge 0$, given as `upper` of [`eqopt.projections.box`][]. Defaults to 1.
 
     **Returns:**
 

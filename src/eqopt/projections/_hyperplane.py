@@ -15,8 +15,8 @@ def vector(x: PyTree, a: PyTree) -> PyTree:
 
     - `x`: any pytree, such as a whole Equinox model. All leaves but its floating-point
         arrays, which together are one vector, stay unchanged.
-    - `a`: a tree of the same structure, with numbers or arrays of the same shapes in
-        the places of these arrays, or `None` for zeros.
+    - `a`: a tree of the same structure, with numbers or arrays of the same shapes in the
+        places of these arrays, or `None` for zeros.
 
     **Returns:**
 
@@ -24,8 +24,8 @@ def vector(x: PyTree, a: PyTree) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures or shapes differ or if there
-    are no floating-point arrays, and a `TypeError` for complex ones.
+    A `ValueError` that names the key path if structures or shapes differ or if there are
+    no floating-point arrays, and a `TypeError` for complex ones.
     """
     parts = take("vector", "x", x)
     return parts.put(_vector(parts.arrays, aligned("vector", "a", a, x, parts)))

@@ -102,8 +102,8 @@ def _polar(
 ) -> tuple[list[Inexact[Array, "..."]], Float[Array, ""], Float[Array, ""]]:
     """The direction of `xs`, and their norm as a multiple of a unit, and that unit.
 
-    The direction does not depend on the unit, so that this may be a constant. It is 0
-    if `xs` are.
+    The direction does not depend on the unit, so that this may be a constant. It is 0 if
+    `xs` are.
     """
     unit = largest(xs)
     xs = [x / unit.astype(x.dtype) for x in xs]

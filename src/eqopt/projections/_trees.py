@@ -113,8 +113,7 @@ def _is_real(dtype: Any) -> bool:
 def scalar(
     owner: str, name: str, value: Any, low: float | int = -math.inf
 ) -> RealScalarLike:
-    """`value`; raises unless it is a finite real number, or 0-d array, of at least
-    `low`.
+    """`value`; raises unless it is a finite real number, or 0-d array, of at least `low`.
 
     The value of a traced array is let through.
     """
@@ -152,8 +151,7 @@ def narrowed(
 def largest(arrays: list[Inexact[Array, "..."]]) -> Float[Array, ""]:
     r"""About $\max_i |x_i|$, or 1 if that is 0: divided by it, no square overflows.
 
-    It is taken for a constant: what is computed after the division must not depend on
-    it.
+    It is taken for a constant: what is computed after the division must not depend on it.
     """
     tops = jnp.stack([jnp.max(jnp.abs(x), initial=0) for x in arrays])
     top = jnp.max(lax.stop_gradient(tops))

@@ -94,8 +94,8 @@ class ExponentialDecay(AbstractSchedule):
     - `decay_rate`: $r > 0$, a number or a 0-d array. Above 1 the value grows.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
     - `staircase`: whether the value jumps every $T$ steps and stays in between.
-    - `end_value`: where to stop, a number or a 0-d array: the smallest value if
-        $r < 1$, else the largest. Defaults to `None`, which is nowhere.
+    - `end_value`: where to stop, a number or a 0-d array: the smallest value if $r < 1$,
+        else the largest. Defaults to `None`, which is nowhere.
 
     **Raises:**
 

@@ -76,8 +76,8 @@ class CosineRestarts(AbstractSchedule):
     $$s(t) = E + (I - E)\, \frac{1 + \cos(\pi\, (t - t_i) / T_i)}{2}
         \quad\text{for}\quad t_i \le t < t_i + T_i,$$
 
-    where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the
-    lengths before it, is where it begins.
+    where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the lengths
+    before it, is where it begins.
 
     This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles with
     arbitrary lengths and heights, use [`eqopt.schedules.SGDR`][].
@@ -85,8 +85,8 @@ class CosineRestarts(AbstractSchedule):
     **Arguments:**
 
     - `init_value`: $I$, a number or a 0-d array.
-    - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the
-        first cycle.
+    - `decay_steps`: $T \ge 1$, an integer or a 0-d integer array: the length of the first
+        cycle.
     - `t_mult`: $m \ge 1$, of the same kind. Defaults to 1.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0. It is not quite reached:
         at the count $t_i + T_i$ the value is $I$ again.
@@ -139,8 +139,8 @@ class SGDR(AbstractSchedule):
     **Arguments:**
 
     - `cosine_kwargs`: at least one dictionary of the arguments of a
-        [`eqopt.schedules.WarmupCosineDecay`][], or one of these itself, which is what
-        the field holds.
+        [`eqopt.schedules.WarmupCosineDecay`][], or one of these itself, which is what the
+        field holds.
 
     **Raises:**
 

@@ -61,9 +61,8 @@ class AbstractSchedule(Module):
         **Arguments:**
 
         - `count`: an integer or an array of integers, traced or not; 0 in the first
-            step. A negative count is taken for 0. The schedules here take many counts
-            at once, as in `schedule(jnp.arange(100))`; a function does under
-            `jax.vmap`.
+            step. A negative count is taken for 0. The schedules here take many counts at
+            once, as in `schedule(jnp.arange(100))`; a function does under `jax.vmap`.
 
         **Returns:**
 
@@ -84,8 +83,7 @@ class AbstractSchedule(Module):
 
         **Arguments:**
 
-        - `min_value`: the lowest value, a number or a 0-d array, or `None` for no
-            bound.
+        - `min_value`: the lowest value, a number or a 0-d array, or `None` for no bound.
         - `max_value`: the highest, of the same kind.
         """
         return Clipped(self, min_value, max_value)

@@ -35,8 +35,8 @@ def fisher_diag(
     one observation $x$. If $\ell$ is the mean over a batch then it is the square of a
     mean, which vanishes at the minimum; the mean of the squares is the second one.
 
-    The first costs one gradient. The second costs one gradient of the batch in time,
-    and as much memory as the gradients of `microbatch_size` examples.
+    The first costs one gradient. The second costs one gradient of the batch in time, and
+    as much memory as the gradients of `microbatch_size` examples.
 
     !!! example
 
@@ -48,8 +48,8 @@ def fisher_diag(
 
     **Arguments:**
 
-    - `negative_log_likelihood`: $\ell$, a function of `params` and `args` whose value
-        is one real number; of one example of `args`, if `per_example`.
+    - `negative_log_likelihood`: $\ell$, a function of `params` and `args` whose value is
+        one real number; of one example of `args`, if `per_example`.
     - `params`: $p$, a whole model or any other tree. Its inexact arrays are the
         parameters; all other leaves stay unchanged.
     - `args`: the observation $x$, or the batch, every array of which has the examples
@@ -60,16 +60,16 @@ def fisher_diag(
 
     **Returns:**
 
-    A tree like the gradient: arrays with shapes and dtypes of the parameters, and
-    `None` for all other leaves. Squares and means are computed in at least float32. For
-    a complex parameter $x + iy$ it is the mean of the entries for $x$ and for $y$, as a
+    A tree like the gradient: arrays with shapes and dtypes of the parameters, and `None`
+    for all other leaves. Squares and means are computed in at least float32. For a
+    complex parameter $x + iy$ it is the mean of the entries for $x$ and for $y$, as a
     complex number.
 
     **Raises:**
 
     A `ValueError` if `per_example` has no batch, or one of unequal sizes, if
-    `microbatch_size` is not positive, larger than the batch, or without `per_example`,
-    or if `negative_log_likelihood` returns anything other than one real number.
+    `microbatch_size` is not positive, larger than the batch, or without `per_example`, or
+    if `negative_log_likelihood` returns anything other than one real number.
 
     ??? cite "Reference"
 

@@ -29,13 +29,13 @@ def hessian_diag(
 ) -> Updates:
     r"""The diagonal of a loss's Hessian $H$, exact or estimated.
 
-    - *Exact*, by default: $e_i^\top H e_i$ for each of the $n$ parameters. Takes about
-        as much time as $2 n$ gradients, so that it grows as $n^2$, and as much memory
-        as `batch_size` gradients. Each array of parameters is treated on its own, and
-        takes as long to compile as a gradient. This is for small models, and for tests.
-    - *Hutchinson's estimate*, with `num_samples=m`: the mean of $m$ samples
-        $r \odot H r$ with random signs $r_i = \pm 1$. Takes about as much time as $2 m$
-        gradients, and as much memory as a few. It is unbiased; entry $i$ has variance
+    - *Exact*, by default: $e_i^\top H e_i$ for each of the $n$ parameters. Takes about as
+        much time as $2 n$ gradients, so that it grows as $n^2$, and as much memory as
+        `batch_size` gradients. Each array of parameters is treated on its own, and takes
+        as long to compile as a gradient. This is for small models, and for tests.
+    - *Hutchinson's estimate*, with `num_samples=m`: the mean of $m$ samples $r \odot H r$
+        with random signs $r_i = \pm 1$. Takes about as much time as $2 m$ gradients, and
+        as much memory as a few. It is unbiased; entry $i$ has variance
         $\frac1m \sum_{j \ne i} H_{ij}^2$, so that it is exact if $H$ is diagonal.
 
     Use both under `eqx.filter_jit`.
@@ -65,10 +65,9 @@ def hessian_diag(
 
     **Returns:**
 
-    A tree like the gradient: arrays with shapes and dtypes of the parameters, and
-    `None` for all other leaves. Samples are summed in at least float32. For a complex
-    parameter $x + iy$ it is the mean of the entries for $x$ and for $y$, as a complex
-    number.
+    A tree like the gradient: arrays with shapes and dtypes of the parameters, and `None`
+    for all other leaves. Samples are summed in at least float32. For a complex parameter
+    $x + iy$ it is the mean of the entries for $x$ and for $y$, as a complex number.
 
     **Raises:**
 

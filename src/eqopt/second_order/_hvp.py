@@ -18,8 +18,8 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
     $$H v = \frac{d}{dt}\, \nabla L(p + t v)\,\Big|_{t = 0}.$$
 
-    It is exact, and costs about as much time as two more gradients and as much memory
-    as one more. $H$ is never formed.
+    It is exact, and costs about as much time as two more gradients and as much memory as
+    one more. $H$ is never formed.
 
     !!! example
 
@@ -40,9 +40,8 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
     **Returns:**
 
-    A tree like the gradient: arrays with shapes and dtypes of the parameters, and
-    `None` for all other leaves. For complex parameters it is the derivative of
-    `jax.grad(loss)`.
+    A tree like the gradient: arrays with shapes and dtypes of the parameters, and `None`
+    for all other leaves. For complex parameters it is the derivative of `jax.grad(loss)`.
 
     **Raises:**
 

@@ -1,10 +1,10 @@
 r"""Maps of the numbers in $[-1, 1]$ to codes of 8 or 4 bits, and back.
 
-The *dynamic* map has midpoints of equal intervals in each decade, twice as many as in
-the decade below. So the place of a number among them is a piecewise linear function,
-whose slopes fall from decade to decade: the smallest of a few linear functions. The way
-back is the largest of a few. That is arithmetic on whole vectors; to search a sorted
-table, number by number, takes 5 to 60 times as long on a CPU.
+The *dynamic* map has midpoints of equal intervals in each decade, twice as many as in the
+decade below. So the place of a number among them is a piecewise linear function, whose
+slopes fall from decade to decade: the smallest of a few linear functions. The way back
+is the largest of a few. That is arithmetic on whole vectors; to search a sorted table,
+number by number, takes 5 to 60 times as long on a CPU.
 """
 
 import abc
@@ -39,9 +39,8 @@ class DynamicMap(AbstractMap):
     r"""Midpoints of $n_i$ intervals of $[0.1, 1]$, in units of $10^{i - d + 1}$.
 
     Here $i = 0, …, d - 1$ for $d$ decades, one less than there are bits. Besides these
-    midpoints there are 0 and 1. If it is signed, then $n_i = 2^i$, and all midpoints
-    are there with both signs; else $n_i = 2^{i + 1}$. Codes are in the order of the
-    numbers.
+    midpoints there are 0 and 1. If it is signed, then $n_i = 2^i$, and all midpoints are
+    there with both signs; else $n_i = 2^{i + 1}$. Codes are in the order of the numbers.
     """
 
     bits: int = eqx.field(static=True)

@@ -39,8 +39,8 @@ class Rounded(AbstractStored):
 class Cast(AbstractStateStorage):
     """Another dtype, rounded to the nearest number.
 
-    Averages over many steps lose what is added to them: with $1 - b$ below the
-    precision of the dtype, 0.004 in bfloat16, they stand still. See
+    Averages over many steps lose what is added to them: with $1 - b$ below the precision
+    of the dtype, 0.004 in bfloat16, they stand still. See
     [`eqopt.storage.StochasticRounding`][], which does not.
 
     **Arguments:**
@@ -152,11 +152,10 @@ class Draws(AbstractHidden):
 
 @no_type_check
 def rounded_up_or_down(x, draws):
-    """`x` in bfloat16: its first 16 bits, of which one more if the rest is above a
-    draw.
+    """`x` in bfloat16: its first 16 bits, of which one more if the rest is above a draw.
 
-    Added to the rest, a draw of 16 bits is carried over as often as it says. What is
-    not finite stays.
+    Added to the rest, a draw of 16 bits is carried over as often as it says. What is not
+    finite stays.
     """
     word = lax.bitcast_convert_type(x, jnp.uint32)
     carried = (word + draws) & jnp.uint32(0xFFFF0000)

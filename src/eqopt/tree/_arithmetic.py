@@ -43,8 +43,8 @@ def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`,
-        nothing is subtracted.
+    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, nothing
+        is subtracted.
 
     **Returns:**
 

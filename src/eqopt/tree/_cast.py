@@ -104,8 +104,8 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
 
     **Raises:**
 
-    A `ValueError` that lists the dtypes if `mixed_dtype_handler` does not allow them,
-    as with `"highest"` for float16 and bfloat16, or is not one of these four.
+    A `ValueError` that lists the dtypes if `mixed_dtype_handler` does not allow them, as
+    with `"highest"` for float16 and bfloat16, or is not one of these four.
     """
     if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
         raise ValueError(
@@ -232,8 +232,8 @@ def where(
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures or shapes differ, or if only
-    one tree has an array, and a `TypeError` if a complex array would become real.
+    A `ValueError` that names the key path if structures or shapes differ, or if only one
+    tree has an array, and a `TypeError` if a complex array would become real.
     """
     return elementwise(
         "where",

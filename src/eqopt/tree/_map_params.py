@@ -31,12 +31,11 @@ def map_params(
 
     Use it for shardings that follow the parameters, or to move averages to the host.
 
-    A leaf of the state *stands for a parameter* if it lies at the place of that
-    parameter in a tree with the structure of the parameters, and has its shape,
-    whatever shape that is. So first and second moments do, averages, and copies of the
-    parameters. What does not: counts, keys, learning rates, the scalar that NovoGrad
-    keeps of each array, the sums over rows and columns of Adafactor, and all of
-    [`eqopt.Flatten`][]'s vectors.
+    A leaf of the state *stands for a parameter* if it lies at the place of that parameter
+    in a tree with the structure of the parameters, and has its shape, whatever shape that
+    is. So first and second moments do, averages, and copies of the parameters. What does
+    not: counts, keys, learning rates, the scalar that NovoGrad keeps of each array, the
+    sums over rows and columns of Adafactor, and all of [`eqopt.Flatten`][]'s vectors.
 
     !!! example
 
@@ -113,13 +112,11 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
 
 
 def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
-    """For each leaf of a state the number of the parameter that it stands for, or
-    `None`.
+    """For each leaf of a state the number of the parameter that it stands for, or `None`.
 
-    A place and a shape alone could be found by accident: a single scalar parameter
-    would take every count for its own. So `init` is asked for another state, of
-    parameters that are larger by one along each axis, and have two entries where there
-    was a scalar.
+    A place and a shape alone could be found by accident: a single scalar parameter would
+    take every count for its own. So `init` is asked for another state, of parameters that
+    are larger by one along each axis, and have two entries where there was a scalar.
     """
     leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
     shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]

@@ -29,8 +29,7 @@ def update_moment(
 
     **Returns:**
 
-    `moments`, moved on, in the dtypes that they had. It is computed in at least
-    float32.
+    `moments`, moved on, in the dtypes that they had. It is computed in at least float32.
 
     **Raises:**
 
@@ -55,8 +54,8 @@ def update_moment_per_elem_norm(
 
     **Returns:**
 
-    `moments`, moved on, in the dtypes that they had. It is computed in at least
-    float32; its derivative at $g = 0$ is finite for $k \ge 1$.
+    `moments`, moved on, in the dtypes that they had. It is computed in at least float32;
+    its derivative at $g = 0$ is finite for $k \ge 1$.
 
     **Raises:**
 
@@ -103,14 +102,14 @@ def update_infinity_moment(
 
     **Arguments:**
 
-    - `updates`, `moments`, `decay`: as for [`eqopt.tree.update_moment`][]. The moments
-        of complex updates are real.
+    - `updates`, `moments`, `decay`: as for [`eqopt.tree.update_moment`][]. The moments of
+        complex updates are real.
     - `eps`: $\varepsilon \ge 0$, a number or a 0-d array.
 
     **Returns:**
 
-    `moments`, moved on, in the dtypes that they had. It is computed in at least
-    float32. NaN stays NaN.
+    `moments`, moved on, in the dtypes that they had. It is computed in at least float32.
+    NaN stays NaN.
 
     **Raises:**
 

@@ -23,8 +23,8 @@ class ByteCount:
     **Attributes:**
 
     - `slots`: the bytes of each group of parameters, by its name, in each slot of the
-        state, such as `"ScaleByAdamState.mu"`. The group of what belongs to no
-        parameter, such as a count, is `""`; without groups, there is but that.
+        state, such as `"ScaleByAdamState.mu"`. The group of what belongs to no parameter,
+        such as a count, is `""`; without groups, there is but that.
     - `parameters`: how many parameters there are; `None` if they were not given.
     """
 
@@ -83,12 +83,12 @@ def nbytes(
 
     **Arguments:**
 
-    - `state`: what `init`, `update` or `step` returned, or shapes of it. Any other
-        tree, such as a model, is one slot.
+    - `state`: what `init`, `update` or `step` returned, or shapes of it. Any other tree,
+        such as a model, is one slot.
     - `params`: the parameters of that state, to count the bytes per parameter.
     - `groups`: labels, a mask, or a selector of `eqopt.groups`, as a tree like the
-        parameters, a prefix of one, or a function of them; the bytes are also counted
-        for each group. Needs `params`.
+        parameters, a prefix of one, or a function of them; the bytes are also counted for
+        each group. Needs `params`.
 
     **Returns:**
 
@@ -97,8 +97,7 @@ def nbytes(
 
     **Raises:**
 
-    A `ValueError` if there are `groups`, but no `params`, or if they do not fit
-    together.
+    A `ValueError` if there are `groups`, but no `params`, or if they do not fit together.
     """
     if groups is not None and params is None:
         raise ValueError(

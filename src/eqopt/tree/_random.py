@@ -63,8 +63,8 @@ def random_like(
 
     **Returns:**
 
-    A tree of the same structure, sharded like `target_tree`. What an array gets does
-    not depend on the shapes of the others.
+    A tree of the same structure, sharded like `target_tree`. What an array gets does not
+    depend on the shapes of the others.
 
     **Raises:**
 

@@ -149,8 +149,8 @@ def allclose(
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures or shapes differ, or if only
-    one tree has an array.
+    A `ValueError` that names the key path if structures or shapes differ, or if only one
+    tree has an array.
     """
     rtol = number("allclose", "rtol", rtol)
     atol = number("allclose", "atol", atol)

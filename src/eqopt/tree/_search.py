@@ -116,9 +116,9 @@ def step_count(state: State) -> Integer[Array, ""]:
         print(f"step {eqopt.tree.step_count(state)}: loss {loss}")
         ```
 
-    What counts are steps of the optimizer: within [`eqopt.MultiSteps`][] one for
-    several mini-steps, within [`eqopt.ApplyIfFinite`][] none where a step is skipped.
-    The count starts again where [`eqopt.Lookahead`][] starts its inner optimizer again.
+    What counts are steps of the optimizer: within [`eqopt.MultiSteps`][] one for several
+    mini-steps, within [`eqopt.ApplyIfFinite`][] none where a step is skipped. The count
+    starts again where [`eqopt.Lookahead`][] starts its inner optimizer again.
 
     **Arguments:**
 
@@ -167,8 +167,8 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     **Arguments:**
 
     - `tree`, `filtering`: as for [`eqopt.tree.get_all_with_path`][].
-    - `values`: the new values by name. A number that takes the place of an array
-        becomes an array of that dtype, so that nothing compiles again.
+    - `values`: the new values by name. A number that takes the place of an array becomes
+        an array of that dtype, so that nothing compiles again.
 
     **Raises:**
 

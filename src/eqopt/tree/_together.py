@@ -72,9 +72,9 @@ def column_of(
 def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     """Raises a `TypeError` if Python's numbers stand where there should be arrays.
 
-    A number in a module is part of the model, as the probability of `eqx.nn.Dropout`
-    is, and so is one beside arrays. But where there are only numbers, in dictionaries,
-    lists and tuples, somebody means them to count.
+    A number in a module is part of the model, as the probability of `eqx.nn.Dropout` is,
+    and so is one beside arrays. But where there are only numbers, in dictionaries, lists
+    and tuples, somebody means them to count.
     """
     if any(map(is_parameter, jtu.tree_leaves(tree))):
         return
@@ -140,14 +140,14 @@ def elementwise(
 ) -> PyTree:
     """The first of `trees` with each array `x` replaced by `fn(x, y)`.
 
-    With more than two trees, that is replaced by `fn` of it and the next one, and so
-    on. It is computed in at least float32, and rounded once to the dtype of `x`. Where
-    a tree has `None`, it is passed over.
+    With more than two trees, that is replaced by `fn` of it and the next one, and so on.
+    It is computed in at least float32, and rounded once to the dtype of `x`. Where a tree
+    has `None`, it is passed over.
 
     **Raises:**
 
-    As `together`, and a `TypeError` that names the key path if an imaginary part would
-    be lost.
+    As `together`, and a `TypeError` that names the key path if an imaginary part would be
+    lost.
     """
     leaves, rows, treedef = together(owner, trees, may_lack=may_lack)
     fold = lambda *xs: functools.reduce(fn, xs)

@@ -33,8 +33,8 @@ class ScaleByAdamMiniState(AbstractMomentsState):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `mu`: the mean of the gradients, a tree like the parameters.
-    - `nu`: the second moments of blocks, real also for complex parameters. Each array
-        has the axes of its parameter, with one entry for each block along an axis.
+    - `nu`: the second moments of blocks, real also for complex parameters. Each array has
+        the axes of its parameter, with one entry for each block along an axis.
     """
 
 

@@ -216,8 +216,8 @@ class Adan(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the
-        number zero, `params` are not needed.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
+        zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - The others are those of [`eqopt.ScaleByAdan`][].
     """

@@ -95,9 +95,8 @@ class ScaleByAdEMAMix(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the fast mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow
-        mean remembers about $1 / (1 - \beta_3)$ steps; for short runs take a smaller
-        one.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow mean
+        remembers about $1 / (1 - \beta_3)$ steps; for short runs take a smaller one.
     - `alpha`: $\alpha$, the weight of the slow mean, or a schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step

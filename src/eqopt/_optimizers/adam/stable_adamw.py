@@ -121,8 +121,8 @@ class ScaleByStableAdam(AbstractLeafwise):
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$ it is the least root.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the
-        number zero, `params` are not needed.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
+        zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the parameter's dtype.

@@ -145,8 +145,7 @@ class StableSPAM(AbstractOptimizer):
     - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - The others are those of [`eqopt.ScaleByAdamWithReset`][] and
-        [`eqopt.AdaClipGN`][].
+    - The others are those of [`eqopt.ScaleByAdamWithReset`][] and [`eqopt.AdaClipGN`][].
     """
 
     learning_rate: ScalarOrSchedule

@@ -72,8 +72,7 @@ class ScaleByRMS(AbstractLeafwise):
     **Arguments:**
 
     - `decay`: $\rho \in [0, 1)$.
-    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are finite also without
-        it.
+    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are finite also without it.
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate.
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root.
     - `bias_correction`: whether to correct $\nu$ for having started at zero.
@@ -165,8 +164,8 @@ class ScaleByStddev(AbstractLeafwise):
 
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero.
     - `bias_correction`: whether to correct $\mu$ and $\nu$ for having started at zero.
-    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Take
-        float32 for half-precision parameters: little is left of their difference.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Take float32
+        for half-precision parameters: little is left of their difference.
     - The others are those of [`eqopt.ScaleByRMS`][].
 
     **Raises:**

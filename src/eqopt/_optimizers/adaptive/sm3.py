@@ -103,16 +103,14 @@ class ScaleBySM3(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, or `None` for no momentum, $u_t$, and no memory for
-        it.
+    - `b1`: $\beta_1 \in [0, 1)$, or `None` for no momentum, $u_t$, and no memory for it.
     - `b2`: $\beta_2 \in (0, 1]$.
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the parameter's dtype.
-    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and
-        `None` like the parameters or a prefix of it, or a function of the parameters
-        that gives one. Where it is `None`, each axis is covered. It matters in `init`
-        only.
+    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
+        like the parameters or a prefix of it, or a function of the parameters that gives
+        one. Where it is `None`, each axis is covered. It matters in `init` only.
 
     **Raises:**
 

@@ -50,8 +50,8 @@ class Adafactor(AbstractOptimizer):
     - `clipping_threshold`: $d > 0$, or `None` not to clip.
     - `momentum`: $\beta \in [0, 1)$, or `None` to have none and save its memory.
     - `mu_dtype`: the dtype in which $m$ is stored.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is not
-        multiplied by the learning rate.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is not multiplied
+        by the learning rate.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `decay_offset`: `step_offset` of [`eqopt.ScaleByFactoredRMS`][].
     - The others are those of [`eqopt.ScaleByFactoredRMS`][].

@@ -99,9 +99,9 @@ class ScaleByAdamP(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
-    is `None`; a `ValueError` or `TypeError` that names the key path if the dimension
-    numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`; a `ValueError` or `TypeError` that names the key path if the dimension numbers
+    do not fit the parameters.
 
     ??? cite "Reference"
 

@@ -189,9 +189,8 @@ class ScaleByCAME(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and, in `init`, a
-    `ValueError` or `TypeError` that names the key path if the dimension numbers do not
-    fit.
+    A `ValueError` if a hyperparameter is out of its range, and, in `init`, a `ValueError`
+    or `TypeError` that names the key path if the dimension numbers do not fit.
 
     ??? cite "Reference"
 

@@ -76,8 +76,8 @@ class ScaleByNovoGrad(AbstractFused):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are finite also without it.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the
-        number zero, `params` are not needed.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. If it is the number
+        zero, `params` are not needed.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the

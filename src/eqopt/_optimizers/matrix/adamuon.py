@@ -152,8 +152,8 @@ class AdaMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.02 by default; learning rates of Adam are meant to fit.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02
+        by default; learning rates of Adam are meant to fit.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.

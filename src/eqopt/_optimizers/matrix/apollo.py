@@ -269,8 +269,7 @@ class APOLLO(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.01.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.

@@ -169,8 +169,7 @@ class Aurora(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.05.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.05.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.

@@ -46,8 +46,8 @@ class ScaleByDion2State(eqx.Module):
 
     - `mu`: the sum of the gradients, less what was taken from it: a tree like the
         parameters, with `None` where there is no matrix.
-    - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates,
-        with the axes of the parameter and size 1 along its inputs. Otherwise `None`.
+    - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates, with
+        the axes of the parameter and size 1 along its inputs. Otherwise `None`.
     """
 
     mu: Updates
@@ -60,8 +60,7 @@ class Largest(eqx.Module):
     **Attributes:**
 
     - `fraction`: how many of them.
-    - `always_rows`: whether to select rows. Otherwise the shorter side is selected
-        from.
+    - `always_rows`: whether to select rows. Otherwise the shorter side is selected from.
     """
 
     fraction: float = eqx.field(static=True)
@@ -238,8 +237,7 @@ class Dion2(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.01.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.01.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.

@@ -38,13 +38,13 @@ class Hyperball(AbstractOptimizer):
 
     **Arguments:**
 
-    - `inner`: what gives the direction, such as [`eqopt.ScaleByAdam`][]: a
-        transformation without a learning rate.
+    - `inner`: what gives the direction, such as [`eqopt.ScaleByAdam`][]: a transformation
+        without a learning rate.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. About
         $\sqrt{\eta\lambda}$ of an AdamW with learning rate $\eta$ and decay $\lambda$.
     - `radius`: $R$, as for [`eqopt.KeepNorm`][].
-    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][]. Embeddings
-        and the last layer count as matrices; leave them out as in the example.
+    - `per`, `weight_dimension_numbers`: as for [`eqopt.RelativeUpdate`][]. Embeddings and
+        the last layer count as matrices; leave them out as in the example.
 
     **Raises:**
 

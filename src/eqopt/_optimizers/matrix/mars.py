@@ -109,8 +109,8 @@ class CorrectByMARS(AbstractLeafwise):
     - `gamma`: $\gamma \ge 0$, how much to correct. At 0 gradients are only clipped.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum that follows.
     - `max_norm`: $C > 0$; `None` for no clipping.
-    - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$,
-        which costs a copy of them in the state, but no second gradient.
+    - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
+        costs a copy of them in the state, but no second gradient.
     - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to the
         parameter's dtype.
 
@@ -169,8 +169,8 @@ class MARS(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad
       \mu_t = \beta_1 \mu_{t-1} + (1 - \beta_1)\, c_t,$$
 
-    where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][],
-    which has the equation and the reference. By `mars_type`,
+    where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
+    has the equation and the reference. By `mars_type`,
 
     - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$,
         including the second moment;
@@ -189,8 +189,7 @@ class MARS(AbstractOptimizer):
     - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`.
-    - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or
-        [`eqopt.Orthogonalize`][].
+    - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or [`eqopt.Orthogonalize`][].
     - `gamma`, `max_norm`, `is_approx`: as for [`eqopt.CorrectByMARS`][]. If not
         `is_approx`, `step` takes `previous_grad`, as shown there.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule

@@ -96,11 +96,10 @@ class Muon(AbstractOptimizer):
     - `weight_decay`: $\lambda$, of matrices alone, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and
-        decays that were found for AdamW can stay.
+    - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and decays
+        that were found for AdamW can stay.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and
-        `nesterov`.
+        [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and `nesterov`.
     - The others are those of [`eqopt.ScaleByMuon`][]. Say which matrices are better
         left to the fallback, such as the last layer, with `weight_dimension_numbers`.
 

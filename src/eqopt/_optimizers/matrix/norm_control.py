@@ -211,8 +211,8 @@ class RadialBrake(_NormControl):
 
 
 class KeepNormState(eqx.Module):
-    """`radius`: with `radius="initial"` the norms to keep, zero before the first step,
-    a tree like the parameters with a number for each matrix or row; `None` otherwise.
+    """`radius`: with `radius="initial"` the norms to keep, zero before the first step, a
+    tree like the parameters with a number for each matrix or row; `None` otherwise.
     """
 
     radius: Nonnegative | None

@@ -39,8 +39,8 @@ class ScaleByNorMuonState(eqx.Module):
 
     - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
         for parameters that are not matrices.
-    - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape
-        of the parameter with size 1 along its inputs.
+    - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
+        the parameter with size 1 along its inputs.
     """
 
     mu: Updates
@@ -93,9 +93,8 @@ class ScaleByNorMuon(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper;
-        or `"long"`, the rows or the columns, whichever there are more of (rows, if
-        equal).
+    - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper; or
+        `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
     - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `weight_dimension_numbers`: which parameters are matrices, as for
@@ -174,8 +173,7 @@ class NorMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take
-        0.02.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors take 0.02.
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.

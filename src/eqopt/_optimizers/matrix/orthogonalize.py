@@ -45,8 +45,7 @@ class NewtonSchulz(eqx.Module):
     **Attributes:**
 
     - `rows`: the coefficients of each step.
-    - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by
-        it.
+    - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by it.
     - `by_gram`: whether to iterate on $X X^*$ alone.
     - `restarts`: the steps before which $X X^*$ is computed again then.
     - `ns_dtype`: in what to iterate.

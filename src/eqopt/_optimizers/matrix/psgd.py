@@ -46,10 +46,10 @@ class ScaleByPSGDKronState(eqx.Module):
     - `count`: the steps so far, a 0-d int32 array.
     - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
         parameters that are not matrices.
-    - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A
-        vector is the diagonal of a factor.
-    - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the
-        fit changes.
+    - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A vector
+        is the diagonal of a factor.
+    - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the fit
+        changes.
     """
 
     count: Int[Array, ""]
@@ -137,8 +137,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     - `max_abs`: to what each of its numbers is clipped then, above 0.
     - `precondition_frequency`: the factors are fitted once in so many steps, an integer
         or a 0-d array of one.
-    - `whiten_momentum`: whether the momentum is whitened, not the gradients. The
-        updates are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
+    - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
+        are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
     - `max_size`: a larger side has a factor that is diagonal.
     - `max_skew`: a side that is longer than this integer times the other one has one,
         too. `None` for no limit.
@@ -234,8 +234,8 @@ class PSGDKron(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByPSGDKron`][], which has the equations
-    and the references.
+    where $u_t$ is the update of [`eqopt.ScaleByPSGDKron`][], which has the equations and
+    the references.
 
     **Arguments:**
 

@@ -82,8 +82,8 @@ class ScaleByMuon(AbstractTransformation):
 
     **Arguments:**
 
-    - `ns_coeffs`: $(a, b, c)$ for all steps, or a tuple of such rows, one for each
-        step, or an array of either. `"standard"` and `"dion"` stand for published ones.
+    - `ns_coeffs`: $(a, b, c)$ for all steps, or a tuple of such rows, one for each step,
+        or an array of either. `"standard"` and `"dion"` stand for published ones.
     - `ns_steps`: how many steps, if `ns_coeffs` is one row; else it is of no effect.
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
     - `eps`: $\varepsilon \ge 0$.
@@ -99,11 +99,10 @@ class ScaleByMuon(AbstractTransformation):
         start, the fewer steps are needed.
     - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
         are which: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None` like the
-        parameters or a prefix of it, or a function of the parameters that gives one.
-        One alone is for all arrays of two axes or more. Defaults to the weights of
+        parameters or a prefix of it, or a function of the parameters that gives one. One
+        alone is for all arrays of two axes or more. Defaults to the weights of
         Equinox's linear, convolution and recurrent layers, and to arrays of two axes
-        (inputs first) that stand in no layer of `equinox.nn`. Embeddings are no
-        matrices.
+        (inputs first) that stand in no layer of `equinox.nn`. Embeddings are no matrices.
 
     **Raises:**
 

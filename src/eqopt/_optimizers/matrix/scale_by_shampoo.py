@@ -53,8 +53,8 @@ class ScaleByShampooState(eqx.Module):
     - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
         parameters that are not matrices.
     - `nu`: the second moment of the grafted method; `()` for each matrix without one.
-    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for
-        a side that has none.
+    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
+        side that has none.
     - `roots`: the roots of their inverses. With `kl`, the eigenvectors.
     """
 
@@ -157,9 +157,9 @@ class ScaleByShampoo(AbstractMatrixwise):
     Parameters that are not matrices pass unchanged and have no state. A stack holds
     many matrices.
 
-    With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to
-    the covariance of the gradients. Each is whitened by the other, with eigenvalues of
-    at least $\varepsilon$:
+    With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
+    covariance of the gradients. Each is whitened by the other, with eigenvalues of at
+    least $\varepsilon$:
 
     $$L_t = \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* \qquad
       R_t = \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t$$
@@ -176,18 +176,18 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`.
     - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$: then $\bar G_t$ is $\mu_t$,
         corrected for its start at zero.
-    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a
-        gradient are left out.
+    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a gradient
+        are left out.
     - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided` or `kl`.
     - `precondition_frequency`: $k$, an integer or a 0-d array of one.
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
-        Before it the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults
-        to $k$, and to 1 without a graft.
+        Before it the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
+        $k$, and to 1 without a graft.
     - `graft`, `graft_b2`, `graft_eps`: see above, with $\beta_g \in [0, 1)$ and
         $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: larger sides are split into equal blocks of at most this size, each
-        of which is a matrix of its own. `None` for whole matrices.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each of
+        which is a matrix of its own. `None` for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
         The factors of `kl` do not start there.
     - `kl`: see above.

@@ -110,8 +110,8 @@ class ScaleByLMO(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these; in `init` and `update`, one that
-    names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if an argument is none of these; in `init` and `update`, one that names
+    the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -192,8 +192,7 @@ class Scion(AbstractOptimizer):
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `fallback`: the optimizer of all parameters that are no matrices. Defaults to the
-        same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each
-        array.
+        same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
     - The others are those of [`eqopt.ScaleByLMO`][].
     """
 

@@ -74,8 +74,8 @@ class KLShampoo(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByShampoo`][] with `kl=True`. It has the
-    equations and the references. The product of both factors estimates the covariance
-    of the gradients, so the steps have the right length without a graft.
+    equations and the references. The product of both factors estimates the covariance of
+    the gradients, so the steps have the right length without a graft.
 
     **Arguments:**
 

@@ -51,8 +51,8 @@ class ScaleBySOAPState(eqx.Module):
     - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
         parameters that are not matrices.
     - `nu`: the mean of the squares in the eigenbasis.
-    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for
-        a side that has none.
+    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
+        side that has none.
     - `basis`: $(Q_L, Q_R)$ for each matrix, in the same form.
     """
 

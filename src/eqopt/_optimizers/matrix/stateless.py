@@ -172,8 +172,8 @@ class SinkGD(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t \alpha\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations
-    and the reference. Only the fallback has state.
+    where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations and
+    the reference. Only the fallback has state.
 
     **Arguments:**
 
@@ -218,8 +218,8 @@ class SCALE(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for
-    the last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
+    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for the
+    last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
     reference.
 
     !!! example

@@ -122,8 +122,8 @@ class DAdaptAdamW(AbstractMeasured):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at
-        1; a schedule should have its peak there.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
+        a schedule should have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, a bound that is certainly too small.

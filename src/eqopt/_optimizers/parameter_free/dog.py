@@ -176,8 +176,8 @@ class DoWGState(eqx.Module):
     **Attributes:**
 
     - `init_params`: the parameters that `init` was given.
-    - `weighted_sq_norm_grads`: the weighted sum of the squared norms of all gradients,
-        a 0-d array.
+    - `weighted_sq_norm_grads`: the weighted sum of the squared norms of all gradients, a
+        0-d array.
     - `estim_sq_dist`: the largest squared distance from `init_params` so far, a 0-d
         array.
     """
@@ -234,8 +234,8 @@ class DoWG(AbstractOptimizer):
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
     - `init_estim_sq_dist`: $\bar r_0^2 > 0$. Defaults to $\varepsilon$.
     - `eps`: $\varepsilon \ge 0$, but positive if it is $\bar r_0^2$ as well.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule, of an $L^2$
-        penalty: $g_t$ includes $\lambda p_{t-1}$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule, of an $L^2$ penalty:
+        $g_t$ includes $\lambda p_{t-1}$.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
 
     **Raises:**

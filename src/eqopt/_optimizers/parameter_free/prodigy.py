@@ -127,8 +127,8 @@ class Prodigy(AbstractMeasured):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at
-        1; a schedule should have its peak there.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave the number at 1;
+        a schedule should have its peak there.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
         $\sqrt{\beta_2}$.

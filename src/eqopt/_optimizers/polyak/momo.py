@@ -82,8 +82,8 @@ class MoMo(AbstractMoMo):
       p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
     \end{aligned}$$
 
-    The averages start with their first values. `update` and `step` need the loss $f_t$
-    as the extra argument `value`, and `params`:
+    The averages start with their first values. `update` and `step` need the loss $f_t$ as
+    the extra argument `value`, and `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)
@@ -93,11 +93,9 @@ class MoMo(AbstractMoMo):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a
-        schedule.
+    - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a schedule.
     - `beta`: $\beta \in [0, 1)$, the decay of the averages.
-    - `lower_bound`: $f^*$, what the loss cannot fall below. Zero is good for most
-        losses.
+    - `lower_bound`: $f^*$, what the loss cannot fall below. Zero is good for most losses.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
         for want of a good bound.

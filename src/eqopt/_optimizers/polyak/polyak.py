@@ -23,8 +23,8 @@ def capped_ratio(
     """The lesser of `gap / slope` and `cap`, and 0 where `slope` is 0.
 
     How far it is down to zero from a height of `gap`. Differs from Optax in: any slope
-    that is not zero is a slope. Optax takes no step at all where the squared norm of
-    the gradient is less than 2.2e-16.
+    that is not zero is a slope. Optax takes no step at all where the squared norm of the
+    gradient is less than 2.2e-16.
     """
     is_flat = slope == 0
     is_capped = gap >= cap * slope
@@ -45,8 +45,8 @@ class ScaleByPolyak(AbstractLeafwise):
                             \gamma_{\max}\right),$$
 
     where $f$ is the loss: `update` and `step` need it as the extra argument `value`. A
-    linear model of the loss falls from $f$ to $f^*$ in a step of this size. Zero
-    updates stay zero.
+    linear model of the loss falls from $f$ to $f^*$ in a step of this size. Zero updates
+    stay zero.
 
     **Arguments:**
 

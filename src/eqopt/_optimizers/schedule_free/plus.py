@@ -137,13 +137,12 @@ class ScheduleFreePlus(AbstractMeasured):
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `eps`: $\varepsilon \ge 0$, outside the root, and the least of all $\eta_t$.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As it is
-        multiplied by $\eta_t^2$, the authors take 20 to 50.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As it is multiplied
+        by $\eta_t^2$, the authors take 20 to 50.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `beta`: $\beta \in (0, 1)$, the part of the average in the parameters.
-    - `max_beta`, `anneal_steps`: if `anneal_steps` is not zero, in so many steps
-        $\beta$ goes to `max_beta`, so that $\log(1 - \beta)$ is linear. An integer of
-        at least 0.
+    - `max_beta`, `anneal_steps`: if `anneal_steps` is not zero, in so many steps $\beta$
+        goes to `max_beta`, so that $\log(1 - \beta)$ is linear. An integer of at least 0.
     - `polyak_beta`: $\beta_p \in [0, 1)$.
     - `weight_power`: $r \ge 0$. The authors take 2 for long runs.
     - `weight_lr_power`: $\rho \ge 0$.

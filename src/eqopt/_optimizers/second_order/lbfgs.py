@@ -72,8 +72,7 @@ class ScaleByLBFGS(AbstractTransformation):
 
     It is not for gradients of mini-batches, of which no two differ by the curvature
     alone. All leaves are one vector. A complex parameter counts as two real ones; its
-    gradient is the conjugate of what `jax.grad` gives:
-    `grads = eqopt.tree.conj(grads)`.
+    gradient is the conjugate of what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 

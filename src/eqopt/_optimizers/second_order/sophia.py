@@ -192,11 +192,11 @@ class Sophia(AbstractOptimizer):
     \end{aligned}$$
 
     where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$. The estimate is
-    only computed in those steps. Where the curvature is small, or negative, or not
-    known yet, the update is clipped, and so the sign of the momentum.
+    only computed in those steps. Where the curvature is small, or negative, or not known
+    yet, the update is clipped, and so the sign of the momentum.
 
-    `step` and `update` take what the estimate needs by name, in *every* step; by
-    default that is the loss as a function of the model:
+    `step` and `update` take what the estimate needs by name, in *every* step; by default
+    that is the loss as a function of the model:
 
     ```python
     opt.step(grads, state, model, value_fn=lambda model: loss_fn(model, batch))
@@ -214,8 +214,8 @@ class Sophia(AbstractOptimizer):
     - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `gamma`: $\gamma \ge 0$, how much of the curvature counts. The authors tune it
-        such that the win rate is between 0.1 and 0.5.
+    - `gamma`: $\gamma \ge 0$, how much of the curvature counts. The authors tune it such
+        that the win rate is between 0.1 and 0.5.
     - `clip_threshold`: $\rho \ge 0$, or `None` not to clip.
     - `update_interval`: $k \ge 1$, an integer.
     - `hessian_diagonal_fn`: the transformation that turns gradients into an estimate of

@@ -16,8 +16,8 @@ class DPSGD(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the noisy mean of clipped per-example gradients of
-    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the
-    reference; or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
+    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
+    or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
 
     With `clipped=True`, it takes the sum of clipped gradients that
     [`eqopt.microbatching.clipped_grad`][] computes. Otherwise it takes per-example

@@ -68,8 +68,8 @@ class ScaleByLion(AbstractLeafwise):
     - `b1`: $\beta_1 \in [0, 1)$, the weight of the momentum in the update.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
-    - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for
-        $c_t$ itself where it is smaller than 1.
+    - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
+        itself where it is smaller than 1.
     - `smooth_beta`: $s$, for the mode `"smooth"`.
 
     **Raises:**

@@ -26,8 +26,7 @@ class ScaleByRpropState(eqx.Module):
 
     **Attributes:**
 
-    - `step_sizes`: how far to go, a tree like the parameters, real also for complex
-        ones.
+    - `step_sizes`: how far to go, a tree like the parameters, real also for complex ones.
     - `prev_updates`: the last updates, before a schedule scaled them; zero where the
         gradient had changed its sign.
     - `count`: the steps taken so far, a 0-d int32 array.
@@ -88,8 +87,7 @@ class ScaleByRprop(AbstractLeafwise):
         it is $\eta(0)$, and the result is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
     - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
     - `eta_plus`: $\eta_+ > 1$, the factor after none.
-    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first
-        step.
+    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first step.
 
     **Raises:**
 

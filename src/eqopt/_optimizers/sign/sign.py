@@ -41,8 +41,8 @@ class SignSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter
-        moves by just this much in each step, so let it decay.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter moves
+        by just this much in each step, so let it decay.
 
     ??? cite "References"
 

@@ -91,8 +91,8 @@ class EMANesterov(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `beta`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of
-        the number of steps taken so far.
+    - `beta`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
+        number of steps taken so far.
     - `decay`: $\gamma \in [0, 1)$, the decay of the average.
     - `start`: $\beta_t = 0$ for $t$ below this; an integer.
     - `stop`: and again from this on; an integer, or `None` for never.
@@ -135,8 +135,8 @@ class EMANesterov(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to
-            evaluate with is not taken: the outermost wrapper counts.
+        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
+            with is not taken: the outermost wrapper counts.
         """
         check_state(self, state)
         reads, shared = {"velocity": state.velocity}, {"beta": state.beta}

@@ -72,12 +72,11 @@ class GPA(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `mu_x`: $\mu_x \in [0, 1)$, the decay of the average. With 0 there is only
-        `inner`.
+    - `mu_x`: $\mu_x \in [0, 1)$, the decay of the average. With 0 there is only `inner`.
     - `mu_y`: $\mu_y \in (0, 1]$, the part of the average in the parameters.
-    - `sees`: which parameters `inner` is shown, for weight decay above all: `"z"`, as
-        the authors do, or `"y"`. If it looks at them, `"z"` costs a copy of the updates
-        while it steps.
+    - `sees`: which parameters `inner` is shown, for weight decay above all: `"z"`, as the
+        authors do, or `"y"`. If it looks at them, `"z"` costs a copy of the updates while
+        it steps.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the parameter's
         dtype.
 
@@ -120,8 +119,8 @@ class GPA(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to
-            evaluate with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
+            with is not taken: the outermost average counts.
         """
         check_state(self, state)
         reads, shared = {"z": state.z}, {"b1": self.mu_y}

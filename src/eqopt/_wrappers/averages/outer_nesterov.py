@@ -89,14 +89,14 @@ class OuterNesterov(AbstractWrapper):
 
     - `inner`: the inner optimizer.
     - `period`: $H \ge 1$, an integer.
-    - `learning_rate`: $\eta \ge 0$, of the outer steps. With 1, and no momentum, there
-        is only `inner`.
+    - `learning_rate`: $\eta \ge 0$, of the outer steps. With 1, and no momentum, there is
+        only `inner`.
     - `momentum`: $\mu \in [0, 1)$.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
-    is `None`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`.
 
     ??? cite "Reference"
 
@@ -135,8 +135,8 @@ class OuterNesterov(AbstractWrapper):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to
-            evaluate with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
+            with is not taken: the outermost average counts.
         """
         check_state(self, state)
         reads, shared = {"average": state.slow}, {"weight_sum": 1.0}

@@ -73,8 +73,8 @@ class ParamEMA(AbstractFusedWrapper):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of
-        the number of steps taken so far (0 in the first one).
+    - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
+        number of steps taken so far (0 in the first one).
     - `debias`: whether to leave the initial parameters out.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
         parameter's dtype. In bfloat16, which has 8 binary digits, an average with
@@ -82,8 +82,7 @@ class ParamEMA(AbstractFusedWrapper):
 
     **Raises:**
 
-    A `ValueError` if `decay` is out of its range, and in `update` if `params` is
-    `None`.
+    A `ValueError` if `decay` is out of its range, and in `update` if `params` is `None`.
 
     ??? cite "Reference"
 

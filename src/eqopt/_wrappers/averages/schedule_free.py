@@ -94,8 +94,8 @@ class ScheduleFree(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or
-        a schedule. It is used for the weights alone.
+    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or a
+        schedule. It is used for the weights alone.
     - `b1`: $\beta_1 \in (0, 1]$.
     - `weight_lr_power`: $\rho \ge 0$.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the parameter's
@@ -151,8 +151,8 @@ class ScheduleFree(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to
-            evaluate with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
+            with is not taken: the outermost average counts.
         """
         check_state(self, state)
         reads, shared = {"z": state.z}, {"b1": state.b1}

@@ -27,8 +27,8 @@ class SWAState(eqx.Module):
     - `count`: the steps taken so far, a 0-d int32 array.
     - `n_averaged`: how many of them are in the average, a 0-d int32 array.
     - `inner_state`: the inner state.
-    - `average`: the average, a tree like the parameters; as long as `n_averaged` is
-        zero, the parameters given to `init`.
+    - `average`: the average, a tree like the parameters; as long as `n_averaged` is zero,
+        the parameters given to `init`.
     """
 
     count: Int[Array, ""]

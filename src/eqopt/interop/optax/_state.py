@@ -65,18 +65,18 @@ def state_from_optax(
         A state does not say everything. In Optax, Adam, Adamax, RAdam and Yogi have
         states of one type, so that one is taken for the other without an error.
 
-        The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences
-        of gradients by `b2`, as its authors do, where Optax has `1 - b2`. The second
-        moment that is taken over forgets Optax's weights at the rate of `b3`.
+        The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences of
+        gradients by `b2`, as its authors do, where Optax has `1 - b2`. The second moment
+        that is taken over forgets Optax's weights at the rate of `b3`.
 
     **Arguments:**
 
     - `opt`: the optimizer.
     - `optax_state`: what `init` or `update` of the Optax transformation returned.
     - `params`: the model, or the parameters as they were given to Optax.
-    - `count`: the steps taken so far, an integer of at least 0, for those parts of
-        `opt` that count where Optax does not. Defaults to what the other parts counted,
-        and to 0 if none did: `optax.sgd` without a schedule does not.
+    - `count`: the steps taken so far, an integer of at least 0, for those parts of `opt`
+        that count where Optax does not. Defaults to what the other parts counted, and to
+        0 if none did: `optax.sgd` without a schedule does not.
 
     **Returns:**
 
@@ -112,8 +112,8 @@ def state_to_optax(
 ) -> Any:
     """The state with which an Optax transformation continues a training of eqopt.
 
-    It is the inverse of [`eqopt.interop.optax.state_from_optax`][], which has the list
-    of what can be converted: there and back, every array has the same bits.
+    It is the inverse of [`eqopt.interop.optax.state_from_optax`][], which has the list of
+    what can be converted: there and back, every array has the same bits.
 
     **Arguments:**
 

@@ -26,16 +26,16 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
         tx = optax.chain(optax.clip(1.0), to_optax(eqopt.Muon(1e-2)))
         ```
 
-    It can stand in `optax.chain`, `optax.masked`, `optax.partition` and other wrappers
-    of Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of `update`
-    are handed to `opt`.
+    It can stand in `optax.chain`, `optax.masked`, `optax.partition` and other wrappers of
+    Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of `update` are
+    handed to `opt`.
 
     Optax adds an update to every array. So those that eqopt takes for no parameters,
     integers say, have zeros for updates here. Python floats are parameters, as they are
     in Optax.
 
-    The hyperparameters are those that `opt` has now. If they are arrays, then a
-    function that is compiled with the transformation has their values in it.
+    The hyperparameters are those that `opt` has now. If they are arrays, then a function
+    that is compiled with the transformation has their values in it.
 
     **Arguments:**
 

@@ -47,14 +47,14 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         solution = optimistix.minimise(fn, solver, y0, max_steps=10_000)
         ```
 
-    It ends when both the point and the value have changed by less than `atol` plus
-    `rtol` times their size in one step, as `optimistix.OptaxMinimiser` does. A step in
-    which an optimizer holds still, as [`eqopt.MultiSteps`][] does most of the time, is
-    not the end, unless the gradient is zero or a line search has failed.
+    It ends when both the point and the value have changed by less than `atol` plus `rtol`
+    times their size in one step, as `optimistix.OptaxMinimiser` does. A step in which an
+    optimizer holds still, as [`eqopt.MultiSteps`][] does most of the time, is not the
+    end, unless the gradient is zero or a line search has failed.
 
-    The optimizer is given the extra arguments `value`, `grad`, `value_fn` and
-    `grad_fn`. The solution is what its `eval_params` gives: for
-    [`eqopt.ScheduleFree`][], say, the average.
+    The optimizer is given the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
+    The solution is what its `eval_params` gives: for [`eqopt.ScheduleFree`][], say, the
+    average.
 
     Optimistix makes arrays of everything in `y0`, so split a model by `params, rest =
     eqx.partition(model,
@@ -63,10 +63,10 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     **Arguments:**
 
     - `opt`: any [`eqopt.AbstractTransformation`][] that descends.
-    - `rtol`, `atol`: the relative and the absolute tolerance, numbers or 0-d arrays of
-        at least 0.
-    - `norm`: of how much is changed, relative to the tolerance: a function of a tree
-        that gives a 0-d array. Defaults to `optimistix.max_norm`.
+    - `rtol`, `atol`: the relative and the absolute tolerance, numbers or 0-d arrays of at
+        least 0.
+    - `norm`: of how much is changed, relative to the tolerance: a function of a tree that
+        gives a 0-d array. Defaults to `optimistix.max_norm`.
     - `verbose`: whether to print each step; or a function to call in each, with the
         keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
         value.

@@ -1,12 +1,12 @@
 r"""The gradient of one example as a product of what is already there.
 
-Where a parameter $W$ multiplies $T$ rows $x_t$, with cotangents $y_t$ of the results,
-its gradient is $G = \sum_t x_t y_t^T$, and
+Where a parameter $W$ multiplies $T$ rows $x_t$, with cotangents $y_t$ of the results, its
+gradient is $G = \sum_t x_t y_t^T$, and
 
 $$\|G\|^2 = \sum_{s,t} (x_s \cdot x_t) (y_s \cdot y_t).$$
 
-So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over
-the examples, which is one product of matrices with all rows of all of them.
+So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over the
+examples, which is one product of matrices with all rows of all of them.
 
 Where the rows of an example nearly cancel, both are small differences of large numbers,
 and rounding is not small beside them. So each norm comes with a bound on its rounding.

@@ -24,9 +24,9 @@ class Kind(NamedTuple):
 
     **Attributes:**
 
-    - `layout`: a function `(equation, operand, axes, shape) -> Layout` for the
-        parameter that is the equation's input number `operand`; `None` if its gradient
-        does not factor.
+    - `layout`: a function `(equation, operand, axes, shape) -> Layout` for the parameter
+        that is the equation's input number `operand`; `None` if its gradient does not
+        factor.
     - `factor`: a function `(equation, operand, layout, inputs, cotangent) -> factor`.
     - `is_lookup`: whether that is `Picks`.
     """

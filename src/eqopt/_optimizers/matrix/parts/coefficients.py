@@ -28,11 +28,10 @@ class Table(NamedTuple):
     **Attributes:**
 
     - `rows`: the coefficients.
-    - `norm_factor`: what the Frobenius norm is multiplied by first: where the
-        polynomial is above 1 at 1, singular values of 1 and a rounding error more would
-        diverge.
-    - `repeats_last`: whether steps beyond the rows take the last one; else the rows
-        begin again.
+    - `norm_factor`: what the Frobenius norm is multiplied by first: where the polynomial
+        is above 1 at 1, singular values of 1 and a rounding error more would diverge.
+    - `repeats_last`: whether steps beyond the rows take the last one; else the rows begin
+        again.
     """
 
     rows: Rows
