@@ -197,7 +197,7 @@ def _weibull_pair(key, shape, dtype, coupling):
 
 
 def _maxwell_pair(key, shape, dtype, coupling):
-    """Positive and negative samples for the scale, and the weights of their difference."""
+    """Positive and negative samples for the scale, and weights of their difference."""
     up_key, down_key = jr.split(key)
     up = jr.double_sided_maxwell(up_key, 0.0, 1.0, shape, dtype)
     if coupling:

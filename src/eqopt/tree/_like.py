@@ -128,7 +128,7 @@ def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> 
 
 
 def copy(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """The inexact arrays of `tree` in buffers of their own, for a state to keep.
+    """The inexact arrays of `tree` in separate buffers, for a state to keep.
 
     `dtype` as in `zeros_like`.
     """

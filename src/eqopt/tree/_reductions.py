@@ -79,7 +79,7 @@ def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
 
 
 def size(tree: PyTree) -> int:
-    """How many numbers there are in the arrays of `tree`: its parameters.
+    """The number of elements in the arrays of `tree`: its parameters.
 
     **Arguments:**
 
@@ -133,7 +133,7 @@ def allclose(
     r"""Whether the arrays of two trees are equal up to rounding.
 
     That is, whether $|a - b| \le \text{atol} + \text{rtol}\,|b|$ for all numbers. To
-    compare all that is in two trees, exactly by default, use `eqx.tree_equal`.
+    compare all leaves of two trees, exactly by default, use `eqx.tree_equal`.
 
     **Arguments:**
 
