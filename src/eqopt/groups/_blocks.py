@@ -123,9 +123,7 @@ def _heads(layer: Any, name: str) -> int:
 
 
 def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
-    """The blocks of an array in this field of a layer, or elsewhere if `name` is
-    `None`.
-    """
+    """The blocks of an array in this field of a layer; no name means no layer."""
     if not name:
         return WHOLE
     if isinstance(layer, _NORMS) and name == "weight":

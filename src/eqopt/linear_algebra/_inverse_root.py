@@ -25,9 +25,9 @@ def matrix_inverse_pth_root(
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
     r"""$(A + \epsilon \lambda I)^{-1/p}$ by a coupled Newton iteration.
 
-    $\lambda$ is the largest eigenvalue of $A$, at least 1e-16. Of
-    $B = (A + \epsilon \lambda I) / \lambda$ and
-    $z = \frac{1 + p}{2 \|B\|_F}$, it starts with $M = z B$, $X = z^{1/p} I$ and repeats
+    $\lambda$ is the largest eigenvalue of $A$, at least 1e-16. With
+    $B = (A + \epsilon \lambda I) / \lambda$ and $z = \frac{1 + p}{2 \|B\|_F}$, it
+    starts with $M = z B$, $X = z^{1/p} I$ and repeats
 
     $$T = \tfrac{1}{p} \bigl((p + 1) I - M\bigr), \quad
         M \leftarrow T^p M, \quad X \leftarrow X T,$$
@@ -48,9 +48,9 @@ def matrix_inverse_pth_root(
 
     **Returns:**
 
-    The root, in the dtype of `matrix`, and $\max |M - I|$ that goes with it, in at least
+    The root, in the dtype of `matrix`, and its error $\max |M - I|$, in at least
     float32, in which everything is computed. The root of a zero matrix is
-    $(10^{-16} \epsilon)^{-1/p} I$. The iteration has a forward-mode derivative only.
+    $(10^{-16} \epsilon)^{-1/p} I$. The iteration has only a forward-mode derivative.
 
     **Raises:**
 

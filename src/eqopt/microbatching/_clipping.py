@@ -1,4 +1,4 @@
-"""The gradients of the examples of a microbatch, in factors: norms and clipped sums."""
+"""Per-example gradients of a microbatch in factors: norms and clipped sums."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -48,7 +48,7 @@ class PerExampleNorms(NamedTuple):
 
 
 class _Examples(eqx.Module):
-    """Gradients of the examples of a microbatch, in factors, and their norms by group."""
+    """Per-example gradients of a microbatch, in factors, and their norms by group."""
 
     factors: list[list[AbstractFactor]]
     norms: dict[Any, Float[Array, "*examples"]]
@@ -292,7 +292,7 @@ class _Call(NamedTuple):
 def _norm_and_bound(
     squares: Sequence[tuple[Array, Array]],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The norm of what has these squared norms and errors, one for each of its parts."""
+    """The norm with these squared norms and errors, one for each of its parts."""
     dtype = wide_dtype(*(x.dtype for pair in squares for x in pair))
     value, error = (
         sum((pair[i].astype(dtype) for pair in squares), start=jnp.zeros((), dtype))

@@ -233,9 +233,7 @@ def _samples(owner, params, dist_builder, key, num_samples, low=1):
 def _jacobians(
     owner, function, h, grad_estimator, params, dist_builder, key, samples, state
 ):
-    """The estimates for the expectations of `function` and of `h`, both in full
-    precision.
-    """
+    """The wide estimates for the expectations of `function` and of `h`."""
     arrays = real_parameters(owner, params)
     num_samples = len(jtu.tree_leaves(samples)[0])
     value = lambda params, x: real_number(owner, "`cv`", h.cv(params, x, state))

@@ -56,8 +56,8 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
     **Returns:**
 
-    A tree like `tree`, of the same shapes and dtypes. A bound that is met is constant:
-    there the derivative by $x$ is 0.
+    A tree like `tree`, of the same shapes and dtypes. At a bound, the result is
+    constant: there, the derivative by $x$ is 0.
 
     **Raises:**
 
@@ -157,7 +157,7 @@ def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
 
 
 def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """A bound for each array, each of them checked except for its value."""
+    """A bound for each array, checked except for its value."""
     column = resolve(name, given, tree, None)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):

@@ -100,10 +100,10 @@ def _ball(
 def _polar(
     xs: list[Inexact[Array, "..."]],
 ) -> tuple[list[Inexact[Array, "..."]], Float[Array, ""], Float[Array, ""]]:
-    """The direction of `xs`, and their norm as a multiple of a unit, and that unit.
+    """The direction of `xs`, their norm as a multiple of a unit, and the unit.
 
-    The direction does not depend on the unit, so that this may be a constant. It is 0 if
-    `xs` are.
+    The direction does not depend on the unit, so the unit may be a constant. The
+    direction is 0 if `xs` are.
     """
     unit = largest(xs)
     xs = [x / unit.astype(x.dtype) for x in xs]

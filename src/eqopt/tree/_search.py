@@ -61,7 +61,7 @@ def _children(node: Any) -> Sequence[tuple[Any, Any]]:
 
 @no_type_check
 def on_the_way(tree: Any, path: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """The nodes from the root to the leaf at `path`, each with the key to the next one."""
+    """The nodes from the root to the leaf at `path`, each with the key to the next."""
     for key in path:
         yield tree, key
         tree = next(child for k, child in _children(tree) if k == key)

@@ -47,14 +47,14 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         solution = optimistix.minimise(fn, solver, y0, max_steps=10_000)
         ```
 
-    It ends when both the point and the value have changed by less than `atol` plus `rtol`
-    times their size in one step, as `optimistix.OptaxMinimiser` does. A step in which an
-    optimizer holds still, as [`eqopt.MultiSteps`][] does most of the time, is not the
-    end, unless the gradient is zero or a line search has failed.
+    It stops when both the point and the value have changed by less than `atol` plus
+    `rtol` times their size in one step, like `optimistix.OptaxMinimiser`. A step that
+    does not move, such as most steps of [`eqopt.MultiSteps`][], does not stop it,
+    unless the gradient is zero or a line search has failed.
 
-    The optimizer is given the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
-    The solution is what its `eval_params` gives: for [`eqopt.ScheduleFree`][], say, the
-    average.
+    The optimizer gets the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
+    The solution is the result of `eval_params`, for example the average of
+    [`eqopt.ScheduleFree`][].
 
     Optimistix makes arrays of everything in `y0`, so split a model by `params, rest =
     eqx.partition(model,

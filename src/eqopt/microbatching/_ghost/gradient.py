@@ -94,8 +94,9 @@ def gradient(
 ) -> tuple[Array, Any, list[list[AbstractFactor]]]:
     """The value, `aux`, and the gradient with respect to each parameter.
 
-    A parameter whose gradient factors is a constant here. Instead, where it is used, a
-    zero is added to the result: the gradient with respect to that is the cotangent.
+    A parameter with a factored gradient is a constant here. Instead, a zero is added to
+    each result in which it is used: the gradient with respect to that zero is the
+    cotangent.
     """
     paths = traced.paths
     pairs = zip(traced.uses, paths, strict=True)
@@ -118,7 +119,7 @@ def gradient(
     def run(
         closed: ClosedJaxpr | Jaxpr, taps: dict[int, Array], args: list[Any]
     ) -> tuple[list[Any], dict[int, list[Any]]]:
-        """The outputs, and what the tapped parameters are multiplied by."""
+        """The outputs, and the values that multiply the tapped parameters."""
         inputs = {}
 
         def tap(eqn: JaxprEqn, values: list[Any]) -> list[Array] | None:

@@ -14,7 +14,7 @@ from .kinds import KINDS, Axes
 
 
 class Use(NamedTuple):
-    """A parameter is multiplied by what depends on the example.
+    """A parameter is multiplied by values that depend on the example.
 
     **Attributes:**
 
@@ -65,7 +65,7 @@ class Uses(NamedTuple):
 
 
 def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
-    """What happens to the first `count` arguments of a function without calls.
+    """How the first `count` arguments of a function without calls are used.
 
     The `num_mapped` arguments after them depend on the example.
     """
@@ -116,7 +116,7 @@ def _use(eqn: JaxprEqn, operand: int, axes: Axes, parameter: Any) -> Use | None:
 
 
 def _views(eqn: JaxprEqn, view: tuple[int, Axes] | None) -> dict[Any, tuple[int, Axes]]:
-    """The output of an equation, if all that this does to a parameter is to move axes."""
+    """The output of an equation, if the equation only moves axes of a parameter."""
     if view is None or len(eqn.invars) != 1:
         return {}
     index, axes = view
