@@ -141,7 +141,7 @@ def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
 
 
 def weigh(value: Array, weight: Array) -> Array:
-    """`weight * value`, and zero if the weight is, even for a value that is not finite."""
+    """`weight * value`, and zero if the weight is zero, even if the value is NaN."""
     return jnp.where(weight == 0, 0, value * weight.astype(value.dtype))
 
 

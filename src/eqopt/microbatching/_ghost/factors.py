@@ -178,7 +178,7 @@ class Picks(AbstractFactor):
         return Picks(self.index, jnp.real(self.right), self.layout)
 
     def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The scalar product of parts of one example's gradient, and its rounding error."""
+        """The scalar product of two parts of a gradient, and its rounding error."""
         left = at_least_float32(
             other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
         )
