@@ -27,7 +27,7 @@ _NUMBERS |= {"Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike"}
 
 @functools.cache
 def kinds(cls: type) -> dict[str, Kind]:
-    """What each field of a dataclass says about what is in it, schedules above all.
+    """What each field of a dataclass declares about its contents, especially schedules.
 
     - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
     - `"mask"`: it is `Mask`, or a union with it.
@@ -45,7 +45,8 @@ def kinds(cls: type) -> dict[str, Kind]:
 
 
 def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
-    """What a string stands for, or the string itself if a name in it is unknown.
+    """The value of a string annotation, or the string itself if a name in it is
+    unknown.
 
     Names imported for type checkers alone are.
     """
@@ -60,7 +61,7 @@ def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
 @functools.cache
 @no_type_check
 def returned_type(fn: Callable) -> type:
-    """The type that a function says it returns, or `object` if it does not say."""
+    """The return type that a function declares, or `object` if it declares none."""
     fn = inspect.unwrap(fn)
     found = resolved(fn.__annotations__.get("return", object), fn.__globals__)
     found = type(None) if found is None else found

@@ -24,10 +24,10 @@ def sum_over_leaves(
     apart: bool = True,
     in_turn: str | None = None,
 ) -> tuple[Float[Array, ""], ...]:
-    """The sums over all leaves of the scalars that `equation` gives for each of them.
+    """The sums over all leaves of the scalars that `equation` returns for each leaf.
 
-    For the `measure` of a [`eqopt.Leafwise`][]. One pass over memory gives all of the
-    sums, and nothing of the size of a leaf is made.
+    For the `measure` of a [`eqopt.Leafwise`][]. One pass over memory computes all sums,
+    without temporary arrays of the size of a leaf.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Equations on their way over the leaves: one kernel for each, and what does not fit."""
+"""Runs equations over the leaves, one kernel for each, and reports misfits."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from ._types import Params, State, Updates
 
 
 class _Stage(NamedTuple):
-    """A `Leafwise`, with its trees laid out as columns beside the leaves of updates."""
+    """A `Leafwise` with its trees as columns, aligned with the leaves of the updates."""
 
     owner: str
     operation: Operation
@@ -95,9 +95,9 @@ def walk(
 
 @no_type_check
 def _last_computed(out: tuple, has_products: bool) -> Any:
-    """What the kernel of a leaf computes last: what is stored follows the result.
+    """The last computation in the kernel of a leaf: storing follows the result.
 
-    So do the slots of matrices, which are made of products.
+    So do the slots of matrices, which are products.
     """
     if not (has_products or has_stored(out)):
         return out[0]
@@ -208,7 +208,7 @@ def _column_of_params(
 def _prepare(
     stages: list[_Stage], active: tuple[bool, ...], kind: Result
 ) -> tuple[Callable, Any, bool, list[list], list[list], list, bool]:
-    """The kernel for the stages that are on, and what to call it with."""
+    """The kernel for the active stages, and the arguments to call it with."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
     takes_p = kind == "params" or any(
         "p" in s.operation.equation.leaves for s in chosen

@@ -1,9 +1,10 @@
-"""Run-time type checks: an import hook puts `checked` on the functions of the library.
+"""Run-time type checks: an import hook applies `checked` to the library's functions.
 
-The checks are beartype's, the shapes and the messages jaxtyping's. jaxtyping has such a
-hook of its own, but it builds two functions for each one that it checks, at import, and
-checks arguments twice in each call: `from eqopt import *` took 1.6 times as long, tracing
-a step in a fresh process 1.5 times. Here nothing is built until a function is called.
+The checks are beartype's, the shapes and the messages jaxtyping's. jaxtyping also has
+such a hook, but it builds two functions for each checked function, at import, and
+checks arguments twice in each call: `from eqopt import *` took 1.6 times as long,
+tracing a step in a fresh process 1.5 times. Here nothing is built until a function is
+called.
 """
 
 import ast
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable)
 
     def no_type_check(fn: _Function) -> _Function:
-        """Leaves `fn` to static checks: it is called once per leaf, or more often."""
+        """Leaves `fn` to static checks, because it is called at least once per leaf."""
         return fn
 
 else:
