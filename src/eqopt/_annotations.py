@@ -45,10 +45,9 @@ def kinds(cls: type) -> dict[str, Kind]:
 
 
 def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
-    """The value of a string annotation, or the string itself if a name in it is
-    unknown.
+    """The value of a string annotation, or the string if a name in it is unknown.
 
-    Names imported for type checkers alone are.
+    Names that are imported only for type checkers are unknown.
     """
     if not isinstance(annotation, str):
         return annotation

@@ -162,7 +162,7 @@ class Pipeline:
         return any("p" in x.equation.leaves for _, x in self._pending)
 
     def replace(self, updates: Updates) -> None:
-        """Goes on with other updates, once nothing is pending."""
+        """Continues with other updates, once nothing is pending."""
         self._updates = updates
 
     @no_type_check

@@ -270,7 +270,7 @@ class AbstractOptimizer(AbstractFused):
     @property
     @abc.abstractmethod
     def chain(self) -> AbstractTransformation:
-        """The transformation that the hyperparameters stand for."""
+        """The transformation that the hyperparameters define."""
 
     def part(self, cls: type[_Part]) -> _Part:
         """A `cls` that takes its hyperparameters from the fields with the same names.

@@ -25,7 +25,7 @@ class MaskedState(eqx.Module):
 class Masked(AbstractFused):
     """Applies a transformation to some leaves; the updates of all others pass unchanged.
 
-    Leaves that are left out have no state.
+    Leaves that are omitted have no state.
 
     !!! warning
 
@@ -43,10 +43,10 @@ class Masked(AbstractFused):
     **Arguments:**
 
     - `inner`: the transformation.
-    - `mask`: which leaves it transforms: a tree of Python bools with the structure of the
-        parameters or a prefix of it, or a function of the parameters that gives one. An
-        `eqx.Module` or another node of a tree is a tree, also if it can be called. What
-        stands at leaves that are no parameters does not matter.
+    - `mask`: which leaves it transforms: a tree of Python bools with the structure of
+        the parameters or a prefix of it, or a function of the parameters that returns
+        one. An `eqx.Module` or another node of a tree is a tree, even if it can be
+        called. Values at leaves that are not parameters do not matter.
 
     **Raises:**
 

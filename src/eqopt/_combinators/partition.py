@@ -61,12 +61,12 @@ class Partition(AbstractComposite):
 
     - `transformations`: a dictionary from labels to transformations. A label is a
         string, an integer, a member of an enumeration, or any other hashable value that
-        JAX takes for a leaf of a tree: no tuple, and not `None`, which is no label. There
-        may be labels that no parameter has.
+        JAX takes for a leaf of a tree: no tuple, and not `None`, which is not a label.
+        There may be labels that no parameter has.
     - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
-        or a function of the parameters that gives one. An `eqx.Module` or another node
-        of a tree is a tree, also if it can be called. What stands at leaves that are no
-        parameters does not matter.
+        or a function of the parameters that returns one. An `eqx.Module` or another
+        node of a tree is a tree, even if it can be called. Values at leaves that are
+        not parameters do not matter.
 
     **Raises:**
 

@@ -61,7 +61,7 @@ class Point(eqx.Module):
 
 
 class Search(eqx.Module):
-    """Where a search stands.
+    """The state of a search.
 
     `safe` is the step size to fall back on, and `grad` its gradient: at first the
     gradient at step size 0. Once `done`, `trial` is the result, and `grad` belongs to

@@ -118,7 +118,7 @@ class ScaleByZoomLinesearch(AbstractFused):
     - `increase_factor`: by what a step size that is too small grows, above 1.
     - `slope_rtol`: $c_1 \in (0, 1)$.
     - `curv_rtol`: $c_2 > 0$. At infinity, the second condition is none.
-    - `approx_dec_rtol`: $c_3 \ge 0$, or `None` for the first condition alone.
+    - `approx_dec_rtol`: $c_3 \ge 0$, or `None` only for the first condition.
     - `stepsize_precision`: at least 0. If the step size is known up to this, one that
         meets the first condition is enough.
     - `initial_guess_strategy`: where to begin: `"keep"`, at the last step size, which is

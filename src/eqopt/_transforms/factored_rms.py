@@ -165,14 +165,15 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
         `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.
-    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that stays
-        below 0.999, say, keeps the second moments from freezing in a long run.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that
+        stays below 0.999, for example, keeps the second moments from freezing in a long
+        run.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
         to factor, whatever its size, and `None` for all others. A tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.
     - `clipping_threshold`: $d > 0$, to divide $u_t$ by
-        $\max(1, \operatorname{RMS}(u_t) / d)$. [`eqopt.ClipByBlockRMS`][] behind this
-        does the same, but has to store $u_t$. `None` stands for no clipping.
+        $\max(1, \operatorname{RMS}(u_t) / d)$. A following [`eqopt.ClipByBlockRMS`][]
+        does the same, but has to store $u_t$. `None` means no clipping.
     - `nu_dtype`: the dtype in which second moments are stored. Defaults to float32, or
         the precision of a parameter that has more.
 

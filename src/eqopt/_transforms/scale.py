@@ -112,9 +112,9 @@ class ScaleByTree(AbstractLeafwise):
     **Arguments:**
 
     - `factors`: a tree of numbers and arrays with the structure of the parameters or a
-        prefix of it, or a function of the parameters that gives one, such as
+        prefix of it, or a function of the parameters that returns one, such as
         [`eqopt.groups.layerwise_decay`][]. An array broadcasts against its parameter. A
-        `None` stands for 1.
+        `None` means 1.
 
     **Raises:**
 

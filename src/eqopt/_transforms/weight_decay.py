@@ -125,8 +125,8 @@ class AddDecayedWeights(AbstractLeafwise):
         zero, `params` are not needed.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether an entry decays only where the update does not already make it
-        larger: where $g p \ge 0$. So it stands in front of the learning rate, behind
-        which updates have the other sign.
+        larger: where $g p \ge 0$. So put it before the learning rate, after which
+        updates have the other sign.
     - `mode`: see above.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
         [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on it.

@@ -16,7 +16,7 @@ from ..numerics import safe_increment
 
 
 class ApplyIfFiniteState(eqx.Module):
-    """What has been left out so far.
+    """What has been skipped so far.
 
     **Attributes:**
 
@@ -45,8 +45,8 @@ class ApplyIfFinite(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the transformation.
-    - `max_consecutive_errors`: how many steps in a row to leave out at most, an integer
-        of at least 0.
+    - `max_consecutive_errors`: how many steps in a row to skip at most, an integer of
+        at least 0.
 
     **Raises:**
 

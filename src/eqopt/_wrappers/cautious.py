@@ -71,8 +71,8 @@ class Cautious(AbstractFused):
     $$m_i = [d_i g_i > 0], \qquad
       u_i = \frac{m_i\, d_i}{\max(\bar m,\, 10^{-3})},$$
 
-    where $\bar m$ is the mean of $m$. Momentum goes on beside it, so an entry waits until
-    gradient and momentum agree again.
+    where $\bar m$ is the mean of $m$. The momentum itself is not masked, so an entry
+    waits until gradient and momentum agree again.
 
     `inner` is any optimizer. If it ends in weight decay and a learning rate, like
     [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is not masked, as in C-AdamW.
@@ -96,9 +96,10 @@ class Cautious(AbstractFused):
 
     - `inner`: the transformation. If there is a learning rate in it, that is an
         [`eqopt.ScaleByLearningRate`][] or an optimizer of eqopt, its updates go downhill.
-    - `rescale`: how to make up for what is left out. `"share"` divides by the share that
-        is left, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$, with the $n$
-        entries of the leaf, as the authors do for Lion; `"none"` does nothing.
+    - `rescale`: how to compensate for the masked entries. `"share"` divides by the
+        remaining share, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$,
+        with the $n$ entries of the leaf, as the authors do for Lion; `"none"` does
+        nothing.
 
     **Raises:**
 

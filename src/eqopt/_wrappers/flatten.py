@@ -140,7 +140,7 @@ def _given(leaves: list) -> list:
 
 
 def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> list:
-    """The parameters beside the updates."""
+    """The parameters, aligned with the updates."""
     column = align(treedef, params, "params", updates)
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and not is_parameter(p):

@@ -32,7 +32,7 @@ class MechanicState(eqx.Module):
     - `r`: the rewards, one for each $\beta$.
     - `m`: the largest $|h|$ so far, of the same kind, forgotten at the rate $\beta$.
     - `v`: the sums of the $h^2$, of the same kind.
-    - `s`: the factors that the learning rate is made of: it is their sum.
+    - `s`: the factors; the learning rate is their sum.
     - `delta`: $\Delta$, the sum of all inner updates, a tree like the parameters, in at
         least float32.
     """

@@ -94,10 +94,10 @@ class MultiSteps(AbstractWrapper):
     - `every_k_schedule`: $k \ge 1$, an integer, or a schedule of it: a function of the
         number of steps of `inner` so far.
     - `use_grad_mean`: whether `inner` gets the mean of the gradients, not their sum.
-    - `should_skip_update_fn`: a function of the gradients, the number of steps of `inner`
-        so far and the parameters that returns a 0-d bool array and any tree of arrays.
-        Where it says so, a mini-step is left out as if it had never been; the tree is
-        kept as `skip_state`.
+    - `should_skip_update_fn`: a function of the gradients, the number of steps of
+        `inner` so far and the parameters that returns a 0-d bool array and any tree of
+        arrays. If the array is true, the mini-step is skipped and has no effect; the
+        tree is kept as `skip_state`.
     - `accumulator_dtype`: the dtype in which the gradients are accumulated. `None` for
         the parameter's dtype.
 

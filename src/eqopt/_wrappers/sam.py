@@ -113,9 +113,9 @@ class SAM(AbstractWrapper):
         1. In the paper, it is 2; with 1, there is no adversarial step.
     - `reset_state`: whether the adversary starts afresh after each step of `inner`,
         except for its random keys, as in [`eqopt.Lookahead`][].
-    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
-        Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
-        out.
+    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is
+        a Python integer, and where `updates` has `None`, gradients of `grad_fn` are
+        omitted.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
         over which the gradients of `grad_fn` are averaged.
 

@@ -27,7 +27,7 @@ class SkipNotFinite(Module):
     Use it with [`eqopt.MultiSteps`][]. Its diagnostics, in the `skip_state` of
     `MultiSteps`, are a dictionary of
 
-    - `should_skip`: whether the last mini-step was left out, a 0-d bool array;
+    - `should_skip`: whether the last mini-step was skipped, a 0-d bool array;
     - `num_not_finite`: how many of its numbers were not finite, a 0-d int32 array.
 
     !!! example
@@ -64,7 +64,7 @@ class SkipLargeUpdates(Module):
     Use it with [`eqopt.MultiSteps`][]. Gradients with a NaN norm count as large. The
     diagnostics, in the `skip_state` of `MultiSteps`, are a dictionary of
 
-    - `should_skip`: whether the last mini-step was left out, a 0-d bool array;
+    - `should_skip`: whether the last mini-step was skipped, a 0-d bool array;
     - `norm_squared`: $\|g\|^2$ over all leaves, a 0-d array, at least float32.
 
     !!! example
@@ -101,12 +101,12 @@ class SkipLargeUpdates(Module):
 
 
 class SkipStepState(eqx.Module):
-    """What has been left out so far.
+    """What has been skipped so far.
 
     **Attributes:**
 
-    - `skipped_last`: whether the last step was left out, a 0-d bool array.
-    - `total_skipped`: how many steps were left out, a 0-d int32 array.
+    - `skipped_last`: whether the last step was skipped, a 0-d bool array.
+    - `total_skipped`: how many steps were skipped, a 0-d int32 array.
     - `rule_state`: what the rule remembers; `None` if it is a function.
     - `inner_state`: the inner state.
     """

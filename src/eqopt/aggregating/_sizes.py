@@ -24,7 +24,8 @@ def get_batch_size_from_per_elt_updates(
 
     **Returns:**
 
-    The size of the axis, or the product of their sizes. It is 1 if there are no arrays.
+    The size of the axis, or the product of their sizes. It is 1 if there are not
+    arrays.
 
     **Raises:**
 

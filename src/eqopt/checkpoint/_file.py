@@ -112,11 +112,11 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     **Arguments:**
 
     - `path`: the file.
-    - `like`: a tree of the same structure, of which everything is taken that is not in
-        the file: functions, strings, static fields. Its arrays may be
-        `jax.ShapeDtypeStruct`s, as `eqx.filter_eval_shape` makes them; those with a
-        `sharding`, and arrays that have been put on devices, say where to put what is
-        loaded, which may be on other devices, and more or fewer of them.
+    - `like`: a tree of the same structure, which provides everything that is not in the
+        file: functions, strings, static fields. Its arrays may be
+        `jax.ShapeDtypeStruct`s, as `eqx.filter_eval_shape` makes them. Those with a
+        `sharding`, and arrays that have been put on devices, say where to put the
+        loaded arrays, which may be on other devices, and more or fewer of them.
 
     **Returns:**
 

@@ -33,7 +33,7 @@ class BlockAxes(metaclass=Explained):
 
     - `axes`: the axis, or a tuple of axes, along which a block extends. Negative ones
         count from the end. There is a block for each index of all other axes. `None`
-        stands for all axes.
+        means all axes.
     - `groups`: how many blocks of equal size the first one of `axes` is split into. It
         divides the size of that axis.
 
@@ -86,7 +86,7 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     **Returns:**
 
     A tree of [`eqopt.groups.BlockAxes`][] with the structure of `params`, and `None` at
-    leaves that are no parameters.
+    leaves that are not parameters.
     """
     _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     return treedef.unflatten(_of_layers(params))

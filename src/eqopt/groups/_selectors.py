@@ -138,7 +138,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
     - `fn`: a function of the model that gives a part of it, or a tuple of parts, as in
         `eqx.tree_at`.
-    - `required`: whether it is an error if there are no parameters.
+    - `required`: whether it is an error if there are not parameters.
     """
     return _rule(
         f"where({getattr(fn, '__name__', fn)})", lambda p: pointed_at(fn, p), required
@@ -154,7 +154,7 @@ def pointed_at(fn: Callable[[Any], Any], params: Params) -> list[bool]:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Stands for the leaf of that number."""
+    """The leaf with that number."""
 
     index: int
 

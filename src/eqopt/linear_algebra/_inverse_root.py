@@ -55,7 +55,7 @@ def matrix_inverse_pth_root(
     **Raises:**
 
     A `ValueError` or `TypeError` if `matrix` is not square or not real and floating, if
-    `p` is no positive Python integer, or if `ridge_epsilon` or `error_tolerance` is
+    `p` is not a positive Python integer, or if `ridge_epsilon` or `error_tolerance` is
     negative.
 
     ??? cite "Reference"

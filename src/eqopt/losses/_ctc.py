@@ -37,7 +37,7 @@ def ctc_loss(
       p_t(k) = \frac{e^{x_{tk}}}{\sum_j e^{x_{tj}}}$$
 
     where $A(y)$ has all sequences $\pi$ of $T$ classes that become $y$ if runs of equal
-    classes are made one, and then blanks are left out.
+    classes are made one, and then blanks are omitted.
 
     - Without labels, all frames are blank. Without frames, the loss is 0 if there are
         no labels, either.
@@ -65,8 +65,8 @@ def ctc_loss(
     - `labels`: $y$, integers of shape `(batch, labels)`.
     - `label_paddings`: of shape `(batch, labels)`, 1 or true for each label that is
         none. These must be the last ones.
-    - `blank_id`: the class that is no label, an integer. Defaults to 0.
-    - `log_epsilon`: what stands for $\log 0$, negative. Losses above `-log_epsilon` are
+    - `blank_id`: the class for blanks, an integer. Defaults to 0.
+    - `log_epsilon`: the value for $\log 0$, negative. Losses above `-log_epsilon` are
         not exact. Defaults to -1e5.
 
     **Returns:**

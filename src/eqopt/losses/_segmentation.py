@@ -64,7 +64,7 @@ def dice_loss(
         there is one class. Defaults to `True`.
     - `reduction`: what becomes of the classes, `"mean"`, `"sum"` or `"none"`. Defaults
         to the mean, which is not weighted.
-    - `ignore_background`: whether to leave out class 0 if there are others. Defaults to
+    - `ignore_background`: whether to exclude class 0 if there are others. Defaults to
         `False`.
     - `axis`: the axes of the pixels, without the axis of the classes. Defaults to all
         but the first and last.
@@ -158,7 +158,7 @@ def multiclass_generalized_dice_loss(
         of shape `(batch, ..., classes)`.
     - `targets`: one-hot, of the same shape.
     - `smooth`, `apply_softmax`: as in [`eqopt.losses.dice_loss`][].
-    - `ignore_background`: whether to leave out class 0 from the mean. Its weight still
+    - `ignore_background`: whether to exclude class 0 from the mean. Its weight still
         counts for the sum of all weights. Defaults to `False`.
 
     **Returns:**

@@ -39,7 +39,7 @@ class AccumulationType(enum.Enum):
 class Accumulator(Module):
     """A custom way to combine what a function returns for each microbatch.
 
-    It stands for the program
+    It represents the program
 
     ```python
     carry = init(jax.eval_shape(lambda: value_0))

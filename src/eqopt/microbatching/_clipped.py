@@ -92,8 +92,8 @@ def clipped_grad(
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
         number of examples. Defaults to `None`: all at once.
     - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$, or `RUNNING_MEAN`,
-        which leaves out of this what `num_real_microbatches` leaves out. Defaults to the
-        sum.
+        which excludes the microbatches that `num_real_microbatches` omits from this.
+        Defaults to the sum.
     - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, each
         norm is over the part of the gradient with the same label, and each part is
         clipped by its own norm.
@@ -196,8 +196,8 @@ def gradient_paths(
     - `"ghost"`: each use is the factor of a product of matrices, the kernel of a
         convolution, or a table to look something up. The norm follows from the other
         factor, without the gradient of any example, or from that if it is smaller.
-    - `"direct"`: gradients of examples are computed. They are no larger than the values
-        that the parameter is combined with: that is so of biases and of the scales of
+    - `"direct"`: per-example gradients are computed. They are no larger than the values
+        that the parameter is combined with, as for biases and for the scales of
         normalisation layers.
     - `"per_example"`: per-example gradients are computed, and are larger. Choose the
         microbatch size so that the gradients of one microbatch fit into memory. Reasons

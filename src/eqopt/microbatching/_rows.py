@@ -31,7 +31,7 @@ def reshape_batch_axis(
 
     **Arguments:**
 
-    - `tree`: any pytree. Leaves that are not arrays are left alone.
+    - `tree`: any pytree. Leaves that are not arrays stay unchanged.
     - `microbatch_size`: the number of rows per microbatch. Must divide the batch axis
         of every array.
     - `axis`: the batch axis. May be negative.

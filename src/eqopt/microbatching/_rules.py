@@ -54,7 +54,7 @@ class Keep(AbstractRule):
 
 
 class Custom(AbstractRule):
-    """For whatever stands at the place of an `Accumulator`."""
+    """For anything at the position of an `Accumulator`."""
 
     accumulator: Accumulator
 

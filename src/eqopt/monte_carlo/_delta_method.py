@@ -31,7 +31,7 @@ def control_delta_method(
     large: in that case, estimate the coefficients. It computes the Hessian, of $d^2$
     numbers, once.
 
-    It is for [`eqopt.monte_carlo.control_variates_jacobians`][], as it stands.
+    Pass it to [`eqopt.monte_carlo.control_variates_jacobians`][] directly.
 
     **Arguments:**
 

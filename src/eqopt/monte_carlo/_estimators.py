@@ -65,7 +65,7 @@ def score_function_jacobians(
         tuple or a list, else `dist_builder(params)`. That is any object with the methods
         of [`eqopt.monte_carlo.AbstractDistribution`][], such as
         [`eqopt.monte_carlo.MultiNormalDiag`][].
-    - `key`: a seed or a key of `jax.random`. Samples depend on it alone.
+    - `key`: a seed or a key of `jax.random`. Samples depend only on it.
     - `num_samples`: $N \ge 1$, a Python integer.
 
     **Returns:**

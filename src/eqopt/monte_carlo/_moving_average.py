@@ -96,7 +96,7 @@ def moving_avg_baseline(
     - `expected_cv(params, state)` is the baseline.
     - `update_state(params, samples, state)` is the
         [`eqopt.monte_carlo.MovingAvgBaselineState`][] of the next step. A mean that is
-        not finite is left out.
+        not finite is omitted.
 
     `None` for `state` is the state to start from.
 

@@ -1,4 +1,4 @@
-"""Bounds on each number by itself."""
+"""Separate bounds on each number."""
 
 from typing import Any
 
@@ -62,8 +62,8 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     **Raises:**
 
     A `ValueError` that names the key path if structures or shapes do not fit, or if
-    $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for what is
-    no real number.
+    $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for what
+    is not a real number.
     """
     parts = take("box", "tree", tree)
     low = _bounds("box", "lower", lower, tree, parts)
@@ -122,8 +122,8 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is no
-    real number (the value of a traced one is not looked at), or if there are no
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
+    a real number (the value of a traced one is not checked), or if there are no
     floating-point arrays or complex ones.
     """
     parts = take("linf_ball", "tree", tree)

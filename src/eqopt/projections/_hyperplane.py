@@ -48,7 +48,7 @@ def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
     **Raises:**
 
     A `ValueError` or `TypeError` as [`eqopt.projections.vector`][], and if `b` is not
-    finite, has axes or is no real number (the value of a traced one is not looked at).
+    finite, has axes or is not a real number (the value of a traced one is not checked).
     """
     parts = take("hyperplane", "x", x)
     a = aligned("hyperplane", "a", a, x, parts)

@@ -35,8 +35,8 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is no
-    real number (the value of a traced one is not looked at), or if there are no
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
+    a real number (the value of a traced one is not checked), or if there are no
     floating-point arrays.
     """
     parts = take("l2_ball", "tree", tree, complex_too=True)

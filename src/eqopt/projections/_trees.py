@@ -69,7 +69,7 @@ def _described(tree: PyTree) -> str:
 
 
 def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """The arrays of `given` next to the arrays of `tree`; `None` stands for zeros.
+    """The arrays of `given` next to the arrays of `tree`; `None` means zeros.
 
     **Raises:**
 

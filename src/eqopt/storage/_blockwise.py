@@ -96,7 +96,7 @@ class BlockwiseQuantized(AbstractStateStorage):
     - 8 bits: the *dynamic* map, which has midpoints of $2^i$ equal intervals (of
         $2^{i+1}$ for slots that are never negative) in the decade
         $10^{i-7} … 10^{i-6}$, $i = 0, …, 6$, with both signs, and 0 and 1. So small
-        numbers keep a digit beside large ones.
+        numbers next to large ones keep a digit.
     - 4 bits: the same with three decades. Slots that are never negative have $1/16,
         2/16, …, 1$ instead, without 0, which an optimizer would divide by.
 

@@ -100,7 +100,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
 
     **Returns:**
 
-    A dtype; the default one for floating-point numbers if there are no arrays.
+    A dtype; the default one for floating-point numbers if there are not arrays.
 
     **Raises:**
 

@@ -176,7 +176,7 @@ _LEAF = jtu.tree_structure(0)
 
 
 class _Anything(eqx.Module):
-    """Stands for all parameters: a tree without leaves, and so are trees made from it."""
+    """Represents all parameters: a tree without leaves, and so are trees made from it."""
 
 
 def _inferred(init: Callable, state: State) -> Params:

@@ -24,7 +24,7 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
     **Returns:**
 
     A 0-d array in the dtype to which the dtypes of `tree` promote, of at least the
-    precision of float32; 0 if there are no arrays.
+    precision of float32; 0 if there are not arrays.
     """
     return _total([jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
 
@@ -39,7 +39,7 @@ def max(tree: PyTree) -> Float[Array, ""]:
     **Returns:**
 
     A 0-d array in the dtype to which the dtypes of `tree` promote, at least float32;
-    minus infinity if there are no numbers.
+    minus infinity if there are not numbers.
 
     **Raises:**
 
@@ -57,7 +57,7 @@ def min(tree: PyTree) -> Float[Array, ""]:
 
     **Returns:**
 
-    A 0-d array, as for [`eqopt.tree.max`][]; infinity if there are no numbers.
+    A 0-d array, as for [`eqopt.tree.max`][]; infinity if there are not numbers.
 
     **Raises:**
 
@@ -107,7 +107,7 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
 
     A 0-d array in the dtype to which the dtypes of the trees promote, of at least the
     precision of float32, whatever the hardware multiplies matrices in; 0 if there are
-    no arrays.
+    not arrays.
 
     **Raises:**
 
@@ -145,7 +145,7 @@ def allclose(
 
     **Returns:**
 
-    A 0-d array of one bool; true if there are no arrays.
+    A 0-d array of one bool; true if there are not arrays.
 
     **Raises:**
 

@@ -17,13 +17,13 @@ from ..numerics import common_dtype, wide_dtype
 
 
 class Rows(NamedTuple):
-    """Trees laid out beside one another.
+    """Aligned trees.
 
     **Attributes:**
 
     - `leaves`: the leaves of the first tree, `None` included.
     - `rows`: for each of them, if it is an array, the arrays of the other trees at its
-        place, in which `None` stands for a tree that has none; else `None`.
+        place, in which `None` means a tree that has none; else `None`.
     - `treedef`: the structure of the first tree.
     """
 

@@ -39,7 +39,7 @@ class ScaleByStableAdamState(AbstractMomentsState):
 
 
 class _Decays(eqx.Module):
-    """Stands at each parameter that decays."""
+    """Marks each parameter that decays."""
 
 
 def _surprise(

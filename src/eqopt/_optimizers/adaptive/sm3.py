@@ -108,9 +108,10 @@ class ScaleBySM3(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the parameter's dtype.
-    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
-        like the parameters or a prefix of it, or a function of the parameters that gives
-        one. Where it is `None`, each axis is covered. It matters in `init` only.
+    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` like the parameters or a prefix of it, or a function of the parameters
+        that returns one. Where it is `None`, each axis is covered. It matters in `init`
+        only.
 
     **Raises:**
 

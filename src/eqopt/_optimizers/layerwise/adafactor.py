@@ -43,8 +43,8 @@ class Adafactor(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. `None` stands for 1:
-        then scale the updates yourself, or steps are as large as the parameters.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. `None` means 1: then
+        scale the updates yourself, or steps are as large as the parameters.
     - `multiply_by_parameter_scale`: whether $\operatorname{RMS}(p)$ is a factor, and
         learning rates are relative.
     - `clipping_threshold`: $d > 0$, or `None` not to clip.

@@ -157,7 +157,7 @@ class AdaMuon(AbstractOptimizer):
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
     - The others are those of [`eqopt.ScaleByAdaMuon`][].

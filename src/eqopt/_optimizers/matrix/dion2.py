@@ -45,7 +45,7 @@ class ScaleByDion2State(eqx.Module):
     **Attributes:**
 
     - `mu`: the sum of the gradients, less what was taken from it: a tree like the
-        parameters, with `None` where there is no matrix.
+        parameters, with `None` where there is not a matrix.
     - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates, with
         the axes of the parameter and size 1 along its inputs. Otherwise `None`.
     """
@@ -162,7 +162,7 @@ class ScaleByDion2(AbstractMatrixwise):
     - `fraction`: $f \in (0, 1]$, a Python number, of the size of the side.
     - `ef_decay`: $\alpha \in [0, 1)$: how much of what was applied stays.
     - `b2`: $\beta_2 \in [0, 1)$, for NorDion2; its authors take 0.95. Defaults to none.
-    - `eps`: $\varepsilon \ge 0$, also beside the norm in $\operatorname{NS}$.
+    - `eps`: $\varepsilon \ge 0$, also added to the norm in $\operatorname{NS}$.
     - `coefficients`, `steps`, `scale`: as for [`eqopt.Orthogonalize`][].
     - `ns_dtype`: the dtype of the iteration, as in [`eqopt.Orthogonalize`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
@@ -241,7 +241,7 @@ class Dion2(AbstractOptimizer):
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
     - The others are those of [`eqopt.ScaleByDion2`][].

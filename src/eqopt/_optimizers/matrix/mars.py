@@ -195,9 +195,9 @@ class MARS(AbstractOptimizer):
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `optimize_1d`: whether this is for all parameters, not for matrices alone. Those
-        that are no matrices have the type `"adamw"` then if `mars_type` is `"shampoo"`.
-        `mask` is for all of them, and `fallback` for none.
+    - `optimize_1d`: whether this is for all parameters, not only for matrices. If
+        `mars_type` is `"shampoo"`, parameters that are not matrices then have the type
+        `"adamw"`. `mask` applies to all of them, and `fallback` to none.
     - `coefficients`, `steps`, `ns_dtype`: of the iteration of `"shampoo"`, as
         `coefficients`, `steps` and `dtype` in [`eqopt.Orthogonalize`][].
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
@@ -205,7 +205,7 @@ class MARS(AbstractOptimizer):
     - `nu_dtype`: the dtype in which the second moment is stored. Same default.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
 

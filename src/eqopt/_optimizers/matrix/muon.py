@@ -93,13 +93,14 @@ class Muon(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `weight_decay`: $\lambda$, of matrices alone, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
+    - `weight_decay`: $\lambda$, only for matrices, a number, a 0-d array, a schedule or
+        an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and decays
         that were found for AdamW can stay.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
-        [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and `nesterov`.
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and
+        `nesterov`.
     - The others are those of [`eqopt.ScaleByMuon`][]. Say which matrices are better
         left to the fallback, such as the last layer, with `weight_dimension_numbers`.
 

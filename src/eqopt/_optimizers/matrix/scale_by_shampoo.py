@@ -176,8 +176,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`.
     - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$: then $\bar G_t$ is $\mu_t$,
         corrected for its start at zero.
-    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a gradient
-        are left out.
+    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a
+        gradient are omitted.
     - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided` or `kl`.
     - `precondition_frequency`: $k$, an integer or a 0-d array of one.
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.

@@ -191,8 +191,9 @@ class Scion(AbstractOptimizer):
     - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to the
-        same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        the same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each
+        array.
     - The others are those of [`eqopt.ScaleByLMO`][].
     """
 

@@ -64,7 +64,7 @@ class SOAPMuon(AbstractOptimizer):
         or an [`eqopt.AddDecayedWeights`][] that says more.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `ns_dtype`: the dtype of the iteration, as `dtype` in [`eqopt.Orthogonalize`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
     - The others are those of [`eqopt.ScaleBySOAP`][].

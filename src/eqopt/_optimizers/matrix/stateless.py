@@ -187,7 +187,7 @@ class SinkGD(AbstractOptimizer):
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
     """
@@ -246,7 +246,7 @@ class SCALE(AbstractOptimizer):
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `weight_dimension_numbers`: which parameters are matrices, as for
         [`eqopt.ScaleByMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
 

@@ -70,9 +70,10 @@ class ScaleByLBFGS(AbstractTransformation):
     or negative. If the parameters have not moved at all, as after a failed line search,
     all pairs are forgotten, and the next direction is the gradient.
 
-    It is not for gradients of mini-batches, of which no two differ by the curvature
-    alone. All leaves are one vector. A complex parameter counts as two real ones; its
-    gradient is the conjugate of what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
+    Do not use it for gradients of mini-batches, because these differ by more than the
+    curvature. All leaves are one vector. A complex parameter counts as two real ones.
+    Its gradient is the conjugate of the result of `jax.grad`:
+    `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 

@@ -22,7 +22,7 @@ class SGD(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `momentum`: $\beta$. Without it there is no state but the step count.
+    - `momentum`: $\beta$. Without it there is no state except the step count.
     - `nesterov`: whether to use Nesterov momentum; of no effect without `momentum`.
     - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
         parameter's dtype.

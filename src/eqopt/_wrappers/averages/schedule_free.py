@@ -94,8 +94,8 @@ class ScheduleFree(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or a
-        schedule. It is used for the weights alone.
+    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or
+        a schedule. It is used only for the weights.
     - `b1`: $\beta_1 \in (0, 1]$.
     - `weight_lr_power`: $\rho \ge 0$.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the parameter's

@@ -78,7 +78,7 @@ def their_fields(node: Any) -> dict[str, str]:
 def nodes_of(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[str, Any]]:
     """The states in a state that hold arrays, with their key paths, in order.
 
-    What `optax.inject_hyperparams` adds to them is left out.
+    What `optax.inject_hyperparams` adds to them is omitted.
     """
     found = []
     map_nodes(lambda path, node: found.append((path, node)), state, is_node)

@@ -73,8 +73,8 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
 
     **Raises:**
 
-    A `TypeError` if `opt` is no eqopt transformation; a `ValueError` if a tolerance is
-    negative.
+    A `TypeError` if `opt` is not an eqopt transformation; a `ValueError` if a tolerance
+    is negative.
     """
 
     opt: AbstractTransformation
