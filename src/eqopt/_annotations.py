@@ -16,7 +16,7 @@ from ._types import Hyperparameter, Mask, Nonnegative
 
 Kind = Literal["marked", "mask", "nonnegative", "number", "own", "unknown"]
 
-# What annotations are made of, by the names that stand in them.
+# Building blocks of annotations, by name.
 _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
     f"Abstract{kind}Schedule" for kind in ("", "Stateful")
 }

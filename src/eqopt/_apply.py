@@ -89,7 +89,7 @@ def incremental_update(
         x if row and row[0] is not None else None
         for x, row in zip(leaves, rows, strict=True)
     ]
-    # What is moved takes the place of the updates: the result has its dtype.
+    # The moved arrays are passed as the updates: the result has their dtype.
     pipeline = Pipeline(treedef.unflatten(moved), new_tensors, {})
     shared = {"step_size": step_size}
     pipeline.push("incremental_update", Leafwise(interpolate, shared=shared))

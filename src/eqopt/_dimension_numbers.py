@@ -61,8 +61,9 @@ class MatrixDimensionNumbers(metaclass=Explained):
             )
 
 
-# A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it, or
-# a function of the parameters that gives one. (It is checked below, for the message.)
+# A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it,
+# or a function of the parameters that returns one. (It is checked below, for the
+# message.)
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 

@@ -81,7 +81,7 @@ def equation(fn: Callable) -> Equation:
 # create with each new optimizer, and each takes a megabyte or more.
 KERNELS = 256
 
-# One for each function, so that kernels made of it are found again.
+# One for each function, so that kernels that use it are found again.
 equation_of = functools.lru_cache(KERNELS)(Equation)
 
 # What a kernel makes of the last update.
@@ -231,7 +231,7 @@ def _widen(real: Any, x: Any) -> Any:
     if not _is_inexact(x):
         return x
     dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
-    # Without `jit`, for debugging, NumPy's arrays come in as they are.
+    # Without `jit`, for debugging, NumPy arrays are passed unchanged.
     return jnp.asarray(x).astype(dtype)
 
 

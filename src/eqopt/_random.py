@@ -81,7 +81,7 @@ def keys_of_part(state: State, tree: PyTree) -> State:
     """
     leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_leaf)
     place = next((i for i, x in enumerate(leaves) if x is not None), 0)
-    # Counted from the end: for small numbers, `fold_in` gives the keys that `split` does.
+    # Counted from the end: for small numbers, `fold_in` gives the same keys as `split`.
     fold = lambda x: _folded(x, 2**32 - place) if _is_key(x) else x
     return jtu.tree_map(fold, state) if place else state
 

@@ -51,7 +51,7 @@ def walk(
     stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
-    # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
+    # Masked leaves are not computed, so each pattern of masks has its own kernel.
     prepared, previous = {}, None
     for i, g in enumerate(leaves):
         active = tuple([stage.flags[i] for stage in stages])
@@ -60,8 +60,8 @@ def walk(
         if active not in prepared:
             prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
-        # Once per leaf: the letter of the dtype tells what is not a number with a
-        # fraction.
+        # Once per leaf: the kind character of the dtype shows whether numbers have
+        # fractions.
         if takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
             or p[i].dtype.itemsize < 2
@@ -168,7 +168,7 @@ def _lay_out(
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
     if not is_function(tree):
         return tree
-    # Shapes alone: the values are not yet what the pending equations make of them.
+    # Only shapes: the values are not yet the results of the pending equations.
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 

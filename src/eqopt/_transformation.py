@@ -149,7 +149,8 @@ class AbstractTransformation(Module):
         """The parameters, in float32 if [`eqopt.StoreParams`][] holds a part of them."""
         return full_params(state, params)
 
-    # How a chain calls its parts. A promise gives the new state once the pipeline ran.
+    # How a chain calls its parts. A promise returns the new state after the pipeline
+    # has run.
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         updates, params = pipeline.wide(), pipeline.params

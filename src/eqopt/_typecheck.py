@@ -100,7 +100,8 @@ class _Loader(SourceFileLoader):
         ast.fix_missing_locations(tree)
         return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
-    # What pip compiled has no checks, so what is compiled here has its own name.
+    # Modules that pip compiled have no checks, so modules compiled here have another
+    # name.
     def get_data(self, path: str) -> bytes:
         return super().get_data(_own(path))
 

@@ -47,7 +47,7 @@ class Call(NamedTuple):
         The result, and the new state of `inner`.
         """
         if self.updates is None and self.params is None:
-            # All that there is is one array, and it is left out.
+            # There is only one array, and it is skipped.
             return None, state
         method = inner.step if self.is_step else inner.update
         return method(self.updates, state, self.params, **self.extra)

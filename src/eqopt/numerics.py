@@ -151,7 +151,7 @@ def safe_norm(
     x = at_least_float32(x)
     floor = jnp.asarray(min_norm, x.real.dtype)
     is_small = jnp.linalg.norm(x, ord, axis, keepdims=True) <= floor
-    # The derivative of what is not chosen must be finite, too.
+    # The derivative of the value that is not selected must also be finite.
     norm = jnp.linalg.norm(
         jnp.where(is_small, jnp.ones_like(x), x), ord, axis, keepdims
     )

@@ -29,8 +29,8 @@ from .chain import checked_parts
 from .masked import extra_of_part, part_of
 
 
-# A tree of labels like the parameters or a prefix of it, or a function of the parameters
-# that gives one.
+# A tree of labels like the parameters or a prefix of it, or a function of the
+# parameters that returns one.
 Labels: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 

@@ -32,7 +32,7 @@ from .._typecheck import no_type_check
 
 _Tree = TypeVar("_Tree")
 
-# What a profile calls whatever is here, so that it can be told from an equation.
+# The name of this code in a profile, to distinguish it from an equation.
 SCOPE = "on_cpu"
 
 
@@ -144,7 +144,7 @@ def reordered(
         results = list(on_cpu(*leaves))
         previous, shape = results[0], results[0].shape
         for i in late:
-            # Nothing is written over the first two.
+            # The first two are not overwritten.
             again = on_cpu(
                 *leaves[:2], *(_elementwise(previous, x) for x in leaves[2:])
             )
@@ -189,8 +189,8 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     return lax.platform_dependent(old, x, first, cpu=in_a_branch, default=plain)
 
 
-# False, which XLA does not know: nothing is less than minus infinity. For several devices
-# it is known: to look at one element is to communicate.
+# False, which XLA does not know: nothing is less than minus infinity. For several
+# devices, it is a constant, because reading one element requires communication.
 _is_never = Primitive("is_never")
 _is_never.def_impl(lambda x: jnp.zeros((), bool))
 _is_never.def_abstract_eval(lambda x: ShapedArray((), bool))

@@ -28,7 +28,8 @@ from ..tree import conj, norm
 def move(
     g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
 ) -> Inexact[Array, "*leaf"]:
-    # No step along a direction that is not finite is a step of nothing, not of NaN.
+    # A step of size zero along a direction that is not finite changes nothing, and is
+    # not NaN.
     return jnp.where(step_size == 0, 0, step_size * g)
 
 

@@ -98,9 +98,9 @@ class ClipByGlobalNorm(AbstractStateless):
     def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
         global_norm = norm(updates)
         max_norm = jnp.asarray(self.max_norm, global_norm.dtype)
-        # One scalar, multiplied into whatever equation comes next. Written with
-        # `where`, not `minimum`, so that a NaN norm says so, and with a denominator
-        # that is 1 where it does not count, for the sake of the derivative.
+        # One scalar, multiplied into the next equation. It uses `where`, not `minimum`,
+        # so that a NaN norm stays visible. The denominator is 1 where it is not used,
+        # for the derivative.
         exceeds = ~(global_norm <= max_norm)
         denominator = jnp.where(exceeds, global_norm, 1)
         return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}

@@ -56,8 +56,8 @@ class _Axes(eqx.Module):
     columns: tuple[int, ...] = eqx.field(static=True)
 
 
-# An array, or the empty tuple where a leaf has no statistics of this kind. (`None` would
-# say that there is no parameter.)
+# An array, or the empty tuple if a leaf has no statistics of this kind. (`None` would
+# mean that there is no parameter.)
 _Statistics: TypeAlias = PyTree[Float[Array, "..."]]
 
 
@@ -84,8 +84,8 @@ def factored_rms(
         v_col = _average(decay, v_col, jnp.mean(abs_sq(h), rows) + eps)
         h, v_col = once_more(h, v_col)
         r, c = jnp.expand_dims(v_row, columns), jnp.expand_dims(v_col, rows)
-        # The second moment is r c / mean(r). Each root by itself: their product
-        # underflows, and so do derivatives through the quotient.
+        # The second moment is r c / mean(r). The roots are taken separately: their
+        # product underflows, and so do derivatives through the quotient.
         mean_root = inverse_root(jnp.mean(r, rows, keepdims=True))
         factors = [inverse_root(r), inverse_root(c) / mean_root]
     if clipping_threshold is not None:

@@ -29,7 +29,7 @@ Mode: TypeAlias = Literal[
 WeightDecay: TypeAlias = ScalarOrSchedule | AbstractTransformation
 
 
-# What multiplies the decay, for a learning rate that multiplies all of it later.
+# The factor of the decay, before a learning rate multiplies everything.
 _FACTORS: dict[str, Callable[[Any, Any], Array]] = {
     "corrected": lambda eta, eta_max: eta / eta_max,
     "fully_decoupled": lambda eta, eta_max: 1 / eta_max,

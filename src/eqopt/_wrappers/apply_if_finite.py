@@ -95,7 +95,7 @@ def all_finite(updates: Updates) -> Bool[Array, ""]:
 
 @jax.jit
 def _is_finite(x):
-    # What is not finite, minus itself, is NaN, and so is any sum with it. Three times
-    # faster than `all(isfinite(x))` on a CPU, where a reduction of bools is slow, and
-    # unlike `sum(x * 0)` it makes no temporary array.
+    # A value that is not finite, minus itself, is NaN, and so is any sum with it. This
+    # is three times faster than `all(isfinite(x))` on a CPU, where a reduction of bools
+    # is slow. Unlike `sum(x * 0)`, it makes no temporary array.
     return jnp.isfinite(jnp.sum(x - x))

@@ -82,8 +82,9 @@ class Flatten(AbstractWrapper):
         updates, params, extra, is_step = call
         adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
         if is_step and adds:
-            # To add the updates to a vector takes a copy of all parameters, looked at or
-            # not, and saves nothing. The steps of wrappers do more than to add.
+            # Adding the updates to a vector takes a copy of all parameters, even if
+            # they are not used, and saves nothing. The steps of wrappers do more than
+            # add.
             updates, state = self.handle(call._replace(is_step=False), state)
             return apply_updates(params, updates), state
         leaves, treedef = self._checked(updates, state)
@@ -186,8 +187,8 @@ def _joined(leaves: list) -> Inexact[Array, " size"]:
 
 
 def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, "..."]]:
-    # Or XLA on a CPU tries to make each part from what the vector is made of, which takes
-    # it 5 % longer to compile.
+    # Otherwise XLA on a CPU tries to compute each part from the sources of the vector,
+    # which takes 5 % longer to compile.
     flat = materialized(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])
     return [

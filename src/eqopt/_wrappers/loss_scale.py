@@ -18,7 +18,7 @@ from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import all_finite
 
 
-# The inverse of a larger power of two is no normal number in float32.
+# The inverse of a larger power of two is not a normal number in float32.
 _MAX_SCALE = 2.0**126
 
 
@@ -191,8 +191,8 @@ class DynamicLossScale(AbstractWrapper):
         )
 
     def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
-        # Before anything rounds them: not all that is inside takes what is pending, and
-        # what the pipeline hands out has the dtype of what went in.
+        # Before any rounding: not all inner transformations accept pending equations,
+        # and the pipeline returns updates in the dtype of its inputs.
         grads = Pipeline(call.updates, None, {}).wide()
         pipeline = Pipeline(grads, call.params, call.extra)
         shared = {"inverse_scale": 1 / state.loss_scale}

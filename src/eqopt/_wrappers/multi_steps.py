@@ -57,8 +57,9 @@ def gather(
     is_first: Bool[Array, ""],
     mean: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Chosen, not multiplied by zero: whatever a step left behind, NaNs too, is gone, and
-    # nothing needs to be cleared after a step. What weighs nothing leaves no trace.
+    # Selected, not multiplied by zero: everything left by an earlier step disappears,
+    # including NaNs, and nothing needs to be cleared after a step. Gradients with zero
+    # weight have no effect.
     old = jnp.where(is_first, 0, acc_grads)
     more = (g - old) / parts if mean else weight * g
     return g, jnp.where(weight == 0, old, old + more)

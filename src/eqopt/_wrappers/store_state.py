@@ -31,7 +31,7 @@ from ..tree._map_params import places_of
 from ..tree._search import on_the_way
 
 
-# Below, scales and padding would weigh more than what is saved.
+# Below this, scales and padding would take more than they save.
 _LARGE = 4096
 
 

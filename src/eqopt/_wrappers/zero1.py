@@ -280,7 +280,7 @@ def _is_divided(x):
 
 
 def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:
-    # Without shards, which have no part in it.
+    # Without shards, which are not involved.
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     shapes = jtu.tree_map(lambda x: shape(x) if eqx.is_array(x) else x, params)
     return eqx.filter_eval_shape(inner.init, shapes)

@@ -77,7 +77,7 @@ class AbstractAggregator(AbstractTransformation):
         aggregated, _, state = self.aggregate(updates, state, params, **extra)
         ready = is_ready(state)
         if ready is not True:
-            # Chosen, not multiplied: what is not ready may be NaN.
+            # Selected, not multiplied: values that are not ready may be NaN.
             aggregated = jax.tree.map(lambda u: jnp.where(ready, u, 0), aggregated)
         return rounded(aggregated, updates), state
 

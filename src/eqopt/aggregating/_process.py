@@ -67,7 +67,7 @@ class Process(AbstractComposite):
     ) -> tuple[Any, tuple[State, ...]]:
         before, middle, after = self._states(state)
         aggregated, extra, before, middle = self._aggregate(call, before, middle)
-        # In the branches: what is not needed is not rounded.
+        # In the branches: unused values are not rounded.
         last = lambda: call._replace(
             updates=rounded(aggregated, call.updates), extra=extra
         )

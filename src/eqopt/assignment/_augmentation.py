@@ -48,7 +48,7 @@ def assign_rest(costs: Float[Array, "rows columns"], state: Assignment) -> Assig
 def _augment(costs, state, row):
     found = _search(costs, state, row)
     is_possible = found.reached < jnp.inf
-    # What is free of choice stays: prices of columns that are not known.
+    # The prices of columns that are not known stay unchanged.
     gain = jnp.where(found.known & is_possible, found.reached - found.distance, 0)
     end = jnp.where(is_possible, found.column, -1)
     return _flip(found.before, state._replace(prices=state.prices - gain), row, end)

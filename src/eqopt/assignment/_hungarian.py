@@ -164,7 +164,8 @@ def _columns(costs: Array, assign: Callable) -> Array:
     if rows == 0:
         return jnp.zeros(0, jnp.int32)
     costs = jnp.where(costs > -jnp.inf, costs, jnp.inf)
-    # Each row gets one column: what is common to its costs takes digits for nothing.
+    # Each row gets one column, so a constant common to its costs would only waste
+    # digits.
     least = jnp.min(costs, 1, keepdims=True)
     costs = costs - jnp.where(least < jnp.inf, least, 0)
     empty = Assignment(
@@ -173,7 +174,7 @@ def _columns(costs: Array, assign: Callable) -> Array:
         jnp.full(rows, -1, jnp.int32),
     )
     state = assign(costs, empty)
-    # Rows for which there was no way get what is left.
+    # Rows without a finite assignment get the remaining columns.
     left = jnp.argsort(state.row_of >= 0).astype(jnp.int32)
     is_without = state.column_of < 0
     number = jnp.cumsum(is_without) - 1

@@ -123,7 +123,7 @@ def read_leaf(file, like, path, weak, name):
         x = type(like)(x.item()) if is_number(like) else x
     except OSError:
         raise
-    # Whatever the bytes are, NumPy has an exception for it: some ten kinds.
+    # For invalid bytes, NumPy raises some ten kinds of exceptions.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
@@ -190,7 +190,7 @@ def _values(file, like):
 @no_type_check
 def _as_weak(x):
     """`x` as a weakly typed array, or `None` if JAX has no such type."""
-    # What is written into a weak array takes on its type; Python numbers make these.
+    # Values written into a weak array take its type; Python numbers create weak arrays.
     weak = jnp.full(x.shape, x.dtype.type(0).item())
     return weak.at[...].set(x) if weak.dtype == x.dtype and is_weak(weak) else None
 

@@ -54,7 +54,7 @@ class BlockAxes(metaclass=Explained):
 
 
 # A tree of `BlockAxes` like the parameters or a prefix of it, or a function of the
-# parameters that gives one. (It is checked below, for the message.)
+# parameters that returns one. (It is checked below, for the message.)
 Blocks: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 ELEMENTS, WHOLE = BlockAxes(()), BlockAxes()

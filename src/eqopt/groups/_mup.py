@@ -172,7 +172,7 @@ def _of_sgd(inputs: float | None, outputs: float | None) -> float:
     return outputs / inputs
 
 
-# `"muon"`: of what is left to its fallback.
+# `"muon"`: for parameters of its fallback.
 _RULES = {"adam": _of_adam, "sgd": _of_sgd, "muon": _of_adam}
 _FIX = "Build both models with the same function, which takes the width."
 

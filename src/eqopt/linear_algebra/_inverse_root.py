@@ -108,8 +108,8 @@ def _inverse_root(a, p, num_iters, ridge, tolerance, precision):
 
     def errors(m):
         rest = m - identity
-        # The second one, of eigenvalues, only falls, and grows by rounding alone. The
-        # first one, of elements, also grows where ever more eigenvalues come near to 1.
+        # The second one, of eigenvalues, only falls, and grows only by rounding. The
+        # first one, of elements, also grows if more and more eigenvalues approach 1.
         return jnp.max(jnp.abs(rest)), jnp.linalg.norm(rest)
 
     def is_growing(now, before):

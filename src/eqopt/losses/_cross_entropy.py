@@ -143,7 +143,7 @@ def softmax_cross_entropy_with_integer_labels(
         x = jnp.moveaxis(x, axes, last).reshape(shape)
         mask = jnp.moveaxis(mask, axes, last).reshape(shape)
     is_there = jnp.any(mask, -1)
-    # What is not there may be NaN, which must not reach the gradient of the other terms.
+    # Masked values may be NaN, which must not reach the gradient of the other terms.
     x = jnp.where(is_there[..., None], x, 0)
     loss = log_normalizer(x, (k.ndim,), mask)[..., 0] - pick(x, k)
     loss = jnp.where(is_label(k, x.shape[-1]), loss, jnp.nan)

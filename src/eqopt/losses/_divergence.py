@@ -148,7 +148,7 @@ def generalized_kl_divergence(
         ```
     """
     owner = "generalized_kl_divergence"
-    # What is masked has p = q = 0, and adds nothing to either sum.
+    # Masked elements have p = q = 0, and add nothing to either sum.
     log_p, q, axes = _prepared(
         owner, log_predictions, axis, where, -jnp.inf, targets=(targets, 0)
     )

@@ -195,8 +195,8 @@ def multiclass_generalized_dice_loss(
     size = jnp.sum(t, tuple(range(t.ndim - 1)))
     is_there = size > 0
     weights = 1 / (jnp.square(size) + 1e-7)
-    # Differs from Optax, where a class that is not there weighs 1e7: all others would
-    # count for nothing.
+    # Differs from Optax, where a missing class has the weight 1e7, so that no other
+    # class matters.
     largest = jnp.max(weights, initial=0, where=is_there)
     largest = jnp.where(jnp.any(is_there), largest, 1)
     weights = jnp.where(is_there, weights, largest)

@@ -24,8 +24,8 @@ from ._state import is_state
 from ._weights import make_weights
 
 
-# A tree of labels like the arguments that are differentiated, a prefix of it, or a
-# function that makes one of them, such as `eqopt.groups.label` returns.
+# A tree of labels like the differentiated arguments, a prefix of it, or a function that
+# returns one of them, such as the result of `eqopt.groups.label`.
 Groups: TypeAlias = PyTree | Callable[[PyTree], PyTree]
 
 _SUM, _CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
@@ -299,7 +299,7 @@ def _norm_and_bound(
         for i in range(2)
     )
     value = jnp.maximum(value, 0)  # rounding can make it negative
-    # An error that is less than can ever matter changes nothing.
+    # An error that is too small to matter changes nothing.
     bound = jnp.maximum(value, (1 - _NO_MATTER) * value + error)
     return safe_sqrt(value), jnp.sqrt(lax.stop_gradient(bound))
 
@@ -308,5 +308,5 @@ _NO_MATTER = 1e-3  # of the square of a norm
 
 
 def _without_zeros(x: Array, weights: Float[Array, " examples"]) -> Array:
-    # Zero times what is not finite is not zero.
+    # Zero times a value that is not finite is not zero.
     return jnp.where(jnp.expand_dims(weights, range(1, x.ndim)) == 0, 0, x)

@@ -119,7 +119,8 @@ class Total(AbstractRule):
     def finalize(self, carry: Array) -> Array:
         if self.divisor is not None:
             carry = carry / jnp.asarray(self.divisor, carry.dtype)
-        # Rows of integers have got the dtype that `jnp.sum` or `jnp.mean` gives them.
+        # Rows of integers already have the dtype that `jnp.sum` or `jnp.mean` gives
+        # them.
         return carry.astype(self.dtype) if self._inexact else carry
 
     @property

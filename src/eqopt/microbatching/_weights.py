@@ -94,7 +94,7 @@ class _Given(AbstractWeights):
 
 
 def _divisor(total: Array) -> Array:
-    # Where nothing counts, the sum is zero, and so is the mean.
+    # If no row counts, the sum is zero, and so is the mean.
     return jnp.where(total == 0, 1, total)
 
 

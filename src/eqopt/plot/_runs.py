@@ -115,7 +115,7 @@ def learning_rates(
     for label, values in arrays.items():
         [line] = _line(axes, at, values, label, marker="o", markersize=3)
         failed = at[~np.isfinite(values).all(0)]
-        # In coordinates of the axes: whatever the losses are, it is at the edge.
+        # In coordinates of the axes, so that it is at the edge for all losses.
         axes.plot(
             failed,
             np.full(len(failed), 0.98),

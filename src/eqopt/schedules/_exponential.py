@@ -71,7 +71,8 @@ def _warmup_exponential_decay(
 
 
 def _check_decay(owner: "ExponentialDecay | WarmupExponentialDecay") -> None:
-    # Differs from Optax, where a rate of 0, or a transition of no steps, is no decay.
+    # Differs from Optax, where a rate of 0, or a transition of no steps, means no
+    # decay.
     check_positive(owner, "decay_rate")
     check_steps(owner, "transition_steps", 1)
     check_steps(owner, "transition_begin", 0)

@@ -27,7 +27,7 @@ from ._schedule import AbstractSchedule
 from ._validation import check_ascending, check_finite, is_real
 
 
-# How much of an interval is left when the fraction `x` of it has passed.
+# The remaining part of an interval after the fraction `x` of it.
 LEFT = {
     "linear": lambda x: 1 - x,
     "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),

@@ -44,8 +44,9 @@ def polynomial(
     transition_begin: Int[Array, ""],
 ) -> Float[Array, ""]:
     left = remaining(count, transition_steps, transition_begin, init_value.dtype)
-    # The derivative of `pow` by its exponent is finite, 0, also at the base 0. That by
-    # its base is not, but nothing that can be differentiated goes into the base.
+    # The derivative of `pow` by its exponent is finite, 0, also at the base 0. The
+    # derivative by its base is not, but the base depends on nothing that can be
+    # differentiated.
     return (init_value - end_value) * left**power + end_value
 
 

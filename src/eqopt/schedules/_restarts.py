@@ -152,7 +152,7 @@ class SGDR(AbstractSchedule):
 
     cosine_kwargs: tuple[WarmupCosineDecay, ...]
 
-    # Dictionaries are checked by the schedules that are made of them.
+    # The schedules that are created from the dictionaries check them.
     def __init__(self, cosine_kwargs: Iterable[Any]):
         self.cosine_kwargs = tuple(
             WarmupCosineDecay(**x) if isinstance(x, Mapping) else x

@@ -140,7 +140,7 @@ class Constant(AbstractSchedule):
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         as_count(count)
         (value,) = as_reals(self, "value")
-        # A copy: whoever keeps it in a state may donate that.
+        # A copy: a caller that keeps it in a state may donate it.
         return jnp.array(value)
 
 

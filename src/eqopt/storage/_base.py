@@ -77,7 +77,7 @@ def check_storage(owner: str, storage: Any, kind: type) -> None:
     )
 
 
-# For what each kind is, for which wrapper, and one of it.
+# The purpose of each kind, its wrapper, and an example.
 _KINDS: dict[type, tuple[str, str, str]] = {
     AbstractStateStorage: ("states", "StoreState", "BlockwiseQuantized()"),
     AbstractParamStorage: ("parameters", "StoreParams", "SplitMasterWeights()"),

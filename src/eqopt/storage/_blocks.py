@@ -51,7 +51,7 @@ class Blocks(eqx.Module):
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The largest element of each block of `x`, which is divided and not negative."""
         if pad := -self.length % min(self.size, self.length):
-            # XLA makes no array of it: it is read right here, and nowhere else.
+            # XLA makes no array of it, because it is only read here.
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
             x = x.reshape(*x.shape[:-1], -1, self.size)
         return jnp.max(x, axis=-1)

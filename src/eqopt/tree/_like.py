@@ -114,7 +114,7 @@ def full_like_leaf(
 ) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
-    # Under `jit` on an automatic mesh nothing else ties them to the shards of `x`.
+    # Under `jit` on an automatic mesh, nothing else ties them to the shards of `x`.
     return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled
 
 

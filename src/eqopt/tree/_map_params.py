@@ -147,7 +147,7 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
     try:
         state = eqx.filter_eval_shape(init, params)
     except Exception:
-        # A mask or a measurement may be made for these shapes alone.
+        # A mask or a measurement may only fit these shapes.
         return {}
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
     return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}

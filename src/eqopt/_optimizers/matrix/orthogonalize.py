@@ -35,7 +35,7 @@ SCALES = {
 }
 
 
-# Beside the norm that the iteration divides by.
+# Added to the norm that the iteration divides by.
 NS_EPS = 1e-7
 
 

@@ -40,7 +40,7 @@ from .parts.turns import Turn, turns
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
 
-# Beside the norm that a direction is divided by.
+# Added to the norm that a direction is divided by.
 _GRAFT_EPS = 1e-16
 
 

@@ -176,7 +176,7 @@ class Lookahead(AbstractWrapper):
     def _synced(self, fast, slow, fast_state):
         """A synchronization: the fast and the slow parameters after it."""
         step_size: Any = self.slow_step_size
-        # Not what is frozen.
+        # Without frozen leaves.
         moved = restrict(fast, parameters(slow), like_name="state.slow")
         new = incremental_update(load(moved), load(slow), step_size)
         here = store_like(moved, copy(new))  # in buffers of its own, to be donated

@@ -95,5 +95,5 @@ def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
 
 def _zeros_like(g: Any, p: Any) -> Array:
     dtype = jnp.result_type(p)
-    # What JAX gives as the gradient of an integer can be added to nothing.
+    # JAX's gradient of an integer cannot be added to anything.
     return jnp.zeros(jnp.shape(g), bool if dtype == jax.dtypes.float0 else dtype)

@@ -144,8 +144,8 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
             value_fn=value_fn,
             grad_fn=lambda y: conj(eqx.filter_grad(value_fn)(y)),
         )
-        # Whether this step says anything: it does if it moved, or nothing is left to do,
-        # or all that a line search could find was to stay.
+        # Whether this step counts for convergence: it does if it moved, if nothing is
+        # left to do, or if a line search could only stay.
         counts = _any_nonzero(updates) | ~_any_nonzero(grads)
         for search in searches_in(opt_state):
             counts |= search.learning_rate == 0

@@ -25,9 +25,9 @@ from .factors import AbstractFactor, Whole, combine
 from .uses import Uses, find_uses
 
 
-# How a parameter gets its part of the norm of an example's gradient: from factors of it;
-# from the gradient itself, which is no larger than the values that the parameter meets;
-# or from the gradient itself, although it is.
+# How a parameter's part of the norm of an example's gradient is computed: from factors
+# of the gradient; from the gradient itself, which is no larger than the values that are
+# combined with the parameter; or from the gradient itself, although it is larger.
 Path: TypeAlias = Literal["ghost", "direct", "per_example", "unused"]
 
 # What the user chooses.

@@ -100,7 +100,8 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
             size = max([math.prod(shape_of(v)) for v in eqn.outvars], default=0)
             for i in indices:
                 found[i].others.append(size)
-    # The first output is the loss. Without an example in it, it is no input of anything.
+    # The first output is the loss. If it does not depend on an example, it is not an
+    # input of anything.
     for i in made_of.get(outputs[0], ()):
         found[i].others.append(1)
     return found
@@ -129,7 +130,7 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "copy":
         return axes
     if name == "convert_element_type":
-        # What becomes real loses a part, to which there is no gradient.
+        # A conversion to real numbers drops a part, which has no gradient.
         kinds = [jnp.floating, jnp.complexfloating]
         old, new = (
             [jnp.issubdtype(dtype, kind) for kind in kinds]
