@@ -104,7 +104,7 @@ class Masked(AbstractFused):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
         if chosen is None and pipeline.params is not None:
-            return None  # one array, left out: no parameters, but none are missing
+            return None  # one array, masked out: no parameters, but none are missing
         extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None

@@ -161,7 +161,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     - `factored`: whether to factor at all.
     - `decay_rate`: $c$; the larger it is, the longer the memory.
     - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
-        whose count goes on from earlier training; until it is reached, $t = 1$.
+        whose count continues from earlier training; until it is reached, $t = 1$.
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
         `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.

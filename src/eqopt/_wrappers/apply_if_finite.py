@@ -1,4 +1,4 @@
-"""Leaving out steps whose gradients are not finite."""
+"""Skipping steps with gradients that are not finite."""
 
 from typing import Any
 

@@ -118,7 +118,7 @@ def microbatch(
         first ones; the smaller one counts as the last. `SUM` leaves the others out,
         `MEAN` still divides by the number of all microbatches, `RUNNING_MEAN` by this
         number, and `CONCAT` has zeros for them. It can be an integer array, so that
-        another number needs no recompilation; it is then clipped to what there is, and
+        another number needs no recompilation; it is then clipped to the valid range, and
         reverse-mode differentiation is not available.
 
     **Returns:**

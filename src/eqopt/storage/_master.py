@@ -225,7 +225,7 @@ class LowBits(AbstractHidden):
 
     @no_type_check
     def split(self, new, seen):
-        # One NaN of all that there are: rounded up, some would be numbers.
+        # The same NaN for all: rounded up, some would become numbers.
         new = jnp.where(jnp.isnan(new), jnp.nan, new).astype(jnp.float32)
         word = lax.bitcast_convert_type(new, jnp.uint32)
         if dropped := 16 - self._width:

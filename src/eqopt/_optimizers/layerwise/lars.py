@@ -35,7 +35,7 @@ class LARS(AbstractOptimizer):
     - `trust_coefficient`: $c$.
     - `eps`: $\varepsilon \ge 0$.
     - `trust_ratio_mask`: the parameters to rescale, a mask of the same kind. Biases and
-        the parameters of normalisation layers are often left out of both.
+        the parameters of normalisation layers are often excluded from both.
     - `momentum`: $\beta$.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the parameter's

@@ -80,7 +80,7 @@ class Lookahead(AbstractWrapper):
     - `sync_period`: $k \ge 1$, an integer.
     - `slow_step_size`: $\alpha \in [0, 1]$.
     - `reset_state`: whether the inner optimizer starts afresh after each slow step. Its
-        random keys go on, so that no noise comes twice: these are the typed keys in its
+        random keys continue, so that no noise repeats: these are the typed keys in its
         state, and all arrays of dtype uint32.
 
     **Raises:**
