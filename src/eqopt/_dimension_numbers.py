@@ -152,7 +152,7 @@ def resolve_dimension_numbers(
     **Arguments:**
 
     - `given`: a tree of `MatrixDimensionNumbers` and `None` like the parameters or a
-        prefix of them, a function of the parameters that gives one, or `None` for
+        prefix of them, a function of the parameters that returns one, or `None` for
         `default(tree)`. One `MatrixDimensionNumbers` alone is for all arrays that have
         two axes or more.
     - `tree`: parameters or updates.

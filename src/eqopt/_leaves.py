@@ -254,8 +254,8 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     **Arguments:**
 
     - `name`: what the user calls it.
-    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of the
-        parameters (all other leaves `None`) that gives one. See `is_function`.
+    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of
+        the parameters (all other leaves `None`) that returns one. See `is_function`.
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """

@@ -41,10 +41,10 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
 
     **Attributes:**
 
-    - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
+    - `learning_rate`: the factor of the updates, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
-        dtypes of the parameters; `None` without `store_grad`.
+    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, of the
+        shapes and dtypes of the parameters; `None` without `store_grad`.
     - `guess`: the step size to begin with next time, before `increase_factor`.
     - `info`: an [`eqopt.BacktrackingLinesearchInfo`][].
 

@@ -43,10 +43,10 @@ class ScaleByZoomLinesearchState(eqx.Module):
 
     **Attributes:**
 
-    - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
+    - `learning_rate`: the factor of the updates, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
-        dtypes of the parameters.
+    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, of the
+        shapes and dtypes of the parameters.
     - `info`: an [`eqopt.ZoomLinesearchInfo`][].
 
     Numbers are 0-d arrays of at least float32.

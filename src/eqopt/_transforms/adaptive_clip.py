@@ -131,7 +131,7 @@ class AdaptiveGradClip(AbstractStateless):
     - `eps`: $\varepsilon \ge 0$, what norms of weights are at least taken for, so that
         zeros can leave zero.
     - `axis`: the axis, or a tuple of axes, that a unit extends along, for all leaves.
-        Defaults to what is said above.
+        Defaults to the axes described above.
 
     **Raises:**
 

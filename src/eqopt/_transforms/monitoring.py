@@ -44,7 +44,7 @@ class Snapshot(AbstractTransformation):
     - `measure_name`: the name by which `eqopt.tree.get(state, measure_name)` finds what
         was measured. Before the first step it is zero.
     - `measure`: a function of the updates, as they are at this place in the chain, that
-        gives an array or a tree of arrays. `init` calls it on shapes like the
+        returns an array or a tree of arrays. `init` calls it on shapes like the
         parameters', to learn the shapes and dtypes of what it gives.
 
     **Raises:**

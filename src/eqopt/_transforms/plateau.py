@@ -20,7 +20,7 @@ class ReduceLROnPlateauState(eqx.Module):
 
     **Attributes:**
 
-    - `scale`: what the updates are multiplied by.
+    - `scale`: the factor of the updates.
     - `best_value`: the smallest loss that counted as an improvement.
     - `plateau_count`: how many losses in a row have been no improvement on it.
     - `cooldown_count`: how many losses are still not to count after a reduction.

@@ -26,9 +26,9 @@ class Stateless(AbstractTransformation):
 
     **Arguments:**
 
-    - `f`: a function of the updates and the parameters that gives the new updates. Where
-        the updates are `None`, so are the parameters, and `jax.tree.map` goes over both.
-        The parameters are `None` if `update` gets none.
+    - `f`: a function of the updates and the parameters that returns the new updates.
+        Where the updates are `None`, so are the parameters, and `jax.tree.map` goes
+        over both. The parameters are `None` if `update` gets none.
 
     If `f` is an `eqx.Module`, the arrays in it are data, like hyperparameters.
 
@@ -99,8 +99,8 @@ class StatelessWithTreeMap(AbstractStateless):
 
     **Arguments:**
 
-    - `f`: a function of an array of updates and the array of parameters that gives the
-        new array of updates. It gets them in at least float32, as an
+    - `f`: a function of an array of updates and the array of parameters that returns
+        the new array of updates. It gets them in at least float32, as an
         [`eqopt.equation`][] does; the second one is `None` if `update` gets no
         parameters.
 

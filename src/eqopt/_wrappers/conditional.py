@@ -46,8 +46,8 @@ class ConditionallyTransform(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the transformation.
-    - `should_transform_fn`: a function of the number of calls so far (0 in the first one)
-        that gives a bool, or a 0-d array of one.
+    - `should_transform_fn`: a function of the number of calls so far (0 in the first
+        one) that returns a bool, or a 0-d array of one.
     - `forward_extra_args`: whether it also gets the extra arguments of `update`, by name.
     """
 

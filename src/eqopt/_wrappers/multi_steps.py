@@ -24,15 +24,15 @@ from ..tree import zeros_like
 
 
 class MultiStepsState(eqx.Module):
-    """What has been gathered since the last step.
+    """What has been accumulated since the last step.
 
     **Attributes:**
 
-    - `mini_step`: the mini-steps gathered since then, a 0-d int32 array.
+    - `mini_step`: the mini-steps accumulated since then, a 0-d int32 array.
     - `gradient_step`: the steps of the inner optimizer so far, a 0-d int32 array.
     - `inner_state`: the inner state.
-    - `weight_sum`: the sum of the weights of the mini-steps gathered since then, a 0-d
-        float32 array.
+    - `weight_sum`: the sum of the weights of the mini-steps accumulated since then, a
+        0-d float32 array.
     - `acc_grads`: the mean, or sum, of the gradients accumulated since then. (After a
         step it holds the gradients of that step until the next mini-step overwrites
         it.)

@@ -24,7 +24,7 @@ def stacked(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     **Arguments:**
 
-    - `fn`: a function of the model that gives a part of it in which every array has a
+    - `fn`: a function of the model that returns a part of it in which every array has a
         leading axis of layers, as made with `eqx.filter_vmap`.
     """
     return _Stacked(fn)

@@ -110,9 +110,9 @@ def mup(
         layer to the fallback: a step of Muon changes the output less in a wide model.
     - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
         [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
-        of the parameters that returns one. Give it where the model has arrays of its
-        own with three axes or more; and what Muon has, if it has one. Defaults to what
-        is said above.
+        of the parameters that returns one. Give it where the model has its own arrays
+        with three axes or more; and what Muon has, if it has one. Defaults to the rules
+        above.
 
     **Returns:**
 

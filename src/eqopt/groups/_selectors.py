@@ -85,7 +85,7 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
     **Arguments:**
 
-    - `predicate`: a function of an array (or its shape and dtype) that gives a bool.
+    - `predicate`: a function of an array (or its shape and dtype) that returns a bool.
     - `required`: whether it is an error if there is no such parameter.
     """
     return _rule(
@@ -136,8 +136,8 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
     **Arguments:**
 
-    - `fn`: a function of the model that gives a part of it, or a tuple of parts, as in
-        `eqx.tree_at`.
+    - `fn`: a function of the model that returns a part of it, or a tuple of parts, as
+        in `eqx.tree_at`.
     - `required`: whether it is an error if there are not parameters.
     """
     return _rule(

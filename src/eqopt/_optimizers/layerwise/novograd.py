@@ -81,7 +81,7 @@ class ScaleByNovoGrad(AbstractFused):
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the parameter's dtype.
     - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
-        precision of a parameter that has more: it is but one number.
+        precision of a parameter that has more: it is only one number.
 
     **Raises:**
 

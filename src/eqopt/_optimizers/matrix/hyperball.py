@@ -38,8 +38,8 @@ class Hyperball(AbstractOptimizer):
 
     **Arguments:**
 
-    - `inner`: what gives the direction, such as [`eqopt.ScaleByAdam`][]: a transformation
-        without a learning rate.
+    - `inner`: the transformation that computes the direction, such as
+        [`eqopt.ScaleByAdam`][]: a transformation without a learning rate.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. About
         $\sqrt{\eta\lambda}$ of an AdamW with learning rate $\eta$ and decay $\lambda$.
     - `radius`: $R$, as for [`eqopt.KeepNorm`][].

@@ -186,8 +186,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `graft`, `graft_b2`, `graft_eps`: see above, with $\beta_g \in [0, 1)$ and
         $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: larger sides are split into equal blocks of at most this size, each of
-        which is a matrix of its own. `None` for whole matrices.
+    - `block_size`: larger sides are split into equal blocks of at most this size, each
+        of which is a separate matrix. `None` for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
         The factors of `kl` do not start there.
     - `kl`: see above.

@@ -127,7 +127,7 @@ class DoG(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
-    - `init_step`: what the first step is made of, a name and a positive number.
+    - `init_step`: the definition of the first step, a name and a positive number.
         `("heuristic", α)` is $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors take
         $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
         is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and $s$ instead of

@@ -65,8 +65,8 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     - `opt`: any [`eqopt.AbstractTransformation`][] that descends.
     - `rtol`, `atol`: the relative and the absolute tolerance, numbers or 0-d arrays of at
         least 0.
-    - `norm`: of how much is changed, relative to the tolerance: a function of a tree that
-        gives a 0-d array. Defaults to `optimistix.max_norm`.
+    - `norm`: of how much is changed, relative to the tolerance: a function of a tree
+        that returns a 0-d array. Defaults to `optimistix.max_norm`.
     - `verbose`: whether to print each step; or a function to call in each, with the
         keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
         value.
