@@ -102,8 +102,7 @@ class AbstractTransformation(Module):
         - `params`: the parameters, for transformations that use them.
         - `extra`: extra arguments for transformations that use them: `value`, `grad`,
             `value_fn`, `grad_fn`, `previous_grad`, `weight`, `sample_size`,
-            `sum_sq_diff_grads`. Every transformation accepts all of them and passes
-            them on.
+            `sum_sq_diff_grads`. All transformations accept them and pass them on.
 
         **Returns:**
 
@@ -133,8 +132,7 @@ class AbstractTransformation(Module):
         return apply_updates(params, updates), state
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The parameters to evaluate the model with: the given ones, or an average of
-        them.
+        """The parameters to evaluate the model with: `params`, or an average of them.
 
         A class that holds another transformation calls the method of that
         transformation. Where averages nest, the outermost one counts.
@@ -149,8 +147,7 @@ class AbstractTransformation(Module):
         """The parameters, in float32 if [`eqopt.StoreParams`][] holds a part of them."""
         return full_params(state, params)
 
-    # How a chain calls its parts. A promise returns the new state after the pipeline
-    # has run.
+    # How a chain calls its parts. A promise returns the new state after the run.
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         updates, params = pipeline.wide(), pipeline.params

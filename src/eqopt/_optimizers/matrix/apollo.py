@@ -103,8 +103,7 @@ def apollo(
     new_norm = safe_norm(u, 0, axis=(0, 1), keepdims=True)
     if max_growth is not None:
         growth = jnp.maximum(new_norm / (norm + _EPS), max_growth) / max_growth
-        # An update of zero limits nothing. There is such an update before the first
-        # one, too.
+        # An update of zero limits nothing. The one before the first counts as zero.
         limited = jnp.where(norm > 0, 1 / growth, 1)
         u, new_norm = u * limited, new_norm * limited
     u = step_size * safe_sqrt(scale) * u

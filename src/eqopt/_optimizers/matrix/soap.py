@@ -264,8 +264,7 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references. (The authors' code applies the decay to the parameters after the
-    step.)
+    the references. (The authors apply the decay to the parameters after the step.)
 
     **Arguments:**
 
