@@ -144,8 +144,8 @@ class ScaleByShampoo(AbstractMatrixwise):
       u_t = \frac{\|A(\bar G_t)\|_F}{\|U_t\|_F}\, U_t$$
 
     where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If $\beta_2 = 1$,
-    the factors are plain sums, as in the paper. The roots are updated every $k$ steps. $A$
-    is the method whose step length is grafted onto the direction. It divides $\bar G_t$:
+    the factors are plain sums, as in the paper. The roots are new every $k$ steps. $A$ is
+    the method whose step length is grafted onto the direction. It divides $\bar G_t$:
 
     - `"adam"`: by $\sqrt{\nu_t / (1 - \beta_g^t)} + \varepsilon_g$, with
         $\nu_t = \beta_g \nu_{t-1} + (1 - \beta_g)\, |G_t|^2$;
@@ -153,7 +153,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
     - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
 
-    Parameters that are not matrices pass unchanged and have no state.
+    Other parameters pass unchanged and have no state. A stack holds many matrices.
 
     With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
     covariance of the gradients. Each is whitened by the other, with eigenvalues of at

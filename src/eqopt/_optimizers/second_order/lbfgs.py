@@ -71,8 +71,8 @@ class ScaleByLBFGS(AbstractTransformation):
     the next direction is the gradient.
 
     Do not use it for gradients of mini-batches, because these differ by more than the
-    curvature. All leaves are one vector. A complex parameter counts as two real ones. Pass
-    conjugated gradients: `grads = eqopt.tree.conj(grads)`.
+    curvature. All leaves are one vector. A complex parameter counts as two real ones.
+    Pass conjugated gradients: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 
