@@ -15,8 +15,7 @@ from typing import Any
 def attach_stub(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` for the package whose stub is next to
-    `file`.
+    """`__getattr__`, `__dir__` and `__all__` of the package with its stub next to `file`.
 
     **Arguments:**
 

@@ -151,9 +151,7 @@ class AbstractMatrixwise(AbstractContracting):
         )
 
     def _layouts(self, tree: PyTree, params: Params | None) -> "list[Layout | None]":
-        """The axes of each leaf of `tree` (counting `None`s), `None` if it is not a
-        matrix.
-        """
+        """The axes of each leaf of `tree` (counting `None`s); `None` for no matrix."""
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         block_size = getattr(self, "block_size", None)
         rows_first = lambda a: Axes(a.stack, a.output, a.reduction)

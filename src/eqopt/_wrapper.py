@@ -188,8 +188,7 @@ class AbstractFusedWrapper(AbstractFused):
     def _begin(
         self, pipeline: Pipeline, state: State
     ) -> tuple[AbstractTransformation, Callable[[State], State]]:
-        """The inner transformation of this step, and a function that converts its new
-        state.
+        """The inner transformation of this step, and a converter of its new state.
 
         The latter is called once the pipeline ran.
         """

@@ -62,8 +62,7 @@ def as_float(value: Any) -> Any:
 
 
 def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
-    """`count + 1`, which stays at the largest value of the dtype instead of
-    overflowing.
+    """`count + 1`, or the largest value of the dtype instead of an overflow.
 
     **Arguments:**
 

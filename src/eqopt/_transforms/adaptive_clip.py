@@ -112,8 +112,7 @@ def adaptive_clip(
 
 
 class AdaptiveGradClip(AbstractStateless):
-    r"""Scales the gradient of a unit down if it is large relative to the unit's
-    weights.
+    r"""Scales a unit's gradient down if it is large relative to the unit's weights.
 
     $$u_i = g_i \cdot \min\left(1,
         \frac{\lambda \max(\|p_i\|_2, \varepsilon)}{\|g_i\|_2}\right),$$

@@ -97,8 +97,7 @@ def factored_rms(
 
 
 def once_more(g, after):
-    """The same value, opaque to XLA, which on a CPU would store what two reductions
-    share.
+    """The same, opaque to XLA, which would store what two reductions share on a CPU.
 
     (The squares and the update would then need the memory of the parameters, and most
     of the time.)

@@ -163,8 +163,7 @@ class ScaleByScheduleState(eqx.Module):
 
 
 class ScaleBySchedule(AbstractLeafwise):
-    r"""Multiplies the updates by the value of a schedule: $u_t = s(t)\,g_t$,
-    $t = 0, 1, …$
+    r"""Multiplies the updates by a schedule: $u_t = s(t)\,g_t$, $t = 0, 1, …$
 
     **Arguments:**
 

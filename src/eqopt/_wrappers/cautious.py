@@ -155,9 +155,7 @@ class Cautious(AbstractFused):
 
 
 def _parts(transformation: AbstractTransformation) -> Sequence[AbstractTransformation]:
-    """The parts of a chain, including nested chains at its end and an optimizer's
-    chain.
-    """
+    """The parts of a chain, of an optimizer's chain, and of a chain at its end."""
     if isinstance(transformation, AbstractOptimizer):
         return _parts(transformation.chain)
     if isinstance(transformation, Chain) and len(transformation):

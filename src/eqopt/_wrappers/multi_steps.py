@@ -66,8 +66,7 @@ def gather(
 
 
 class MultiSteps(AbstractWrapper):
-    r"""Accumulates the gradients of $k$ mini-batches for one step of the inner
-    optimizer.
+    r"""Accumulates the gradients of $k$ mini-batches for one step of `inner`.
 
     In between, updates are zero, and only the accumulated gradients change. With
     `step`, no other work is done; `update` also writes the zeros.

@@ -15,8 +15,7 @@ from ..numerics import safe_increment
 
 
 class AbstractSkipRule(Module):
-    """A rule that tells [`eqopt.SkipStep`][] which steps to skip, based on earlier
-    ones.
+    """A rule that tells [`eqopt.SkipStep`][] which steps to skip.
 
     Subclass it and implement `init` and `__call__`. If the rule needs no memory, a
     function of the loss and the norm is enough.

@@ -29,8 +29,7 @@ _VERSION = importlib.import_module(
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
-    """Writes a tree to a file, and replaces an older one only when the new one is
-    complete.
+    """Writes a tree to a file; an older one is only replaced by a complete one.
 
     It writes a new file, `path` with `.tmp` appended, flushes it to disk, and renames
     it. If the process is killed at any time, or the disk is full, the old checkpoint

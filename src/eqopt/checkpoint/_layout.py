@@ -20,8 +20,7 @@ class CheckpointError(ValueError):
 
 
 def layout(tree: PyTree) -> list[list[str]]:
-    """The structure of `tree`: the classes of its nodes, the dtypes and shapes of its
-    leaves.
+    """The structure of `tree`: classes of its nodes, dtypes and shapes of its leaves.
 
     Store it next to the arrays. [`eqopt.checkpoint.check_layout`][] then tells whether
     they fit another tree. [`eqopt.checkpoint.save`][] does this automatically.

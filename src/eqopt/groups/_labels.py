@@ -11,8 +11,7 @@ from ._selectors import Selector
 
 
 def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
-    """Labels for [`eqopt.Partition`][]: each parameter gets the label of its first
-    rule.
+    """Labels for [`eqopt.Partition`][]: the first rule that matches gives the label.
 
     !!! example
 

@@ -113,8 +113,7 @@ def _cosine(
 def scaled(
     x: Float[Array, "*shape"], eps: Float[Array, ""], axes: tuple[int, ...]
 ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
-    r"""A multiple of $x$, and with `keepdims` the same multiple of
-    $\max(|x|, \sqrt\epsilon)$.
+    r"""A multiple of $x$ and, with `keepdims`, of $\max(|x|, \sqrt\epsilon)$.
 
     The largest element becomes 1, so that no square overflows, and not all vanish.
     """

@@ -61,9 +61,7 @@ class _LossAt(eqx.Module):
     def value_and_aux(
         self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """The loss of the function for expanded arguments, with the arguments in `wrt`
-        replaced.
-        """
+        """The loss for expanded arguments, with the arguments in `wrt` replaced."""
         chosen = (wrt,) if isinstance(self.loss.argnums, int) else wrt
         replaced = dict(zip(self.argnums, chosen, strict=True))
         args = tuple(replaced.get(i, x) for i, x in enumerate(args))

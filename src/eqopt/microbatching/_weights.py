@@ -99,8 +99,7 @@ def _divisor(total: Array) -> Array:
 
 
 def make_weights(weights: Any, split: Split, has_rows: bool) -> AbstractWeights:
-    """The weights of microbatches, from the weights that the user gives to rows, if
-    any.
+    """The weights of microbatches, from the user's weights of rows, if any.
 
     `has_rows`: whether the function's output has one entry per row.
     """

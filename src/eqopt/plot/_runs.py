@@ -19,8 +19,7 @@ def training_curves(
     target: float | None = None,
     axes: Any = None,
 ) -> Any:
-    """Compares training runs: one line for each, with a band if there are several
-    seeds.
+    """Compares training runs: a line for each, and a band for several seeds.
 
     Lines are means over seeds, and bands range from the lowest to the highest. Losses
     that are not finite are omitted.

@@ -181,8 +181,7 @@ class WarmupExponentialDecay(AbstractSchedule):
 
 
 class Step(AbstractSchedule):
-    r"""Multiplied by the same factor after every number of steps, and constant in
-    between.
+    r"""Multiplied by the same factor every so many steps, and constant in between.
 
     $$s(t) = I\, \gamma^{\lfloor t / S \rfloor}$$
 

@@ -113,8 +113,7 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
 
 
 def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
-    """For each leaf of a state, the number of the parameter that it stands for, or
-    `None`.
+    """For each leaf of a state, the number of its parameter, or `None`.
 
     A matching position and shape could be a coincidence: every count would match a
     single scalar parameter. So `init` also creates a state for parameters that are

@@ -109,8 +109,7 @@ def sinkhorn(
 
 
 class ScaleBySinkhorn(AbstractMatrixwise):
-    r"""Scales rows and columns of each matrix alternately, until both have equal
-    lengths.
+    r"""Scales rows and columns of each matrix alternately, to equal lengths.
 
     $$\begin{aligned}
       X_0 &= G \\

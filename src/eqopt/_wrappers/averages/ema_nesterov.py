@@ -66,8 +66,7 @@ def behind(
 
 
 class EMANesterov(AbstractFused):
-    r"""Takes the gradients ahead of the parameters, along the average of the last
-    steps.
+    r"""Extrapolates the parameters along the average of the last steps.
 
     $$\begin{aligned}
       y_t &= x_t + \beta_t\, v_t & v_0 &= 0 \\

@@ -58,8 +58,7 @@ def outer_nesterov(
 
 
 class OuterNesterov(AbstractWrapper):
-    r"""Treats every $H$ steps of the inner optimizer as one gradient for Nesterov
-    momentum.
+    r"""Treats every $H$ inner steps as one gradient for Nesterov momentum.
 
     Every $H$ steps lead from $\theta$, the result of the last outer step, to $\theta'$.
     Then follows
