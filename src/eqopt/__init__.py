@@ -1,7 +1,7 @@
 """Gradient-based optimization for JAX and Equinox.
 
 Every gradient transformation, optimizer, combinator and schedule is a frozen
-`equinox.Module`. What there is to import stands in the stub beside this file.
+`equinox.Module`. The stub next to this file lists the public names.
 """
 
 from ._typecheck import check_package

@@ -16,7 +16,7 @@ from ._types import Hyperparameter, Mask, Nonnegative
 
 Kind = Literal["marked", "mask", "nonnegative", "number", "own", "unknown"]
 
-# What annotations are made of, by the names that stand in them.
+# Building blocks of annotations, by name.
 _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
     f"Abstract{kind}Schedule" for kind in ("", "Stateful")
 }
@@ -27,7 +27,7 @@ _NUMBERS |= {"Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike"}
 
 @functools.cache
 def kinds(cls: type) -> dict[str, Kind]:
-    """What each field of a dataclass says about what is in it, schedules above all.
+    """What each field of a dataclass declares about its contents, especially schedules.
 
     - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
     - `"mask"`: it is `Mask`, or a union with it.
@@ -45,9 +45,9 @@ def kinds(cls: type) -> dict[str, Kind]:
 
 
 def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
-    """What a string stands for, or the string itself if a name in it is unknown.
+    """The value of a string annotation, or the string if a name in it is unknown.
 
-    Names imported for type checkers alone are.
+    Names that are imported only for type checkers are unknown.
     """
     if not isinstance(annotation, str):
         return annotation
@@ -60,7 +60,7 @@ def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
 @functools.cache
 @no_type_check
 def returned_type(fn: Callable) -> type:
-    """The type that a function says it returns, or `object` if it does not say."""
+    """The return type that a function declares, or `object` if it declares none."""
     fn = inspect.unwrap(fn)
     found = resolved(fn.__annotations__.get("return", object), fn.__globals__)
     found = type(None) if found is None else found

@@ -1,4 +1,4 @@
-"""Moving parameters: by updates, towards other parameters, or onto them."""
+"""Changing parameters: by updates, or towards other parameters."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     **Returns:**
 
-    `params` with the sums in the dtypes that `params` had.
+    `params` with the sums, in the dtypes of `params`.
 
     **Raises:**
 
@@ -49,10 +49,10 @@ def interpolate(
 def incremental_update(
     new_tensors: Params, old_tensors: Params, step_size: RealScalarLike
 ) -> Params:
-    r"""Moves every parameter a part of the way: $s\,\text{new} + (1 - s)\,\text{old}$.
+    r"""Moves every parameter part of the way: $s\,\text{new} + (1 - s)\,\text{old}$.
 
-    Called after each step with a small $s$, it keeps an exponential moving average of
-    the parameters.
+    Called after each step with a small $s$, it maintains an exponential moving average
+    of the parameters.
 
     **Arguments:**
 
@@ -61,9 +61,9 @@ def incremental_update(
 
     **Returns:**
 
-    `old_tensors` with its arrays moved, in the dtypes that they had: a float32 average of
+    `old_tensors` with its arrays moved, in their own dtypes: a float32 average of
     bfloat16 parameters stays float32. Where `new_tensors` has `None`, and in all leaves
-    but the inexact arrays, it is `old_tensors`.
+    except the inexact arrays, it equals `old_tensors`.
 
     **Raises:**
 
@@ -89,7 +89,7 @@ def incremental_update(
         x if row and row[0] is not None else None
         for x, row in zip(leaves, rows, strict=True)
     ]
-    # What is moved takes the place of the updates: the result has its dtype.
+    # The moved arrays are passed as the updates: the result has their dtype.
     pipeline = Pipeline(treedef.unflatten(moved), new_tensors, {})
     shared = {"step_size": step_size}
     pipeline.push("incremental_update", Leafwise(interpolate, shared=shared))
@@ -117,9 +117,9 @@ def periodic_update(
 
     **Raises:**
 
-    A `ValueError` if `update_period` is not positive (traced values are let through), and
-    one that names the key path if structures or shapes differ or only one tree has an
-    array; a `TypeError` if dtypes differ.
+    A `ValueError` if `update_period` is not positive (traced values are not checked),
+    and one that names the key path if structures or shapes differ or only one tree has
+    an array; a `TypeError` if dtypes differ.
 
     ??? cite "Reference"
 

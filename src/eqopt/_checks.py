@@ -1,4 +1,4 @@
-"""Checks of what users pass; the values of traced hyperparameters are let through."""
+"""Checks of arguments; the values of traced hyperparameters are not checked."""
 
 import functools
 import math
@@ -26,8 +26,8 @@ def check_range(
 ) -> None:
     """Raises a `ValueError` unless the hyperparameter `name` of `owner` is in range.
 
-    NaN is out of any range; infinity is in range where `high` is infinite. What a
-    schedule gives is let through.
+    NaN is out of any range; infinity is in range if `high` is infinite. The values of
+    schedules are not checked.
     """
     check_scalar(owner, name)
     value = getattr(owner, name)
@@ -131,7 +131,7 @@ def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
 
 
 def check_returned(owner: object, name: str, value: Any) -> Any:
-    """What the schedule `name` of `owner` returned; raises unless it is one number."""
+    """The result of the schedule `name` of `owner`; raises unless it is one number."""
     is_real = not isinstance(value, bool) and (
         isinstance(value, int | float)
         or any(jnp.issubdtype(_dtype(value), kind) for kind in _REAL)
@@ -158,7 +158,7 @@ def _dtype(value: Any) -> Any:
 
 
 def check_dtypes(owner: object) -> None:
-    """Raises unless what `owner` stores its state as are dtypes of real numbers."""
+    """Raises unless the dtypes in which `owner` stores its state are real."""
     for name in _DTYPES:
         dtype = getattr(owner, name, None)
         if dtype is None:
@@ -188,7 +188,8 @@ _DTYPES = (
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][].
 
-    Looks at the fields that are marked as hyperparameters, or at all that `waiting` does.
+    Checks the fields that are marked as hyperparameters, or all fields that `waiting`
+    checks.
     """
     names = waiting(owner) if in_any_field else hyperparameters(type(owner))
     for name in names:
@@ -209,8 +210,8 @@ def hyperparameters(cls: type) -> tuple[str, ...]:
 def waiting(owner: object) -> list[str]:
     """The fields of a transformation with a schedule that it does not evaluate itself.
 
-    In a field for numbers that is any function. Elsewhere it is one of
-    [`eqopt.schedules`][], unless the field is for functions.
+    In a field for numbers, any function counts as a schedule. In other fields, only one
+    of [`eqopt.schedules`][] does, unless the field is for functions.
     """
     return [
         name
@@ -228,7 +229,7 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
 
 @no_type_check
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
-    """Raises a `TypeError` if `state` is not of the type that `init` says it returns.
+    """Raises a `TypeError` if `state` is not of the type that `init` declares.
 
     Also if it cannot tell because a schedule has not been evaluated. `expected` is for
     an `init` whose hyperparameters decide on the type.

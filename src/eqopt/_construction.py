@@ -44,9 +44,9 @@ else:
         return vars(cls)["__doc__"].written
 
     class Explained(type):
-        """The type of classes that say which arguments they take.
+        """The metaclass of classes that explain which arguments they accept.
 
-        It explains a call that failed; one that does not costs nothing more.
+        It explains a failed call; a successful call costs nothing more.
         """
 
         def __call__(cls, *args, **kwargs):
@@ -146,7 +146,7 @@ INSTEAD: Mapping[str, str] = {
 
 
 def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
-    """What is wrong with a call of `cls`; `None` if its arguments are not."""
+    """The problem with a call of `cls`; `None` if its arguments are correct."""
     signature = inspect.signature(cls)
     parameters = signature.parameters.values()
     try:
@@ -188,7 +188,7 @@ def _is_how_to_decay(value: Any) -> bool:
 
 
 def _hint(owner: str, name: str, names: list[str]) -> str:
-    """What is meant by the argument `name`, which `owner` does not have."""
+    """The likely meaning of the argument `name`, which `owner` does not have."""
     meant = [x for x in SPELLINGS.get(name, ()) if x in names]
     close = difflib.get_close_matches(name, names, n=3)
     if meant:
@@ -204,7 +204,7 @@ _DECOUPLED = {"Adam": "AdamW", "NAdam": "NAdamW", "Adamax": "AdamaxW"}
 
 
 def _modules(annotation: Any) -> tuple[type, ...]:
-    """The classes of modules that an annotation asks for, if for nothing else."""
+    """The module classes that an annotation requires, if it requires nothing else."""
     kinds = typing.get_args(annotation) or (annotation,)
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     are_modules = all(isinstance(k, type) and issubclass(k, eqx.Module) for k in kinds)
@@ -212,7 +212,7 @@ def _modules(annotation: Any) -> tuple[type, ...]:
 
 
 def described(value: Any) -> str:
-    """What was found where a transformation is wanted, and how to make one of it."""
+    """A description of a value given instead of a transformation, and how to fix it."""
     if isinstance(value, type):
         return f"the class {value.__name__}: create an instance of it."
     kind = f"a {type(value).__module__}.{type(value).__qualname__}."

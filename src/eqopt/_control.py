@@ -35,8 +35,8 @@ def while_loop(
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
-    What the functions close over is not copied, if `false_fn` gives back what there was:
-    the other way round XLA on a CPU copies it.
+    Arrays that the functions close over are not copied, if `false_fn` returns them
+    unchanged. If `true_fn` does, XLA on a CPU copies them.
 
     Outside `jit` it is `if`: JAX would compile the two functions again in each step.
 
@@ -91,7 +91,7 @@ _TWO_RESULTS = (
 
 @no_type_check
 def _is_same(x, y):
-    """Whether two leaves are alike: 1, 1.0 and `True` are not, and NaN is itself."""
+    """Whether two leaves are equal: 1, 1.0 and `True` differ, and NaN equals itself."""
     if x is y:
         return True
     if type(x) is not type(y):

@@ -1,4 +1,4 @@
-"""How an array is a matrix, or a stack of matrices: which axes are which."""
+"""How an array represents a matrix, or a stack of matrices: the roles of its axes."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ def _tuple(axes):
 
 @dataclasses.dataclass(frozen=True)
 class MatrixDimensionNumbers(metaclass=Explained):
-    """Says how a parameter is a matrix, or a stack of matrices.
+    """Describes how a parameter represents a matrix, or a stack of matrices.
 
     Matrices are stacked along all axes that are neither reduced nor output axes, such
     as the axes of layers made with `eqx.filter_vmap`.
@@ -61,18 +61,20 @@ class MatrixDimensionNumbers(metaclass=Explained):
             )
 
 
-# A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it, or
-# a function of the parameters that gives one. (It is checked below, for the message.)
+# A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it,
+# or a function of the parameters that returns one. (It is checked below, for the
+# message.)
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 
 def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
     """For each leaf (counting `None`s), how it multiplies the inputs of its layer.
 
-    The weights of Equinox's linear, convolution and recurrent layers, and of subclasses
-    of these, are known by the layer, stacked or not; what other layers hold
-    (embeddings, scales of norms, biases) is not a matrix. Arrays elsewhere, also in
-    fields that a subclass adds, are matrices, inputs first, if they have two axes.
+    The weights of Equinox's linear, convolution and recurrent layers, and of their
+    subclasses, are recognised by the layer, stacked or not. Arrays of other layers
+    (embeddings, scales of norms, biases) are not matrices. Arrays elsewhere, including
+    fields that a subclass adds, are matrices with the inputs first, if they have two
+    axes.
     """
     is_inner = lambda x: x is None or (_is_layer(x) and x is not tree)
     numbers = []
@@ -95,14 +97,14 @@ def _is_layer(x):
 
 @functools.cache
 def _kind(cls: type) -> Any:
-    """The layer of Equinox that a class is, or is a subclass of; `None` if of none."""
+    """The Equinox layer that a class is, or is a subclass of; `None` if there is none."""
     kinds = (base for base in cls.__mro__ if base.__module__.startswith("equinox.nn."))
     return next(kinds, None)
 
 
 @no_type_check
 def _is_own(layer, name):
-    """Whether Equinox's layer has this field, and not a subclass of it alone."""
+    """Whether Equinox's layer has this field, as opposed to only a subclass of it."""
     return name in {field.name for field in dataclasses.fields(_kind(type(layer)))}
 
 
@@ -134,7 +136,7 @@ def _of_field(layer, name):
 
 
 def axes_of_inputs(layer: Any, name: str) -> tuple[int, ...] | None:
-    """The axes of a field that a layer sums over, `None` if the field is no weight."""
+    """The axes of a field that a layer sums over, `None` if the field is not a weight."""
     numbers = _of_field(layer, name)
     return None if numbers is None else _tuple(numbers.reduction_axis)
 
@@ -150,7 +152,7 @@ def resolve_dimension_numbers(
     **Arguments:**
 
     - `given`: a tree of `MatrixDimensionNumbers` and `None` like the parameters or a
-        prefix of them, a function of the parameters that gives one, or `None` for
+        prefix of them, a function of the parameters that returns one, or `None` for
         `default(tree)`. One `MatrixDimensionNumbers` alone is for all arrays that have
         two axes or more.
     - `tree`: parameters or updates.
@@ -182,7 +184,7 @@ class Axes(NamedTuple):
     def short_side_first(self, shape: tuple[int, ...]) -> "Axes":
         """These axes with the smaller side of the matrices as rows.
 
-        Of square matrices the side whose axis comes first, as they lie in memory.
+        For square matrices, the side whose axis comes first, in the order of memory.
         """
         sides = self.reduction, self.output
         return Axes(
@@ -192,7 +194,7 @@ class Axes(NamedTuple):
 
 @no_type_check
 def size(shape, axes):
-    """How many elements an array of this shape has along some axes together."""
+    """The number of elements of an array of this shape along some axes together."""
     return math.prod(shape[axis] for axis in axes)
 
 

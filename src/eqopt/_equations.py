@@ -1,4 +1,4 @@
-"""Equations: the maths of one leaf, and the compiled kernels made of them."""
+"""Equations: the maths of one leaf, and the compiled kernels that run them."""
 
 import functools
 import inspect
@@ -49,7 +49,7 @@ class Equation:
 def equation(fn: Callable) -> Equation:
     """Declares a function of arrays to be the equation of a leafwise transformation.
 
-    Its arguments say where they come from by their names, as in the paper:
+    The names of its arguments say where they come from, as in the paper:
 
     - the first one is the update of the leaf;
     - the further positional ones are the fields of the same names in the state, or the
@@ -57,14 +57,13 @@ def equation(fn: Callable) -> Equation:
     - the keyword-only ones are values that all leaves share: hyperparameters, bias
         corrections, norms. Bools, strings and functions are static, numbers are traced.
 
-    It returns the new update followed by the new value of each field of the state, in the
+    It returns the new update, then the new value of each field of the state, in the
     order of the arguments (only the update, not a tuple, if there is none).
 
-    Inputs come in at least float32, and what it returns is stored in the dtype of the
-    slot that it came from, so an equation never converts a dtype. A slot may have another
-    shape than the leaf, or be a small tree of arrays (one per axis, say). An equation is
-    type-checked and traced once per distinct shape and dtype of the leaf, not once per
-    leaf.
+    Inputs are in at least float32, and results are stored in the dtypes of their slots,
+    so an equation never converts a dtype. A slot may have another shape than the leaf,
+    or be a small tree of arrays (for example one per axis). An equation is type-checked
+    and traced once per distinct shape and dtype of the leaf, not once per leaf.
 
     !!! example
 
@@ -82,7 +81,7 @@ def equation(fn: Callable) -> Equation:
 # create with each new optimizer, and each takes a megabyte or more.
 KERNELS = 256
 
-# One for each function, so that kernels made of it are found again.
+# One for each function, so that kernels that use it are found again.
 equation_of = functools.lru_cache(KERNELS)(Equation)
 
 # What a kernel makes of the last update.
@@ -90,7 +89,7 @@ Result: TypeAlias = Literal["updates", "rounded updates", "params"]
 
 
 class Operation(NamedTuple):
-    """An equation with what is static of its arguments; hashable."""
+    """An equation with the static part of its arguments; hashable."""
 
     equation: Equation
     slots: tuple[str, ...]  # the positional names that are stored back
@@ -102,7 +101,7 @@ class Operation(NamedTuple):
 
 
 class ShapeMismatch(Exception):
-    """An equation was given leaves that do not fit together."""
+    """The leaves of an equation do not fit together."""
 
 
 @functools.lru_cache(KERNELS)
@@ -117,8 +116,8 @@ def kernel(
     calling a function costs time for each argument, so scalars are packed into a
     vector.)
 
-    Between the equations the update stays in the precision they compute in, and so do
-    `"updates"` that others go on with; parameters and `"rounded updates"` are rounded.
+    Between the equations, the update stays in the precision in which they compute. So
+    do `"updates"` that later parts use; parameters and `"rounded updates"` are rounded.
     """
     fn = functools.partial(_evaluate, program, takes_params, result)
     name = "_".join(operation.equation.name for operation in program)
@@ -154,9 +153,9 @@ def _evaluate(
 
 @no_type_check
 def _late(program: tuple[Operation, ...]) -> list[int]:
-    """The numbers of the slots to compute once more after the result, in order.
+    """The numbers of the slots to compute again after the result, in order.
 
-    The last operation's come first: they read what the operations before it store.
+    The last operation's slots come first: they read what earlier operations store.
     """
     slots = [(i, name) for i, op in enumerate(program) for name in op.slots]
     late = []
@@ -226,7 +225,7 @@ def _is_inexact(x: Any) -> bool:
 
 @no_type_check
 def widen(tree: Any, real: Any) -> Any:
-    """What is in `tree`, loaded, in the precision of `real`, complex or not."""
+    """The leaves of `tree`, loaded, in the precision of `real`, complex or not."""
     return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)
 
 
@@ -237,13 +236,13 @@ def _widen(real: Any, x: Any) -> Any:
     if not _is_inexact(x):
         return x
     dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
-    # Without `jit`, for debugging, NumPy's arrays come in as they are.
+    # Without `jit`, for debugging, NumPy arrays are passed unchanged.
     return jnp.asarray(x).astype(dtype)
 
 
 @no_type_check
 def narrow(u: Array, like: Any, after: Any = None) -> Any:
-    """`u`, stored as `like` is; on a CPU after something else, which saves memory."""
+    """`u`, stored like `like`; on a CPU after other work, which saves memory."""
     if jnp.iscomplexobj(u) and not jnp.issubdtype(like.dtype, jnp.complexfloating):
         raise ShapeMismatch("a complex value for a real slot")
     if is_stored(like):

@@ -1,8 +1,9 @@
 """Meshes with explicit axes, on which JAX requires a sharding for some results.
 
-Elementwise work answers that by itself. What reshapes, or contracts an axis that is
-sharded, leaves the answer to XLA, as on automatic axes. (That takes a JAX that has
-`jax.sharding.auto_axes` and `reshard`; before, explicit axes were an experiment.)
+Elementwise operations determine the sharding themselves. Operations that reshape, or
+contract a sharded axis, leave it to XLA, as on automatic axes. (This requires a JAX
+version with `jax.sharding.auto_axes` and `reshard`; in earlier versions, explicit axes
+were experimental.)
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from ._typecheck import no_type_check
 
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
-    """`fn(*arguments)`, within which no axis of the mesh is explicit.
+    """`fn(*arguments)`, where no axis of the mesh is explicit inside `fn`.
 
     All arrays that `fn` works with are in its arguments, which may be any trees.
     `shardings` are the shardings of the arrays that it returns, in a tree of their
@@ -45,12 +46,12 @@ def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
 
 
 def has_explicit_axes(tree: PyTree) -> bool:
-    """Whether the mesh on which the arrays in `tree` are has any."""
+    """Whether the mesh of the arrays in `tree` has explicit axes."""
     return bool(_mesh_of(tree).explicit_axes)
 
 
 def _mesh_of(tree: PyTree) -> Any:
-    """The mesh in use; if there is none, the one that the types of the arrays name."""
+    """The mesh in use; if there is none, the mesh in the types of the arrays."""
     mesh: Any = jax.sharding.get_abstract_mesh()
     found = (jax.typeof(x).sharding.mesh for x in jtu.tree_leaves(tree) if _is_array(x))
     return next((m for m in found if m.explicit_axes), mesh) if mesh.empty else mesh

@@ -1,4 +1,4 @@
-"""Fields of what decides on the program that is compiled: masks, labels and sizes."""
+"""Fields that determine the compiled program: masks, labels and sizes."""
 
 from typing import Any
 
@@ -9,9 +9,10 @@ import numpy as np
 
 
 def static_choice(**arguments: Any) -> Any:
-    """An `eqx.field` that turns NumPy's bools, integers and strings into Python's.
+    """An `eqx.field` that converts NumPy bools, integers and strings to Python's.
 
-    To Equinox those are arrays, to be traced; what is compiled cannot depend on them.
+    Equinox treats NumPy values as arrays to trace, but the compiled program cannot
+    depend on traced values.
     """
     return eqx.field(converter=_python_numbers, **arguments)
 

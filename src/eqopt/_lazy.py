@@ -1,8 +1,8 @@
-"""Public names that are imported on first touch (PEP 562).
+"""Public names that are imported on first use (PEP 562).
 
-To import everything takes half a second, so users pay only for the rooms they enter.
-The `__init__.pyi` beside a package's `__init__.py` is the single list of its public
-names: type checkers, completion and the documentation read it, and so does this module.
+Importing everything takes half a second, so users pay only for the rooms that they use.
+The `__init__.pyi` next to a package's `__init__.py` is the only list of its public
+names: type checkers, completion, the documentation and this module read it.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Any
 def attach_stub(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` for the package whose stub lies by `file`.
+    """`__getattr__`, `__dir__` and `__all__` of the package with its stub next to `file`.
 
     **Arguments:**
 

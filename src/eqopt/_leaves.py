@@ -1,6 +1,6 @@
-"""Walking trees: which leaves there are, where they stand, and whether trees agree.
+"""Walking trees: their leaves, the positions of these, and whether trees agree.
 
-Nothing else handles `None`, and nothing else says where two trees differ.
+Only this module handles `None`, and only this module reports where two trees differ.
 """
 
 from collections import OrderedDict
@@ -58,14 +58,14 @@ def check_parameters(owner: str, params: PyTree) -> None:
 
 
 def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
-    """Applies `fn` to each parameter in `tree`, and gives `None` for all other leaves."""
+    """Applies `fn` to each parameter in `tree`; all other leaves become `None`."""
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_leaf)
     return treedef.unflatten(None if x is None else fn(x) for x in leaves)
 
 
 @no_type_check
 def flatten_updates(updates: PyTree) -> tuple[list, Any]:
-    """The leaves of `updates`, `None` included, each of them checked, as JAX's arrays."""
+    """The leaves of `updates`, `None` included, checked and converted to JAX arrays."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     for i, leaf in enumerate(leaves):
         if leaf is not None and not is_parameter(leaf):
@@ -127,7 +127,7 @@ _ONE_MODEL = (
 
 
 def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
-    """Says where two trees differ: in places, else in shapes, else in their nodes."""
+    """Reports where two trees differ: in positions, else in shapes, else in nodes."""
     here, there = (
         {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_leaf)}
         for t in (tree, other)
@@ -170,7 +170,7 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
 
 
 def listed(paths: list[str], quote: str = "`") -> str:
-    """The first few of some key paths, and how many more there are."""
+    """The first few of some key paths, and the number of the others."""
     shown = ", ".join(f"{quote}{path}{quote}" for path in paths[:_SHOWN_PATHS])
     more = len(paths) - _SHOWN_PATHS
     return f"{shown} and {more} more" if more > 0 else shown
@@ -220,8 +220,8 @@ def mask_out(
 def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list[bool]:
     """One bool per leaf of `tree` (counting `None`s): `mask`, called and spread out.
 
-    It is false at all leaves that are no parameters, and true at all others if there is
-    no mask. Arguments are as for `resolve`.
+    It is false at all leaves that are not parameters, and true at all others if there
+    is no mask. Arguments are as for `resolve`.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if mask is None:
@@ -240,10 +240,10 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
 
 
 def is_function(given: Any) -> bool:
-    """Whether `given` is a function of the parameters, and no tree of values.
+    """Whether `given` is a function of the parameters, rather than a tree of values.
 
-    What JAX knows as a node of a tree, such as an `eqx.Module` or another registered
-    dataclass, is a tree, also if it can be called.
+    JAX tree nodes, such as an `eqx.Module` or another registered dataclass, count as
+    trees even if they are callable.
     """
     return callable(given) and jtu.all_leaves([given])
 
@@ -254,8 +254,8 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     **Arguments:**
 
     - `name`: what the user calls it.
-    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of the
-        parameters (all other leaves `None`) that gives one. See `is_function`.
+    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of
+        the parameters (all other leaves `None`) that returns one. See `is_function`.
     - `tree`: parameters or updates.
     - `params`: what `given` is a function of; `tree` itself, if `None`.
     """
@@ -286,7 +286,7 @@ def is_label(x: Any) -> bool:
 
 
 def label_dict(values: dict[Any, Any]) -> dict[Any, Any]:
-    """`values` as a dictionary that is a tree, also if its keys have no order.
+    """`values` as a dictionary that is a tree, even if its keys have no order.
 
     JAX sorts the keys of a plain dictionary, which fails for members of an enumeration,
     or for strings among numbers.

@@ -36,7 +36,7 @@ from .tree import zeros_like
 class AbstractContracting(AbstractFused):
     """A fused transformation whose equations contract or reshape axes of the leaves.
 
-    On a mesh with explicit axes it leaves to XLA where results are.
+    On a mesh with explicit axes, it leaves the sharding of its results to XLA.
     """
 
     @abc.abstractmethod
@@ -65,14 +65,14 @@ def _at_once(
 
 
 class AbstractMatrixwise(AbstractContracting):
-    """A transformation that applies one equation to each matrix on its own.
+    """A transformation that applies one equation to each matrix separately.
 
-    Subclass it and implement `init` and `matrixwise`; `update` and `step` follow, also
-    for stacks of matrices, convolution kernels and arrays on many devices. Parameters
-    that are not matrices pass unchanged and have no state.
+    Subclass it and implement `init` and `matrixwise`; `update` and `step` follow,
+    including stacks of matrices, convolution kernels and arrays on many devices.
+    Parameters that are not matrices pass unchanged and have no state.
 
-    The equation is one of [`eqopt.equation`][], for a single matrix: its rows are the
-    outputs of a layer, its columns the inputs. Of its positional arguments,
+    The equation is an [`eqopt.equation`][] for a single matrix: its rows are the
+    outputs of a layer, its columns the inputs. For its positional arguments,
 
     - an array has the axes of the parameter, of which some may have size 1 (a number
         for each row is a column), and comes in as a matrix;
@@ -131,7 +131,7 @@ class AbstractMatrixwise(AbstractContracting):
         make: Callable[[Any], Any],
         dtype: DTypeLike | None = None,
     ) -> PyTree:
-        """A part of the state: what `make` gives for each matrix, `None` elsewhere.
+        """Part of the state: the result of `make` for each matrix, `None` elsewhere.
 
         **Arguments:**
 
@@ -151,9 +151,7 @@ class AbstractMatrixwise(AbstractContracting):
         )
 
     def _layouts(self, tree: PyTree, params: Params | None) -> "list[Layout | None]":
-        """The axes of each leaf of `tree` (counting `None`s), `None` if it is not a
-        matrix.
-        """
+        """The axes of each leaf of `tree` (counting `None`s); `None` for no matrix."""
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         block_size = getattr(self, "block_size", None)
         rows_first = lambda a: Axes(a.stack, a.output, a.reduction)
@@ -178,10 +176,10 @@ class AbstractMatrixwise(AbstractContracting):
 
 @no_type_check
 def _made(make, zeros, layout, dtype):
-    """What `make` gives, sharded as far as it is like the parameter, given its zeros.
+    """The result of `make`, sharded like the parameter where possible, given its zeros.
 
-    It is not made of them, but put where they are: on a mesh with explicit axes it could
-    not be.
+    It is not computed from the zeros, but placed like them: on a mesh with explicit
+    axes, it could not be computed.
     """
     made = layout.apply(make, jnp.zeros(zeros.shape, wide_dtype(zeros.dtype)))
     if isinstance(made, tuple):
@@ -208,14 +206,14 @@ def everywhere(value: PyTree) -> Callable[[Updates], PyTree]:
 
 
 class Layout(eqx.Module):
-    """How a leaf is a stack of matrices: static, and equal for equal axes."""
+    """How a leaf represents a stack of matrices: static, and equal for equal axes."""
 
     axes: Axes = eqx.field(static=True)
     block_size: int | None = eqx.field(static=True)
 
     @no_type_check
     def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
-        """`fn` of each matrix of `g`, and of what is beside it, laid out as it came."""
+        """`fn` of each matrix of `g` and of the other arrays, in their old layout."""
         there = [self._split(x) for x in (g, *leaves)]
         axes = [None if isinstance(x, eqx.Module) else 0 for x in there]
         for _ in range(there[0].ndim - 2):
@@ -261,7 +259,7 @@ class Layout(eqx.Module):
 
 
 class _OnMatrices(Equation):
-    """An equation of one matrix as one of a leaf."""
+    """An equation of one matrix as an equation of a leaf."""
 
     is_of_matrices = True
 

@@ -1,4 +1,4 @@
-"""What to say when the leaves and numbers that meet in an equation do not fit."""
+"""Errors for leaves and numbers that do not fit together in an equation."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ def misfit(
     path: str,
     arrays: Mapping[str, Any],
 ) -> Exception:
-    """The error for a leaf that an equation, or what adds it up, does not take.
+    """The error for a leaf that an equation, or a sum over leaves, does not accept.
 
     **Arguments:**
 
@@ -52,7 +52,7 @@ def misfit(
 def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
     """Raises a `TypeError` if a complex update meets a real array in `like`.
 
-    For those that look at gradients before an equation does.
+    For transformations that use gradients before an equation does.
     """
     leaves, treedef = flatten_updates(updates)
     for i, (u, x) in enumerate(
@@ -74,7 +74,7 @@ def _complex_for_real(owner: str, path: str, found: str) -> str:
 
 
 def _wrong_number(operation: Operation, loose: Sequence[Any]) -> str | None:
-    """Which of the values that all leaves share is of the wrong kind, if any."""
+    """Which of the values shared by all leaves is of the wrong kind, if any."""
     expected = inspect.signature(operation.equation).parameters
     is_array = lambda name: _is_array_type(expected[name].annotation)
     for name, value in operation.static:
@@ -103,7 +103,7 @@ def _is_array_type(annotation: Any) -> bool:
 
 
 def no_parameter(path: str, p: Any) -> Exception:
-    """The error for an update at `path`, where `p` stands in the parameters."""
+    """The error for an update at `path`, where the parameters have `p`."""
     if hasattr(p, "dtype") and jnp.issubdtype(p.dtype, jnp.inexact):
         return TypeError(narrow("params", path, p))
     if not hasattr(p, "dtype"):

@@ -1,4 +1,4 @@
-"""Where a name is that was looked for in the wrong place, or by Optax's spelling.
+"""Finds the right name for one with the wrong room or with Optax's spelling.
 
 Nothing imports this before a name is missing.
 """
@@ -103,7 +103,7 @@ def _advice(room: str, name: str) -> str:
 
 
 def meant(room: str, name: str) -> tuple[list[str], bool]:
-    """The public names that may be meant by one, and whether they are it for sure."""
+    """The public names that one may mean, and whether they are certain."""
     if name in RENAMED:
         return [RENAMED[name]], True
     # In another case; without what Optax's names have besides; with a typo.
@@ -125,7 +125,7 @@ def _in_turn(names: list[str], room: str) -> list[str]:
 
 @functools.cache
 def _spelt(spelling: Callable[[str], str]) -> Mapping[str, list[str]]:
-    """The public names by the spelling of what follows their room."""
+    """The public names, by the spelling of the part after their room."""
     names = {}
     for x in public_names():
         names.setdefault(spelling(x.rpartition(".")[2]), []).append(x)
@@ -144,7 +144,7 @@ def _bare(name: str) -> str:
 
 
 def _nearest(found: list[str], name: str, room: str) -> list[str]:
-    """Those in the room, or in the one that the name itself begins with, if any are."""
+    """The names in the room, or in the one that the name itself begins with, if any."""
     for prefix in (name.partition("_")[0], room):
         here = [x for x in found if x.rpartition(".")[0] == prefix]
         if here:

@@ -1,7 +1,7 @@
-"""Whose errors they are: messages name the optimizer that the user wrote.
+"""Error messages name the optimizer that the user wrote.
 
-A recipe is made of parts, which check what they are given. Their messages are of no use
-to somebody who has never heard of them, so they name the recipe as well.
+A recipe consists of parts, which check their arguments. Users may not know the parts,
+so the messages also name the recipe.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ def parts_of(optimizer: object) -> Iterator[None]:
 
 @no_type_check
 def recipe() -> str | None:
-    """The optimizer whose parts are at work, the outermost if they are several."""
+    """The optimizer whose parts are running, the outermost if there are several."""
     return next(iter(_RECIPES.get()), None)
 
 
 @no_type_check
 def name_of(part: object) -> str:
-    """How a message calls a part: `Adam (ScaleByAdam)`, or the part's name alone."""
+    """The name of a part in a message: `Adam (ScaleByAdam)`, or only the part's name."""
     name = part if isinstance(part, str) else type(part).__name__
     first, *others = dict.fromkeys((*_RECIPES.get(), name))
     return f"{first} ({', '.join(others)})" if others else first
 
 
 def name_error(owner: object, error: Exception) -> None:
-    """Makes an error of a part, which is being created, name its owner.
+    """Makes an error during the creation of a part name its owner.
 
-    A part's own check names the part, whose place the owner takes. Any other error keeps
-    its text: it can be of a class that is not made from a text alone.
+    A part's own check names the part, and the owner's name replaces it. Other errors
+    keep their text, because their class may not accept a text alone.
     """
     name = type(owner).__name__
     if type(error) in (TypeError, ValueError) and len(error.args) == 1:

@@ -1,17 +1,17 @@
 """Updates on their way through leafwise transformations.
 
-Equations pile up until somebody needs the values. Then, leaf by leaf, one compiled kernel
-runs all of them: neighbours in a chain are fused, and a model of a thousand leaves costs
-a thousand calls, not a thousand for each transformation.
+Equations accumulate until their values are needed. Then, leaf by leaf, one compiled
+kernel runs all of them. So neighbours in a chain are fused, and a model with a thousand
+leaves costs a thousand calls, not a thousand for each transformation.
 
-The words of the core: an *equation* is the maths of one leaf. A *slot* is a field of the
-state with a value for each leaf, which the equation reads and writes; *shared* values are
-the same for all leaves. An *operation* is an equation with what is static of its shared
-values; the operations of neighbours make a *kernel*, one compiled function of a leaf. A
-*column* is a tree, laid out beside the leaves of the updates. A chain *feeds* the
-pipeline to each of its parts (`_feed`), which push equations and give a *promise*: a
-function that gives the new state once the kernels have run. The last part *finishes*
-(`_finish`): it gives the new parameters as well.
+The terms of the core: an *equation* is the maths of one leaf. A *slot* is a field of
+the state with a value for each leaf, which the equation reads and writes; *shared*
+values are the same for all leaves. An *operation* is an equation with the static part
+of its shared values; the operations of neighbours form a *kernel*, one compiled
+function of a leaf. A *column* is a tree, aligned with the leaves of the updates. A
+chain *feeds* the pipeline to each of its parts (`_feed`), which push equations and
+return a *promise*: a function that returns the new state once the kernels have run. The
+last part *finishes* (`_finish`): it also returns the new parameters.
 """
 
 import functools
@@ -35,30 +35,30 @@ from .numerics import wide_dtype
 
 
 class Leafwise(NamedTuple):
-    """What a leafwise transformation does in one step: an equation and its arguments.
+    """One step of a leafwise transformation: an equation and its arguments.
 
     **Attributes:**
 
-    - `equation`: what [`eqopt.equation`][] made of a function of arrays.
-    - `state`: the new state, except for the fields that the equation computes: these
-        still hold their old values, and are found by the names of the equation's
-        arguments.
-    - `shared`: the equation's keyword-only arguments. What is missing is the field of the
-        same name of the transformation. Numbers and 0-d arrays are traced (integers as
-        floats); bools, strings, functions and `None` are static.
+    - `equation`: the result of [`eqopt.equation`][] for a function of arrays.
+    - `state`: the new state. The fields that the equation computes still hold their old
+        values; the names of the equation's arguments select them.
+    - `shared`: the equation's keyword-only arguments. Missing ones are taken from the
+        fields of the transformation with the same names. Numbers and 0-d arrays are
+        traced (integers as floats); bools, strings, functions and `None` are static.
     - `reads`: further trees like the parameters that the equation only reads, by the
         names of its arguments. (The parameters themselves are always available, as
         `p`.) Instead of a tree, pass a function that makes it from a tree like the
         updates, with `jax.ShapeDtypeStruct`s for arrays: for random keys, for example.
-    - `mask`: as in [`eqopt.Masked`][]. Leaves that it leaves out pass unchanged.
-    - `measure`: a function of the whole incoming updates that gives further `shared`
-        values: a norm over all leaves, say. It ends the fusing with what came before.
+    - `mask`: as in [`eqopt.Masked`][]. Leaves that it excludes pass unchanged.
+    - `measure`: a function of the whole incoming updates that returns further `shared`
+        values, such as a norm over all leaves. It ends the fusion with the parts before
+        it.
     - `last`: fields of the state, shaped like the leaf, that are computed and stored
-        after the result, one after the other. To be named where the result or another
-        field needs their *old* value, or shares a quotient or a root with them: XLA on a
-        CPU would make a temporary array of each. What is computed is the same.
-    - `on_cpu`: a function like `equation`, and equal to it except for rounding, which
-        XLA on a CPU compiles to something faster.
+        after the result, one after the other. Name a field here if the result or
+        another field needs its *old* value, or shares a quotient or a root with it:
+        otherwise, XLA on a CPU would make a temporary array. The values do not change.
+    - `on_cpu`: a function equal to `equation`, except for rounding, that XLA on a CPU
+        compiles to faster code.
     """
 
     equation: Equation
@@ -73,7 +73,7 @@ class Leafwise(NamedTuple):
 
 @no_type_check  # called in each step of each part
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
-    """`leafwise` with the fields of `owner` for those shared values that it lacks."""
+    """`leafwise` with missing shared values taken from the fields of `owner`."""
     given, fields = leafwise.shared, vars(owner)
     lacks = [x for x in leafwise.equation.shared if x not in given and x in fields]
     if not lacks:
@@ -102,7 +102,7 @@ class Pipeline:
 
     @no_type_check
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
-        """Adds an equation and gives the promise of its new state."""
+        """Adds an equation and returns the promise of its new state."""
         if leafwise.measure is not None:
             updates = self.flush()
             if leafwise.mask is not None:
@@ -129,7 +129,7 @@ class Pipeline:
 
     @no_type_check
     def state_of(self, promise: Callable[[], State]) -> State:
-        """What was promised; a `RuntimeError` if it lacks what else was promised."""
+        """The promised value; a `RuntimeError` if an earlier promise is missing."""
         state = promise()
         for owner in self._unread.values():
             raise RuntimeError(
@@ -139,10 +139,11 @@ class Pipeline:
         return state
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
-        """Adds an equation to run behind all others, whoever pushes them.
+        """Adds an equation to run after all others, in whatever order they are pushed.
 
-        What is returned gives `None` if it did not run: somebody has added updates of
-        his own making to the parameters, in a pipeline of his own. See `outcome` then.
+        The returned function returns `None` if the equation did not run: a
+        transformation then added its own updates to the parameters, in another
+        pipeline. In that case, see `outcome`.
         """
         ran = []
         self._last.append((ran, name_of(owner), leafwise))
@@ -161,25 +162,25 @@ class Pipeline:
         return any("p" in x.equation.leaves for _, x in self._pending)
 
     def replace(self, updates: Updates) -> None:
-        """Goes on with other updates, once nothing is pending."""
+        """Continues with other updates, once nothing is pending."""
         self._updates = updates
 
     @no_type_check
     def flush(self) -> Updates:
-        """Runs the pending equations and gives the updates, as yet not rounded."""
+        """Runs the pending equations and returns the updates, not yet rounded."""
         if self._pending:
             self._updates = self._run("updates")
         return self._updates
 
     def wide(self) -> Updates:
-        """`flush`, in float32 at least: for a part that rounds what it returns."""
+        """`flush`, in at least float32: for a part that rounds its own results."""
         wide = lambda u: u if u.dtype.itemsize >= 4 else u.astype(wide_dtype(u.dtype))
         return map_parameters(wide, self.flush())
 
     def finish(self) -> Updates:
-        """Runs all equations, also those pushed last, and gives the updates, rounded.
+        """Runs all equations, including the last ones, and returns the rounded updates.
 
-        They have the dtypes of those with which the pipeline began.
+        They have the dtypes of the updates at the beginning of the pipeline.
         """
         self._push_the_last()
         is_as_given = self._updates is self.given
@@ -197,7 +198,7 @@ class Pipeline:
 
     @no_type_check
     def end(self, params: Params) -> Params:
-        """Takes note of the new parameters, in the making of which all this ended."""
+        """Records the new parameters, whose computation ended the pipeline."""
         self._ended = params
         return params
 
@@ -221,7 +222,7 @@ def _rounded(u, like):
 
 
 def _as_given(updates: Updates, given: Updates) -> Updates:
-    """In the dtypes of those given, if that is what they are: see `LookaheadParams`."""
+    """In the dtypes of the given tree, if it has the same form: see `LookaheadParams`."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     likes, structure = jtu.tree_flatten(given, is_leaf=is_leaf)
     if treedef != structure:

@@ -34,7 +34,7 @@ def _is_typed(key: Any) -> bool:
 
 
 def key_data(key: Key) -> UInt32[Array, "*key"]:
-    """What a state holds of `key`: its bits, in a buffer of its own.
+    """The form of `key` in a state: its bits, in a separate buffer.
 
     Typed keys do not go into `eqx.tree_serialise_leaves`.
     """
@@ -57,7 +57,7 @@ def next_key(
 def split_like(key: Any, tree: PyTree) -> PyTree:
     """A key instead of each inexact array in `tree`.
 
-    Places of `None` count, so that two parts of one tree get different keys.
+    `None` counts as a position, so that two parts of one tree get different keys.
     """
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_leaf)
     keys = jr.split(key, max(1, len(leaves)))
@@ -66,23 +66,22 @@ def split_like(key: Any, tree: PyTree) -> PyTree:
 
 
 def keep_keys(state: State, old: State) -> State:
-    """`state` with the random keys of `old`, which a restart must not use again.
+    """`state` with the random keys of `old`, which a restart must not reuse.
 
-    They are the typed keys and the arrays of dtype uint32, as which JAX has the bits of
-    keys.
+    These are the typed keys and the arrays of dtype uint32, the form of JAX's key bits.
     """
     return jtu.tree_map(lambda new, x: x if _is_key(x) else new, state, old)
 
 
 def keys_of_part(state: State, tree: PyTree) -> State:
-    """`state` with other random keys for each part of one tree.
+    """`state` with different random keys for each part of one tree.
 
-    For an inner transformation that does not see which part it has: with one seed, it
-    would make the same noise for all parts.
+    For an inner transformation that does not know which part it has: with one seed, it
+    would generate the same noise for all parts.
     """
     leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_leaf)
     place = next((i for i, x in enumerate(leaves) if x is not None), 0)
-    # Counted from the end: for small numbers, `fold_in` gives the keys that `split` does.
+    # Counted from the end: for small numbers, `fold_in` gives the same keys as `split`.
     fold = lambda x: _folded(x, 2**32 - place) if _is_key(x) else x
     return jtu.tree_map(fold, state) if place else state
 

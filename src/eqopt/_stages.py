@@ -1,4 +1,4 @@
-"""Equations on their way over the leaves: one kernel for each, and what does not fit."""
+"""Runs equations over the leaves, one kernel for each, and reports misfits."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from ._types import Params, State, Updates
 
 
 class _Stage(NamedTuple):
-    """A `Leafwise`, with its trees laid out as columns beside the leaves of updates."""
+    """A `Leafwise` with its trees as columns, aligned with the leaves of the updates."""
 
     owner: str
     operation: Operation
@@ -51,7 +51,7 @@ def walk(
     stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
-    # What a mask leaves out is not computed, so each pattern of masks has its own kernel.
+    # Masked leaves are not computed, so each pattern of masks has its own kernel.
     prepared, previous = {}, None
     for i, g in enumerate(leaves):
         active = tuple([stage.flags[i] for stage in stages])
@@ -60,8 +60,8 @@ def walk(
         if active not in prepared:
             prepared[active] = _prepare(stages, active, kind)
         run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
-        # Once per leaf: the letter of the dtype tells what is not a number with a
-        # fraction.
+        # Once per leaf: the kind character of the dtype shows whether numbers have
+        # fractions.
         if takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
             or p[i].dtype.itemsize < 2
@@ -96,9 +96,9 @@ def walk(
 
 @no_type_check
 def _last_computed(out: tuple, has_products: bool) -> Any:
-    """What the kernel of a leaf computes last: what is stored follows the result.
+    """The last computation in the kernel of a leaf: storing follows the result.
 
-    So do the slots of matrices, which are made of products.
+    So do the slots of matrices, which are products.
     """
     if not (has_products or has_stored(out)):
         return out[0]
@@ -169,7 +169,7 @@ def _lay_out(
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
     if not is_function(tree):
         return tree
-    # Shapes alone: the values are not yet what the pending equations make of them.
+    # Only shapes: the values are not yet the results of the pending equations.
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
@@ -209,7 +209,7 @@ def _column_of_params(
 def _prepare(
     stages: list[_Stage], active: tuple[bool, ...], kind: Result
 ) -> tuple[Callable, Any, bool, list[list], list[list], list, bool]:
-    """The kernel for the stages that are on, and what to call it with."""
+    """The kernel for the active stages, and the arguments to call it with."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
     takes_p = kind == "params" or any(
         "p" in s.operation.equation.leaves for s in chosen

@@ -1,4 +1,4 @@
-"""How arrays of the state and parameters are kept: as such, or in another form."""
+"""How arrays of the state and parameters are stored: as they are, or in another form."""
 
 import abc
 import functools
@@ -14,11 +14,11 @@ from ._typecheck import no_type_check
 
 
 class AbstractStored(Module):
-    """What stands in an array's place in a state, or among the parameters.
+    """An object that replaces an array in a state, or among the parameters.
 
-    Kernels load it before an equation sees it, and store what the equation gives. Nothing
-    else looks inside: to trees, masks and checkpoints it is a leaf of the shape and dtype
-    of the array that it stands for.
+    Kernels load it before an equation runs, and store the results of the equation. No
+    other code looks inside: for trees, masks and checkpoints it is a leaf with the
+    shape and dtype of the array that it replaces.
 
     !!! example
 
@@ -46,7 +46,7 @@ class AbstractStored(Module):
     @property
     @abc.abstractmethod
     def like(self) -> jax.ShapeDtypeStruct | Array:
-        """The shape and the dtype of the array that this stands for."""
+        """The shape and the dtype of the array that this replaces."""
 
     @abc.abstractmethod
     def load(self) -> Inexact[Array, "..."]:
@@ -54,9 +54,9 @@ class AbstractStored(Module):
 
     @abc.abstractmethod
     def store(self, new: Inexact[Array, "..."]) -> "AbstractStored":
-        """`new`, which is in at least float32, kept like this one.
+        """`new`, which is in at least float32, stored in the same form as this.
 
-        Its arrays have the shapes and dtypes of those here.
+        Its arrays have the same shapes and dtypes as the arrays here.
         """
 
     @property
@@ -77,7 +77,7 @@ class AbstractStored(Module):
 
 
 class AbstractHidden(Module):
-    """What a state keeps of a parameter, besides the array that the model has of it.
+    """The part of a parameter in the state, in addition to the array in the model.
 
     The array in the model, which the forward pass uses, is the part that is *seen*.
     """
@@ -101,7 +101,7 @@ class AbstractHidden(Module):
     ) -> tuple[Inexact[Array, "*leaf"], "AbstractHidden"]:
         """Both parts of `new`, a parameter in full precision.
 
-        They have the types of those here and of `seen`, the old array.
+        They have the same types as these arrays and as `seen`, the old array.
         """
 
 
@@ -133,12 +133,12 @@ def is_stored(x: Any) -> bool:
 
 @no_type_check
 def is_leaf(x: Any) -> bool:
-    """Whether `x` is a place in a tree like the parameters: `None`, or what is stored."""
+    """Whether `x` is a position in a tree like the parameters: `None`, or stored."""
     return x is None or is_stored(x)
 
 
 def standard_promotion() -> Any:
-    """A context for `load` and `store`: in kernels, too, JAX promotes as it does."""
+    """A context for `load` and `store`, in kernels too: JAX's standard promotion."""
     return jax.numpy_dtype_promotion("standard")
 
 
@@ -160,21 +160,21 @@ def shapes_if_stored(tree: PyTree) -> PyTree:
 
 
 def store_like(old: PyTree, new: PyTree) -> PyTree:
-    """`new`, a tree of arrays, with those stored that are so in `old`."""
+    """`new`, a tree of arrays, with those stored that are stored in `old`."""
     store = lambda x, y: x.store(y) if is_stored(x) else y
     with standard_promotion():
         return jax.tree.map(store, old, new, is_leaf=is_leaf)
 
 
 def joined(params: PyTree, hidden: PyTree) -> PyTree:
-    """`params`, in which what is hidden of a parameter is joined with what is seen."""
+    """`params`, with the hidden part of each parameter joined with the seen part."""
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
     both = zip(leaves, treedef.flatten_up_to(hidden), strict=True)
     return treedef.unflatten(p if h is None else Joined(p, h) for p, h in both)
 
 
 def full_params(state: PyTree, params: PyTree) -> PyTree:
-    """`params`, loaded, with all that is hidden of them in `state`."""
+    """`params`, loaded, with all hidden parts in `state`."""
     has_hidden = lambda x: getattr(type(x), "_has_hidden", False)
     for node in jax.tree.leaves(state, is_leaf=has_hidden):
         if has_hidden(node):
@@ -183,7 +183,7 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
 
 
 def taken_apart(params: PyTree) -> tuple[PyTree, PyTree]:
-    """The way back: what is seen of `params`, and what is hidden."""
+    """The inverse: the seen parts of `params`, and the hidden parts."""
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
     seen = [x.seen if isinstance(x, Joined) else x for x in leaves]
     hidden = [x.hidden if isinstance(x, Joined) else None for x in leaves]
@@ -203,7 +203,7 @@ def on_arrays(
 
 @no_type_check
 def with_arrays(method: Callable[..., tuple[Any, Any]]) -> Callable:
-    """`update` or `step` of what handles trees itself, for the same."""
+    """`update` or `step` of a transformation that handles trees itself, for the same."""
     is_step = method.__name__ == "step"
 
     @functools.wraps(method)

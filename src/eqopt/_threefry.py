@@ -1,8 +1,8 @@
-"""The random numbers of `jax.random`, made where they are used.
+"""The random numbers of `jax.random`, computed where they are used.
 
-JAX on a CPU draws them in a loop of its own, and stores what it has drawn: noise of the
-size of a model costs four times the memory of the model. Here it is arithmetic, which XLA
-fuses with whatever reads it: the same bits in a fifth of the time, without memory.
+On a CPU, JAX draws them in a separate loop and stores the results: noise of the size of
+a model costs four times the memory of the model. Here it is arithmetic, which XLA fuses
+with the code that reads it: the same bits in a fifth of the time, without memory.
 """
 
 import math

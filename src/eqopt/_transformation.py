@@ -1,4 +1,4 @@
-"""The protocol: what a gradient transformation is, and the three ways to be one."""
+"""The protocol: the base class of gradient transformations, and its three variants."""
 
 import abc
 import dataclasses
@@ -24,7 +24,7 @@ _Finished: TypeAlias = tuple[Params, Callable[[], State]]
 def _with_checks(
     init: Callable[[Any, Params], State],
 ) -> Callable[[Any, Params], State]:
-    """`init`, but what would fail in the first step, or do nothing there, fails now."""
+    """`init`, which also rejects what would fail, or do nothing, in the first step."""
 
     @functools.wraps(init)
     def with_checks(self, params):
@@ -40,10 +40,10 @@ def _with_checks(
 
 
 class AbstractTransformation(Module):
-    """A gradient transformation: what turns gradients into updates of the parameters.
+    """A gradient transformation: it turns gradients into updates of the parameters.
 
-    Subclass it and implement `init` and `update`; both take whole Equinox models.
-    Where the same equation applies to each leaf on its own, subclass
+    Subclass it and implement `init` and `update`; both accept whole Equinox models. If
+    the same equation applies to each leaf separately, subclass
     [`eqopt.AbstractLeafwise`][] instead: it is shorter, and neighbours in an
     [`eqopt.Chain`][] are fused.
     """
@@ -91,18 +91,18 @@ class AbstractTransformation(Module):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, State]:
-        """One step: transforms the updates and moves the state on.
+        """One step: transforms the updates and updates the state.
 
         **Arguments:**
 
-        - `updates`: the gradients, or what another transformation made of them: a tree
-            like the parameters', with inexact arrays, and `None` at every leaf that is
-            not trained: its parameter and its state stay unchanged.
-        - `state`: what `init` or the last `update` returned.
-        - `params`: the parameters, for those transformations that look at them.
-        - `extra`: anything else that a transformation may look at: `value`, `grad`,
+        - `updates`: the gradients, or the result of another transformation: a tree like
+            the parameters, with inexact arrays, and `None` at every leaf that is not
+            trained. There, the parameter and its state stay unchanged.
+        - `state`: the result of `init` or of the last `update`.
+        - `params`: the parameters, for transformations that use them.
+        - `extra`: extra arguments for transformations that use them: `value`, `grad`,
             `value_fn`, `grad_fn`, `previous_grad`, `weight`, `sample_size`,
-            `sum_sq_diff_grads`. Everyone takes everything and passes it on.
+            `sum_sq_diff_grads`. All transformations accept them and pass them on.
 
         **Returns:**
 
@@ -126,13 +126,13 @@ class AbstractTransformation(Module):
 
         **Returns:**
 
-        The new parameters, with all that was in `params` besides them, and the new state.
+        The new parameters, with all other leaves of `params`, and the new state.
         """
         updates, state = self.update(grads, state, params, **extra)
         return apply_updates(params, updates), state
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The parameters to evaluate the model with: those given, or an average of them.
+        """The parameters to evaluate the model with: `params`, or an average of them.
 
         A class that holds another transformation calls the method of that
         transformation. Where averages nest, the outermost one counts.
@@ -144,10 +144,10 @@ class AbstractTransformation(Module):
         return params
 
     def full_params(self, state: State, params: Params) -> Params:
-        """The parameters, in float32 those that [`eqopt.StoreParams`][] has a part of."""
+        """The parameters, in float32 if [`eqopt.StoreParams`][] holds a part of them."""
         return full_params(state, params)
 
-    # How a chain calls its parts. A promise gives the new state once the pipeline ran.
+    # How a chain calls its parts. A promise returns the new state after the run.
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         updates, params = pipeline.wide(), pipeline.params
@@ -165,7 +165,7 @@ class AbstractFused(AbstractTransformation):
     """A transformation that works by feeding equations into a pipeline.
 
     `update` and `step` follow from how a chain calls its parts: from `_feed`, and from
-    `_finish` where the last equation and the sum are not all that there is to a step.
+    `_finish` if a step consists of more than the last equation and the sum.
     """
 
     _loads = "nothing"
@@ -198,11 +198,11 @@ class AbstractFused(AbstractTransformation):
 
 
 class AbstractLeafwise(AbstractFused):
-    """A transformation that applies one equation to each leaf on its own.
+    """A transformation that applies one equation to each leaf separately.
 
-    Subclass it and implement `init` and `leafwise`; `update` and `step` follow. A
-    keyword-only argument of the equation that `leafwise` does not give is the field of
-    the same name.
+    Subclass it and implement `init` and `leafwise`; `update` and `step` follow. If
+    `leafwise` does not pass a keyword-only argument of the equation, the field with the
+    same name is used.
 
     !!! example
 
@@ -263,15 +263,15 @@ _Part = TypeVar("_Part", bound=AbstractTransformation)
 
 
 class AbstractOptimizer(AbstractFused):
-    """A named recipe: hyperparameters as fields, and the chain that they make."""
+    """A named recipe: hyperparameters as fields, and the chain that they define."""
 
     @property
     @abc.abstractmethod
     def chain(self) -> AbstractTransformation:
-        """The transformation that the hyperparameters stand for."""
+        """The transformation that the hyperparameters define."""
 
     def part(self, cls: type[_Part]) -> _Part:
-        """A `cls` that takes its hyperparameters from the fields of the same names.
+        """A `cls` that takes its hyperparameters from the fields with the same names.
 
         Fields that this optimizer does not have keep their defaults.
 

@@ -1,9 +1,10 @@
-"""Run-time type checks: an import hook puts `checked` on the functions of the library.
+"""Run-time type checks: an import hook applies `checked` to the library's functions.
 
-The checks are beartype's, the shapes and the messages jaxtyping's. jaxtyping has such a
-hook of its own, but it builds two functions for each one that it checks, at import, and
-checks arguments twice in each call: `from eqopt import *` took 1.6 times as long, tracing
-a step in a fresh process 1.5 times. Here nothing is built until a function is called.
+The checks are beartype's, the shapes and the messages jaxtyping's. jaxtyping also has
+such a hook, but it builds two functions for each checked function, at import, and
+checks arguments twice in each call: `from eqopt import *` took 1.6 times as long,
+tracing a step in a fresh process 1.5 times. Here nothing is built until a function is
+called.
 """
 
 import ast
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable)
 
     def no_type_check(fn: _Function) -> _Function:
-        """Leaves `fn` to static checks: it is called once per leaf, or more often."""
+        """Leaves `fn` to static checks, because it is called at least once per leaf."""
         return fn
 
 else:
@@ -99,7 +100,8 @@ class _Loader(SourceFileLoader):
         ast.fix_missing_locations(tree)
         return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
-    # What pip compiled has no checks, so what is compiled here has its own name.
+    # Modules that pip compiled have no checks, so modules compiled here have another
+    # name.
     def get_data(self, path: str) -> bytes:
         return super().get_data(_own(path))
 

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Array, Integer, PRNGKeyArray, PyTree
 
 
-# A tree in which every inexact array is a parameter and every other leaf is ignored:
-# a whole Equinox model, or what `eqx.filter` leaves of it.
+# A tree in which every inexact array is a parameter and every other leaf is ignored: a
+# whole Equinox model, or the result of `eqx.filter`.
 Params: TypeAlias = PyTree
 
 # A tree like the parameters', holding inexact arrays or `None`.
@@ -16,15 +16,15 @@ Params: TypeAlias = PyTree
 # equations check dtype and shape of each distinct leaf once, when they are traced.
 Updates: TypeAlias = PyTree
 
-# Such a tree in a state, of numbers that are never negative: second moments, say.
+# Such a tree in a state, of numbers that are never negative, such as second moments.
 Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
 
-# Whatever `init` returns and `update` takes and returns.
+# Anything that `init` returns and `update` accepts and returns.
 State: TypeAlias = PyTree
 
-# A tree of bools like the parameters' or a prefix of it, or a function of the
-# parameters that gives one. A node of a tree, such as an `eqx.Module`, is not a
-# function. What has this mark is tried on the parameters in `init`.
+# A tree of bools like the parameters or a prefix of it, or a function of the parameters
+# that returns one. A node of a tree, such as an `eqx.Module`, is not a function. `init`
+# tries fields with this mark on the parameters.
 Mask: TypeAlias = Annotated[
     PyTree[bool] | Callable[[Params], PyTree[bool]], "a mask of the parameters"
 ]
@@ -36,7 +36,7 @@ RealScalarLike: TypeAlias = float | int | Array | np.ndarray | np.generic
 # An integer that is data: static if Python's, traced if an array.
 IntegerLike: TypeAlias = int | np.integer | Integer[Array | np.ndarray, ""]
 
-# An integer that decides on what is compiled.
+# An integer that determines the compiled program.
 StaticInteger: TypeAlias = int | np.integer
 
 # A schedule takes the number of steps taken so far.

@@ -1,4 +1,4 @@
-"""Wrappers: what holds another transformation, and says only what it changes."""
+"""Wrappers: they hold another transformation, and define only what they change."""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -17,9 +17,9 @@ from .tree import zeros_like
 
 
 class Call(NamedTuple):
-    """A call of `update` or `step`, to be made of other transformations.
+    """A call of `update` or `step`, to be passed on to other transformations.
 
-    Its *result* is what such a call gives besides the state: updates, or parameters.
+    Its *result* is what the call returns besides the state: updates, or parameters.
     `call._replace(updates=...)` is the same call with other updates, and so on.
 
     **Attributes:**
@@ -47,7 +47,7 @@ class Call(NamedTuple):
         The result, and the new state of `inner`.
         """
         if self.updates is None and self.params is None:
-            # All that there is is one array, and it is left out.
+            # There is only one array, and it is skipped.
             return None, state
         method = inner.step if self.is_step else inner.update
         return method(self.updates, state, self.params, **self.extra)
@@ -59,18 +59,18 @@ class Call(NamedTuple):
         state: State,
         otherwise: Callable[[], Any] | None = None,
     ) -> tuple[Any, State]:
-        """Makes this call, or leaves it out, and then moves no memory.
+        """Makes this call, or skips it without moving any memory.
 
         **Arguments:**
 
         - `condition`: whether to make it, a bool or a 0-d array of one.
         - `inner`, `state`: as for `run`.
-        - `otherwise`: a function that gives the result if it is left out. Defaults to
+        - `otherwise`: a function that returns the result of a skipped call. Defaults to
             `nothing`.
 
         **Returns:**
 
-        As `run`; where the call is left out, `state` as it is.
+        As for `run`; if the call is skipped, `state` unchanged.
         """
         # The idle branch comes second: the other way round, XLA on a CPU copies.
         return filter_cond(
@@ -84,14 +84,14 @@ class Call(NamedTuple):
         return self.params if self.is_step else zeros_like(self.updates)
 
     def unchanged(self) -> Any:
-        """The result of passing the updates on as they are."""
+        """The result of passing the updates on unchanged."""
         if self.is_step:
             return apply_updates(self.params, self.updates)
         return self.updates
 
 
 class AbstractComposite(AbstractTransformation):
-    """A transformation that leaves the work to others, of which it holds any number.
+    """A transformation that leaves the work to any number of others, which it holds.
 
     Subclass it and implement `init` and `handle`; `update` and `step` follow. With one
     inner transformation, subclass [`eqopt.AbstractWrapper`][] instead.
@@ -176,10 +176,10 @@ class AbstractWrapper(AbstractComposite):
 
 
 class AbstractFusedWrapper(AbstractFused):
-    """A wrapper that hands its updates to the inner transformation as they are.
+    """A wrapper that passes its updates to the inner transformation unchanged.
 
-    So that one stays fused with its neighbours in a chain. Subclass this and implement
-    `init` and `_begin`.
+    So the inner transformation stays fused with its neighbours in a chain. Subclass
+    this and implement `init` and `_begin`.
     """
 
     inner: eqx.AbstractVar[AbstractTransformation]
@@ -188,7 +188,7 @@ class AbstractFusedWrapper(AbstractFused):
     def _begin(
         self, pipeline: Pipeline, state: State
     ) -> tuple[AbstractTransformation, Callable[[State], State]]:
-        """The inner transformation of this step, and what makes its new state this one's.
+        """The inner transformation of this step, and a converter of its new state.
 
         The latter is called once the pipeline ran.
         """

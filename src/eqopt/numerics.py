@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
 
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
-    """The dtype to which others promote, also where implicit promotion is forbidden.
+    """The common promoted dtype, even if implicit promotion is disabled.
 
     **Arguments:**
 
@@ -22,7 +22,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 
 
 def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
-    """The dtype to compute in: the one to which others promote, at least float32.
+    """The dtype to compute in: the common promoted dtype, at least float32.
 
     **Arguments:**
 
@@ -43,7 +43,7 @@ def at_least_float32(x: Array) -> Array:
 
 
 def as_float(value: Any) -> Any:
-    """A hyperparameter as a floating number, whatever kind of real number it is.
+    """A hyperparameter as a floating-point number, whatever its real type.
 
     **Arguments:**
 
@@ -51,7 +51,7 @@ def as_float(value: Any) -> Any:
 
     **Returns:**
 
-    A Python float, where the value is known without JAX; else a 0-d array of at least
+    A Python float, if the value is known without JAX; otherwise a 0-d array of at least
     float32.
     """
     if not isinstance(value, jax.Array):
@@ -62,7 +62,7 @@ def as_float(value: Any) -> Any:
 
 
 def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
-    """`count + 1`, staying at the largest value of the dtype instead of overflowing.
+    """`count + 1`, or the largest value of the dtype instead of an overflow.
 
     **Arguments:**
 
@@ -93,10 +93,10 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
-    """Whether there is a NaN in `x`, however large it is, without temporary memory.
+    """Whether there is a NaN in `x`, of any size, without temporary memory.
 
-    XLA on a CPU makes an array of bools for `any(isnan(x))`, and loses NaNs in the `max`
-    of a large array; the sign of a NaN is NaN, and so is any sum with it.
+    XLA on a CPU creates an array of bools for `any(isnan(x))`, and loses NaNs in the
+    `max` of a large array. The sign of a NaN is NaN, and so is any sum with it.
 
     **Arguments:**
 
@@ -110,8 +110,8 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r"""$\sqrt x$ with derivative 0, instead of infinity, at $x = 0$.
 
-    An optimizer divides by $\sqrt\nu$, and $\nu$ is zero wherever the gradient has been
-    zero so far: differentiating through the step would give `inf * 0`.
+    An optimizer divides by $\sqrt\nu$, and $\nu$ is zero if all gradients so far are
+    zero: differentiating through the step would give `inf * 0`.
 
     **Arguments:**
 
@@ -144,13 +144,13 @@ def safe_norm(
 
     **Returns:**
 
-    A real array of the precision of `x`, at least float32: one norm, or as many as `axis`
-    leaves. NaN stays NaN.
+    A real array of the precision of `x`, at least float32: one norm, or one for each
+    index of the axes that remain. NaN stays NaN.
     """
     x = at_least_float32(x)
     floor = jnp.asarray(min_norm, x.real.dtype)
     is_small = jnp.linalg.norm(x, ord, axis, keepdims=True) <= floor
-    # The derivative of what is not chosen must be finite, too.
+    # The derivative of the value that is not selected must also be finite.
     norm = jnp.linalg.norm(
         jnp.where(is_small, jnp.ones_like(x), x), ord, axis, keepdims
     )
@@ -183,7 +183,7 @@ def safe_root_mean_squares(
 
 
 def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
-    r"""$1 - \beta^t$: how far an average that started at zero has filled up.
+    r"""$1 - \beta^t$: the correction for an average that started at zero.
 
     **Arguments:**
 

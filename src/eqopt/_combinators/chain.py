@@ -15,9 +15,9 @@ from .._types import Params, State
 
 
 class Chain(AbstractFused):
-    """Applies transformations one after the other, and is one itself.
+    """Applies transformations one after the other. A chain is itself a transformation.
 
-    Leafwise neighbours are fused: each leaf passes once through all their equations. The
+    Leafwise neighbours are fused: one pass over each leaf runs all their equations. The
     updates between them are not rounded to the dtype of the gradients.
 
     !!! example
@@ -79,7 +79,7 @@ class Chain(AbstractFused):
 
 
 class NamedChain(AbstractFused):
-    """A [`eqopt.Chain`][] whose parts have names; so have their states.
+    """A [`eqopt.Chain`][] with names for its parts and their states.
 
     !!! example
 

@@ -20,7 +20,7 @@ def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 class Freeze(AbstractStateless):
     """Makes the updates of some leaves zero, so that these parameters stay unchanged.
 
-    Put it last in a chain, behind weight decay, and the parameters do not change by a
+    Put it last in a chain, after weight decay. The parameters then do not change by a
     bit. (A transformation before it still holds state for them.)
 
     !!! example

@@ -17,7 +17,7 @@ from .._wrapper import Call
 
 
 class MaskedState(eqx.Module):
-    """`inner_state`: the inner state, with `None` at every leaf that is left out."""
+    """`inner_state`: the inner state, with `None` at every masked-out leaf."""
 
     inner_state: State
 
@@ -25,13 +25,13 @@ class MaskedState(eqx.Module):
 class Masked(AbstractFused):
     """Applies a transformation to some leaves; the updates of all others pass unchanged.
 
-    Leaves that are left out have no state.
+    Leaves that are omitted have no state.
 
     !!! warning
 
-        *Unchanged* means that an optimizer alone in here leaves raw gradients for all
-        other parameters, and these are added to them, uphill. To train some parameters
-        only, put [`eqopt.Freeze`][] behind it.
+        *Unchanged* means that around a whole optimizer, the raw gradients of all other
+        parameters are added to them, uphill. To train only some parameters, put
+        [`eqopt.Freeze`][] after it.
 
     !!! example
 
@@ -43,10 +43,10 @@ class Masked(AbstractFused):
     **Arguments:**
 
     - `inner`: the transformation.
-    - `mask`: which leaves it transforms: a tree of Python bools with the structure of the
-        parameters or a prefix of it, or a function of the parameters that gives one. An
-        `eqx.Module` or another node of a tree is a tree, also if it can be called. What
-        stands at leaves that are no parameters does not matter.
+    - `mask`: which leaves it transforms: a tree of Python bools with the structure of
+        the parameters or a prefix of it, or a function of the parameters that returns
+        one. An `eqx.Module` or another node of a tree is a tree, even if it can be
+        called. Values at leaves that are not parameters do not matter.
 
     **Raises:**
 
@@ -88,7 +88,7 @@ class Masked(AbstractFused):
         return params, lambda: new
 
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
-        """A call of the inner transformation for what the mask chooses."""
+        """A call of the inner transformation for the selected leaves."""
         new, inner_state = part_of(call, self._chosen).run(
             self.inner, state.inner_state
         )
@@ -99,12 +99,12 @@ class Masked(AbstractFused):
         return eqx.combine(new, rest), MaskedState(inner_state)
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
-        """The inner equation with this mask, where that says it all."""
+        """The inner equation with this mask, if that is sufficient."""
         if not isinstance(self.inner, AbstractLeafwise):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
         if chosen is None and pipeline.params is not None:
-            return None  # one array, left out: no parameters, but none are missing
+            return None  # one array, masked out: no parameters, but none are missing
         extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
@@ -116,7 +116,7 @@ class Masked(AbstractFused):
 def part_of(
     call: Call, choose: Callable[[PyTree | None, Params | None], PyTree | None]
 ) -> Call:
-    """The call for a transformation that sees a part of the parameters.
+    """The call for a transformation that sees part of the parameters.
 
     `choose` takes that part out of a tree like the parameters, the second argument.
     """
@@ -129,7 +129,7 @@ def part_of(
 def extra_of_part(
     extra: Mapping[str, Any], part: Params | None, params: Params | None
 ) -> Mapping[str, Any]:
-    """The extra arguments for a transformation that sees a part of the parameters."""
+    """The extra arguments for a transformation that sees part of the parameters."""
     if part is None:
         return extra
     value_fn, grad = extra.get("value_fn"), extra.get("grad")

@@ -29,8 +29,8 @@ from .chain import checked_parts
 from .masked import extra_of_part, part_of
 
 
-# A tree of labels like the parameters or a prefix of it, or a function of the parameters
-# that gives one.
+# A tree of labels like the parameters or a prefix of it, or a function of the
+# parameters that returns one.
 Labels: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 
@@ -54,19 +54,19 @@ class Partition(AbstractComposite):
         )
         ```
 
-    A group's transformation sees `None` instead of all parameters of other groups, so
-    that a norm is a norm over the group, and it holds no state for them.
+    The transformation of a group sees `None` instead of the parameters of other groups.
+    So a norm is a norm over the group, and there is no state for other parameters.
 
     **Arguments:**
 
     - `transformations`: a dictionary from labels to transformations. A label is a
         string, an integer, a member of an enumeration, or any other hashable value that
-        JAX takes for a leaf of a tree: no tuple, and not `None`, which is no label. There
-        may be labels that no parameter has.
+        JAX takes for a leaf of a tree: no tuple, and not `None`, which is not a label.
+        There may be labels that no parameter has.
     - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
-        or a function of the parameters that gives one. An `eqx.Module` or another node
-        of a tree is a tree, also if it can be called. What stands at leaves that are no
-        parameters does not matter.
+        or a function of the parameters that returns one. An `eqx.Module` or another
+        node of a tree is a tree, even if it can be called. Values at leaves that are
+        not parameters do not matter.
 
     **Raises:**
 
@@ -162,9 +162,9 @@ class SelectiveTransformState(eqx.Module):
 
 
 class SelectiveTransform(AbstractWrapper):
-    """Trains some parameters, and leaves the others where they are, without state.
+    """Trains some parameters, and keeps the others unchanged, without state for them.
 
-    Their updates become zero, also where the gradient is not finite.
+    The updates of the others become zero, even if the gradient is not finite.
 
     !!! example
 

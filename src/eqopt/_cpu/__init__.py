@@ -1,1 +1,1 @@
-"""What is compiled for a CPU alone. On an accelerator, equations are as written."""
+"""Code that is only compiled for a CPU. Accelerators run the equations as written."""

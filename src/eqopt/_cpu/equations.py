@@ -1,8 +1,9 @@
 """Equations in a form that suits XLA on a CPU, equal to the originals up to rounding.
 
-A leafwise transformation names one of these as `on_cpu` in its `eqopt.Leafwise`. Measured
-on two cores, float32, 50M parameters, donated: XLA makes a copy of a donated array that
-two results read, and that copy takes as long as all the rest; none of these needs one.
+A leafwise transformation names one of these as `on_cpu` in its `eqopt.Leafwise`.
+Measured on two cores, float32, 50M parameters, donated: XLA copies a donated array that
+two results read, and the copy takes as long as all the rest. None of these equations
+needs one.
 """
 
 from collections.abc import Callable

@@ -32,16 +32,16 @@ from .._typecheck import no_type_check
 
 _Tree = TypeVar("_Tree")
 
-# What a profile calls whatever is here, so that it can be told from an equation.
+# The name of this code in a profile, to distinguish it from an equation.
 SCOPE = "on_cpu"
 
 
 @no_type_check  # called once per leaf, with NumPy's arrays, too
 def after(first: Array, x: Array) -> Array:
-    """`x`; on a CPU it is read once `first` has been computed.
+    """`x`; on a CPU it is read after `first` has been computed.
 
-    Where the shapes differ, it is the first element of `first` that is waited for, unless
-    the program is for several devices: there, to look at one element is to communicate.
+    If the shapes differ, it waits for the first element of `first`, unless the program
+    is for several devices: there, reading one element requires communication.
     """
     return _after.bind(x, first)
 
@@ -93,7 +93,7 @@ def loaded_after(first: Array, x: Any) -> Any:
 
 
 def materialized(tree: _Tree) -> _Tree:
-    """`tree`; on a CPU what is in it is computed once, not by each of its readers."""
+    """`tree`; on a CPU its arrays are computed once, not by each of their readers."""
     leaves, treedef = jax.tree.flatten(tree)
     return treedef.unflatten(_materialized.bind(*leaves))
 
@@ -132,10 +132,11 @@ def reordered(
 ) -> tuple[Array, list]:
     """`fn(packed, g, *arguments)`: a result, and a list of slots, some of them late.
 
-    On a CPU it is `fn_on_cpu`, which computes the same. The `late` slots, by numbers and
-    in this order, are computed once more, after the result: from the arguments, read
-    again, and not from what was computed above. For XLA would store a quotient, as large
-    as the leaf, for those that share it. To divide again takes no memory.
+    On a CPU, it is `fn_on_cpu`, which computes the same. The `late` slots, by numbers
+    and in this order, are computed again after the result: from the arguments, which
+    are read again, and not from values computed above. Otherwise, XLA would store a
+    quotient, as large as the leaf, for the results that share it. Dividing again takes
+    no memory.
     """
     is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
     has_order = late or fn is not fn_on_cpu
@@ -156,7 +157,7 @@ def reordered(
         results = list(on_cpu(*leaves))
         previous, shape = results[0], results[0].shape
         for i in late:
-            # Nothing is written over the first two.
+            # The first two are not overwritten.
             again = on_cpu(
                 *leaves[:2], *(_elementwise(previous, x) for x in leaves[2:])
             )
@@ -182,10 +183,10 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     for each pass over it, nor together with the stored values, which would overwrite
     the old value while others read it. It waits for the arrays in `after`, a tree.
 
-    Small arrays are not worth a branch, but where two parts are stored of one number: XLA
-    would compute it for each part by itself, and may fuse a product and a sum for one of
-    them alone. Then one part is of a number that was rounded up, the other of one that
-    was rounded down, and together they are neither.
+    Small arrays are not worth a branch, unless two stored parts come from one number:
+    XLA would compute the number for each part separately, and may fuse a product and a
+    sum for one of them only. Then one part may belong to a number that was rounded up,
+    the other to one that was rounded down, and together they are neither.
     """
     is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
     if is_debugging or x.size < (1 if isinstance(old, Joined) else LARGE):
@@ -201,8 +202,8 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     return lax.platform_dependent(old, x, first, cpu=in_a_branch, default=plain)
 
 
-# False, which XLA does not know: nothing is less than minus infinity. For several devices
-# it is known: to look at one element is to communicate.
+# False, which XLA does not know: nothing is less than minus infinity. For several
+# devices, it is a constant, because reading one element requires communication.
 _is_never = Primitive("is_never")
 _is_never.def_impl(lambda x: jnp.zeros((), bool))
 _is_never.def_abstract_eval(lambda x: ShapedArray((), bool))
@@ -240,12 +241,12 @@ LARGE = 2**16
 
 @no_type_check
 def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
-    """Whether a leaf, with the update `g`, is to wait for the one before it.
+    """Whether a leaf with the update `g` waits for the previous one.
 
-    So it is where a compiled `kernel`, which is called with `arguments`, sums something
-    up: it has two passes over memory, and keeps what it has computed in the first. And
-    so it is where something of the size of a leaf is `materialized`, or stored in another
-    form: what is computed is kept besides.
+    It does if a compiled `kernel`, which is called with `arguments`, contains a sum: it
+    has two passes over memory, and keeps the results of the first. It also does if
+    something of the size of a leaf is `materialized`, or stored in another form,
+    because the computed values are kept in addition.
     """
     if g.size < LARGE or not isinstance(g, Tracer):
         return False

@@ -1,1 +1,1 @@
-"""Step sizes found by looking at the loss along the direction of the updates."""
+"""Step sizes found by evaluating the loss along the direction of the updates."""

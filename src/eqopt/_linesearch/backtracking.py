@@ -41,10 +41,10 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
 
     **Attributes:**
 
-    - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
+    - `learning_rate`: the factor of the updates, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
-        dtypes of the parameters; `None` without `store_grad`.
+    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, of the
+        shapes and dtypes of the parameters; `None` without `store_grad`.
     - `guess`: the step size to begin with next time, before `increase_factor`.
     - `info`: an [`eqopt.BacktrackingLinesearchInfo`][].
 
@@ -70,10 +70,11 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     sufficient decrease, or Armijo's condition. $\eta_0$ is the last step size times
     `increase_factor`, but at most `max_learning_rate`.
 
-    If none is good but the last one makes the loss smaller, that one is taken. Otherwise,
-    as when the updates lead uphill or all values are NaN, the parameters stay,
-    and `learning_rate` in the state is 0; the next search goes on where this one ended.
-    (Optax takes the last step size also if it makes the loss larger.)
+    If none satisfies the condition, but the last one decreases the loss, that one is
+    taken. Otherwise, for example if the updates lead uphill or all values are NaN, the
+    parameters stay unchanged, and `learning_rate` in the state is 0; the next search
+    continues from the last step size. (Optax takes the last step size even if it
+    increases the loss.)
 
     !!! example
 
@@ -90,14 +91,14 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
         ```
 
     `update` and `step` need three extra arguments: `value`, the loss at the parameters;
-    `grad`, its gradient there, as it goes in as updates; and `value_fn`, the loss as a
-    function of the whole model, on the same batch. Put the search last in a chain: what
-    comes after it leaves the point that was evaluated. The step size counts as a
-    constant in derivatives of the step. Use it under `eqx.filter_jit`: outside, the
-    search runs operation by operation.
+    `grad`, its gradient there, before the chain modifies it; and `value_fn`, the loss
+    as a function of the whole model, on the same batch. Put the search last in a chain:
+    anything after it would leave the evaluated point. Derivatives of the step treat the
+    step size as a constant. Use the search under `eqx.filter_jit`: outside, it runs
+    operation by operation.
 
-    For complex parameters, both the updates and `grad` are made of the *conjugate* of
-    what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
+    For complex parameters, both the updates and `grad` must be computed from the
+    *conjugate* of the gradient of `jax.grad`: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 

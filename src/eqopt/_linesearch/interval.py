@@ -19,15 +19,15 @@ from .line import Line
 
 
 class Criteria(eqx.Module):
-    r"""What a step size $\eta$ has to fulfil; errors are zero if it does.
+    r"""The conditions for a step size $\eta$; errors are zero if it satisfies them.
 
     With $\varphi_0$ and $\varphi_0'$ at the beginning of the line,
 
     $$\varphi(\eta) \le \varphi_0 + c_1 \eta \varphi_0', \qquad
       |\varphi'(\eta)| \le c_2 |\varphi_0'|.$$
 
-    Where $\varphi$ is so flat that the first one is lost in rounding,
-    $\varphi(\eta) \le \varphi_0 + c_3 |\varphi_0|$, Hager and Zhang ask the slope
+    If $\varphi$ is so flat that the first condition is lost in rounding,
+    $\varphi(\eta) \le \varphi_0 + c_3 |\varphi_0|$, Hager and Zhang check the slope
     instead, $\varphi'(\eta) \le (2 c_1 - 1) \varphi_0'$.
     """
 
@@ -61,7 +61,7 @@ class Point(eqx.Module):
 
 
 class Search(eqx.Module):
-    """Where a search stands.
+    """The state of a search.
 
     `safe` is the step size to fall back on, and `grad` its gradient: at first the
     gradient at step size 0. Once `done`, `trial` is the result, and `grad` belongs to
@@ -96,9 +96,9 @@ def search(
     increase_factor: Float[Array, ""],
     precision: Float[Array, ""],
 ) -> Search:
-    """Looks for a step size along `line`, from `guess` on.
+    """Searches for a step size along `line`, starting with `guess`.
 
-    Along a direction that does not go down there is nothing to look for.
+    Along a direction that does not lead downhill, there is no search.
     """
     start = Point(jnp.zeros_like(line.value), line.value, line.slope)
     false = jnp.asarray(False)
@@ -177,7 +177,7 @@ def _grow(
 def _shrink(
     now: Search, trial: Point, decrease_error: Float[Array, ""]
 ) -> tuple[Point, Point, Point]:
-    """The part of the interval to go on with, and the end that is left behind."""
+    """The part of the interval to continue with, and the discarded end."""
     width = now.high.step_size - now.low.step_size
     is_high = (decrease_error > 0) | (trial.value >= now.low.value)
     turns = (trial.slope * width >= 0) & ~is_high
@@ -203,7 +203,7 @@ def _inside(now: Search) -> Float[Array, ""]:
 
 
 def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Float[Array, ""]:
-    """Of the cubic with the values at `a`, `b` and `c`, and the slope at `a`."""
+    """The minimum of the cubic with these values, and the slope at `a`."""
     to_b, to_c = b.step_size - a.step_size, c.step_size - a.step_size
     bend_b = _ratio(b.value - a.value - a.slope * to_b, to_b**2)
     bend_c = _ratio(c.value - a.value - a.slope * to_c, to_c**2)
@@ -216,7 +216,7 @@ def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Float[Array, ""]:
 
 
 def _minimum_of_parabola(a: Point, b: Point) -> Float[Array, ""]:
-    """Of the parabola with the values at `a` and `b`, and the slope at `a`."""
+    """The minimum of the parabola with these values, and the slope at `a`."""
     to_b = b.step_size - a.step_size
     second = _ratio(b.value - a.value - a.slope * to_b, to_b**2)
     is_there = (to_b != 0) & (second != 0)

@@ -1,4 +1,4 @@
-"""The loss along a line: where a line search is, and what it finds there."""
+"""The loss along a line: the state of a line search, and its results."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +28,8 @@ from ..tree import conj, norm
 def move(
     g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
 ) -> Inexact[Array, "*leaf"]:
-    # No step along a direction that is not finite is a step of nothing, not of NaN.
+    # A step of size zero along a direction that is not finite changes nothing, and is
+    # not NaN.
     return jnp.where(step_size == 0, 0, step_size * g)
 
 
@@ -43,9 +44,9 @@ def directional(
 class Line(eqx.Module):
     r"""The loss $\varphi(\eta) = f(p + \eta u)$ and its derivatives.
 
-    The search is a constant for whoever differentiates the step: a loop that ends when it
-    may has no reverse-mode derivative. `grad` is as `jax.grad` gives it, as in `search`;
-    only what users pass is conjugated.
+    The search is a constant in derivatives of the step, because its loop has no fixed
+    length and so no reverse-mode derivative. `grad` is as returned by `jax.grad`, as in
+    `search`; only gradients passed by users are conjugated.
     """
 
     loss: Callable[[PyTree], Any]
@@ -70,7 +71,7 @@ class Line(eqx.Module):
     def value_and_pullback_at(
         self, step_size: Float[Array, ""]
     ) -> tuple[Float[Array, ""], Callable[[], Updates]]:
-        """The value, and the gradient once it is asked for."""
+        """The value, and the gradient when it is needed."""
         value, pullback = jax.vjp(self.loss, self._moved(step_size))
         one = jnp.ones_like(value)
         return value.astype(self.value.dtype), lambda: pullback(one)[0]
@@ -145,14 +146,15 @@ _UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE
 def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
     """Whether a gradient is the conjugate of what it should be.
 
-    A real one is its own conjugate, and right; nor is another one wrong for this reason.
+    A real gradient equals its conjugate, so it passes. So does a gradient that is wrong
+    for another reason.
     """
     far = _distance(grad, expected)
     return _distance(grad, conj(expected)) < 1e-4 * far
 
 
 def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
-    """Whether its conjugate goes down, within 60 degrees of the steepest descent."""
+    """Whether its conjugate leads downhill, within 60 degrees of the steepest descent."""
     steepest = norm(direction) * norm(grad)
     return slope_along(conj(direction), grad) < -0.5 * steepest
 
@@ -173,7 +175,7 @@ def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:
 
 
 def kept(grad: Updates, old: Updates) -> Updates:
-    """A gradient for the state, in the dtypes there; `old` where there is none."""
+    """A gradient for the state, in the state's dtypes; `old` where there is none."""
     leaves, treedef = flatten_updates(old)
     pairs = zip(leaves, align(treedef, grad, "grad", old), strict=True)
     new = treedef.unflatten(

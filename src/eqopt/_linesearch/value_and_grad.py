@@ -1,4 +1,4 @@
-"""The loss and its gradient where a line search has left them."""
+"""The loss and its gradient, taken from the state of a line search."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +17,11 @@ from ..tree import get_all_with_path
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
 ) -> Callable[..., tuple[Float[Array, ""], Updates]]:
-    """As `eqx.filter_value_and_grad`, but takes what a line search has computed already.
+    """Like `eqx.filter_value_and_grad`, but reuses the results of a line search.
 
-    A line search ends with the loss and its gradient at the new parameters, which are
-    what the next step begins with. For a loss that is the same in each step, this saves
-    one evaluation in each of them.
+    A line search ends with the loss and its gradient at the new parameters, where the
+    next step starts. For a loss that is the same in each step, reusing them saves one
+    evaluation per step.
 
     !!! example
 
@@ -35,7 +35,7 @@ def value_and_grad_from_state(
     before you pass them on, like the gradients from `eqx.filter_value_and_grad`:
     `grads = eqopt.tree.conj(grads)`.
 
-    It cannot know whether parameters or batch have changed since. Where they have, use
+    It cannot detect whether parameters or batch have changed since. If they have, use
     `eqx.filter_value_and_grad`.
 
     **Arguments:**
@@ -51,8 +51,8 @@ def value_and_grad_from_state(
 
     **Raises:**
 
-    A `ValueError` if there is no line search in `state`, or more than one, or if it keeps
-    no gradient.
+    A `ValueError` if there is no line search in `state`, or more than one, or if it
+    does not keep the gradient.
     """
 
     def value_and_grad(

@@ -43,10 +43,10 @@ class ScaleByZoomLinesearchState(eqx.Module):
 
     **Attributes:**
 
-    - `learning_rate`: what the updates were multiplied by, 0 if the search failed.
+    - `learning_rate`: the factor of the updates, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as `jax.grad` gives it, not conjugated, of the shapes and
-        dtypes of the parameters.
+    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, of the
+        shapes and dtypes of the parameters.
     - `info`: an [`eqopt.ZoomLinesearchInfo`][].
 
     Numbers are 0-d arrays of at least float32.
@@ -59,9 +59,9 @@ class ScaleByZoomLinesearchState(eqx.Module):
 
 
 class ScaleByZoomLinesearch(AbstractFused):
-    r"""Scales updates so that the loss falls enough, and flattens out enough.
+    r"""Scales updates such that the loss decreases and flattens sufficiently.
 
-    It looks for a step size $\eta$ along the updates $u$ with
+    It searches for a step size $\eta$ along the updates $u$ with
 
     $$\begin{aligned}
       f(p + \eta u) &\le f(p) + c_1 \eta \langle u, \nabla f(p) \rangle + \epsilon, \\
@@ -70,19 +70,19 @@ class ScaleByZoomLinesearch(AbstractFused):
     \end{aligned}$$
 
     sufficient decrease and small curvature: the strong Wolfe conditions. It doubles a
-    first guess until there must be such a step size below, and then closes in on one by
-    cubic interpolation. Each step size that is tried costs one evaluation of the loss
-    with its gradient, which are kept for the next step:
-    [`eqopt.value_and_grad_from_state`][] takes them from there.
+    first guess until there must be such a step size below it, and then approaches one
+    by cubic interpolation. Each step size that it tries costs one evaluation of the
+    loss with its gradient. Both are kept for the next step, where
+    [`eqopt.value_and_grad_from_state`][] reuses them.
 
     Where $f(p + \eta u) \le f(p) + c_3 |f(p)|$, a decrease may be lost in rounding;
     then $\langle u, \nabla f(p + \eta u) \rangle \le (2 c_1 - 1) \langle u, \nabla f(p)
     \rangle$ is enough for the first condition.
 
-    If no step size is good then the best one that meets the first condition is taken. If
-    there is none either, as when the updates lead uphill or all values are NaN, then
-    the parameters stay, and `learning_rate` in the state is 0. (Optax takes the last step
-    size that it tried, if the loss is finite there.)
+    If no step size satisfies both conditions, the best one that satisfies the first is
+    taken. If there is none either, for example if the updates lead uphill or all values
+    are NaN, the parameters stay unchanged, and `learning_rate` in the state is 0.
+    (Optax takes the last step size that it tried, if the loss is finite there.)
 
     !!! example
 
@@ -99,14 +99,14 @@ class ScaleByZoomLinesearch(AbstractFused):
         ```
 
     `update` and `step` need three extra arguments: `value`, the loss at the parameters;
-    `grad`, its gradient there, as it goes in as updates; and `value_fn`, the loss as a
-    function of the whole model. Put the search last in a chain: what comes after it
-    leaves the point that was evaluated. The step size counts as a constant in
-    derivatives of the step. Use it under `eqx.filter_jit`: outside, the search
-    runs operation by operation.
+    `grad`, its gradient there, before the chain modifies it; and `value_fn`, the loss
+    as a function of the whole model. Put the search last in a chain: anything after it
+    would leave the evaluated point. Derivatives of the step treat the step size as a
+    constant. Use the search under `eqx.filter_jit`: outside, it runs operation by
+    operation.
 
-    For complex parameters, both the updates and `grad` are made of the *conjugate* of
-    what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
+    For complex parameters, both the updates and `grad` must be computed from the
+    *conjugate* of the gradient of `jax.grad`: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 
@@ -118,7 +118,7 @@ class ScaleByZoomLinesearch(AbstractFused):
     - `increase_factor`: by what a step size that is too small grows, above 1.
     - `slope_rtol`: $c_1 \in (0, 1)$.
     - `curv_rtol`: $c_2 > 0$. At infinity, the second condition is none.
-    - `approx_dec_rtol`: $c_3 \ge 0$, or `None` for the first condition alone.
+    - `approx_dec_rtol`: $c_3 \ge 0$, or `None` only for the first condition.
     - `stepsize_precision`: at least 0. If the step size is known up to this, one that
         meets the first condition is enough.
     - `initial_guess_strategy`: where to begin: `"keep"`, at the last step size, which is

@@ -1,4 +1,4 @@
 """One room per family, with one file per algorithm: equation, state, `ScaleByX`, `X`.
 
-Beside the rooms lies what several families share.
+Next to the rooms is code that several families share.
 """

@@ -63,7 +63,7 @@ def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
 
 
 def decay(opt: Any, count: Any, step: Array) -> list[Leafwise]:
-    """Decoupled weight decay behind updates that go downhill already."""
+    """Decoupled weight decay after updates that already point downhill."""
     if is_off(opt.weight_decay):
         return []
     rate = -step * value_at(opt, "weight_decay", count, step)

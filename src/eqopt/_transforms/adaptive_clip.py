@@ -24,7 +24,7 @@ _Axis: TypeAlias = int | tuple[int, ...] | None
 def unitwise_norm(
     x: Inexact[Array, "*leaf"], axis: _Axis = None
 ) -> Float[Array, "*leaf"]:
-    r"""The norms of the slices of `x` along some axes, each instead of its slice.
+    r"""The norms of the slices of `x` along some axes, repeated over each slice.
 
     **Arguments:**
 
@@ -73,7 +73,7 @@ def unitwise_clip(
     grad: Inexact[Array, "*leaf"],
     div_eps: Hyperparameter = 1e-6,
 ) -> Inexact[Array, "*leaf"]:
-    """Scales `grad` down to `max_norm` wherever `g_norm` is not below that.
+    """Scales `grad` down to `max_norm` wherever `g_norm` is not below it.
 
     **Arguments:**
 
@@ -93,7 +93,7 @@ def unitwise_clip(
 
 
 class _Unit(eqx.Module):
-    """The axes of a unit. A tree without leaves: static for the kernel that gets it."""
+    """The axes of a unit. A tree without leaves, so it is static for the kernel."""
 
     axis: _Axis = eqx.field(static=True)
 
@@ -112,15 +112,15 @@ def adaptive_clip(
 
 
 class AdaptiveGradClip(AbstractStateless):
-    r"""Scales the gradient of each unit down if it is large for the unit's weights.
+    r"""Scales a unit's gradient down if it is large relative to the unit's weights.
 
     $$u_i = g_i \cdot \min\left(1,
         \frac{\lambda \max(\|p_i\|_2, \varepsilon)}{\|g_i\|_2}\right),$$
 
-    where $i$ is a unit: the weights of all inputs to one output. Equinox's linear,
-    convolution and recurrent layers say which axes these are, also when stacked with
-    `eqx.filter_vmap`. Arrays elsewhere count as weights that have their outputs last, as
-    in [`eqopt.unitwise_norm`][], and a vector as one unit.
+    where $i$ is a unit: the weights of all inputs to one output. For Equinox's linear,
+    convolution and recurrent layers, these axes are known, also when stacked with
+    `eqx.filter_vmap`. Other arrays count as weights with the outputs last, as in
+    [`eqopt.unitwise_norm`][], and a vector counts as one unit.
 
     **Arguments:**
 

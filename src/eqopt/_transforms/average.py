@@ -1,4 +1,4 @@
-"""Exponential moving averages, and gradients to which one is added."""
+"""Exponential moving averages, and gradients plus a multiple of such an average."""
 
 from typing import Any
 
@@ -112,8 +112,8 @@ class Grokfast(AbstractLeafwise):
     $$e_t = \alpha e_{t-1} + (1 - \alpha)\, g_t, \qquad e_1 = g_1, \qquad
       u_t = g_t + \lambda e_t$$
 
-    The slow part of the updates is amplified by $1 + \lambda$, and the fast part is left
-    almost as it is. Put it before an optimizer:
+    This amplifies the slow part of the updates by $1 + \lambda$ and hardly changes the
+    fast part. Put it before an optimizer:
 
     !!! example
 
@@ -121,8 +121,8 @@ class Grokfast(AbstractLeafwise):
         opt = eqopt.Chain(eqopt.Grokfast(), eqopt.AdamW(1e-3, weight_decay=1e-2))
         ```
 
-    The authors report that models generalize many times sooner where that happens long
-    after they fit the training data ("grokking"). They tune $\alpha$, $\lambda$ and the
+    If models generalize long after they fit the training data ("grokking"), the authors
+    report that they generalize many times sooner. They tune $\alpha$, $\lambda$ and the
     weight decay for each task.
 
     **Arguments:**

@@ -118,7 +118,7 @@ class ClipByBlockRMS(AbstractStateless):
     $$u = g \Big/ \max\!\left(1, \frac{\operatorname{RMS}(g)}{d}\right), \qquad
       \operatorname{RMS}(g)^2 = \operatorname{mean}_i |g_i|^2$$
 
-    Each leaf is clipped by itself; [`eqopt.ClipByGlobalNorm`][] clips all of them
+    Each leaf is clipped separately; [`eqopt.ClipByGlobalNorm`][] clips all of them
     together. A NaN or an infinity in a leaf makes all of its updates NaN.
 
     **Arguments:**
@@ -142,7 +142,7 @@ class ClipByBlockRMS(AbstractStateless):
 
 
 class AdaClipGNState(eqx.Module):
-    """What is usual for each leaf: a 0-d real array for each parameter.
+    """The usual values of each leaf: a 0-d real array for each parameter.
 
     **Attributes:**
 
@@ -204,10 +204,10 @@ def _or_one(x):
 
 
 class AdaClipGN(AbstractLeafwise):
-    r"""Clips spikes of each leaf, then scales its norm by what is usual for it.
+    r"""Clips spikes of each leaf, then scales its norm by the usual norm.
 
-    AdaClip and AdaGN, one after the other. AdaClip compares the elements of a leaf with
-    the mean $\tau$ of its largest ones so far:
+    It applies AdaClip, then AdaGN. AdaClip compares the elements of a leaf with the
+    mean $\tau$ of its past maxima:
 
     $$\begin{aligned}
       \tau_t &= \gamma_3 \tau_{t-1} + (1 - \gamma_3) \max_i |g_{t,i}| &
@@ -218,7 +218,7 @@ class AdaClipGN(AbstractLeafwise):
       \end{cases}
     \end{aligned}$$
 
-    AdaGN gives the leaf a norm of about one, less where norms have varied:
+    AdaGN scales the leaf to a norm of about one, and to less if its norm has varied:
 
     $$\begin{aligned}
       a_t &= \gamma_1 a_{t-1} + (1 - \gamma_1)\, \|c_t\| &
@@ -229,9 +229,9 @@ class AdaClipGN(AbstractLeafwise):
         \frac{\hat a_t}{\sqrt{\hat b_t} + \varepsilon}
     \end{aligned}$$
 
-    where $c_t = 0$ stays zero. Put it before an optimizer: [`eqopt.StableSPAM`][] has it
-    before Adam. With `total_steps`, $\gamma_1$ is multiplied by a factor that falls from
-    1 to $s$ and stays there: with $t \le T + 1$ steps, this one included,
+    where $c_t = 0$ stays zero. Put it before an optimizer: [`eqopt.StableSPAM`][] uses
+    it before Adam. With `total_steps`, $\gamma_1$ is multiplied by a factor that falls
+    from 1 to $s$ and then stays constant: with $t \le T + 1$ steps, including this one,
 
     $$s_t = s + \tfrac12 (1 - s) \left(1 + \cos \frac{\pi t}{T + 1}\right).$$
 

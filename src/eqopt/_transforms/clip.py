@@ -24,7 +24,7 @@ def clip(
 
 
 def by_parts(fn: Callable, *arrays: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
-    """A function of real numbers; of complex ones, of either part by itself."""
+    """A function of real numbers, applied to both parts of complex numbers."""
     if not jnp.iscomplexobj(arrays[0]):
         return fn(*arrays)
     return lax.complex(fn(*(x.real for x in arrays)), fn(*(x.imag for x in arrays)))
@@ -33,8 +33,8 @@ def by_parts(fn: Callable, *arrays: Inexact[Array, "*leaf"]) -> Inexact[Array, "
 class Clip(AbstractStateless):
     r"""Clips each element of the updates to $[-\delta, \delta]$.
 
-    Of complex updates, the real and the imaginary part are clipped, each by itself. NaN
-    stays NaN.
+    For complex updates, the real and imaginary parts are clipped separately. NaN stays
+    NaN.
 
     **Arguments:**
 
@@ -63,7 +63,7 @@ class ClipByGlobalNorm(AbstractStateless):
       \|g\|_2^2 = \sum_{\text{leaves}} \sum_i |g_i|^2.$$
 
     Zero updates stay zero, also for $c = 0$. A NaN or an infinity anywhere makes all
-    updates NaN: wrap the optimizer in [`eqopt.ApplyIfFinite`][] where that may happen.
+    updates NaN: if that can happen, wrap the optimizer in [`eqopt.ApplyIfFinite`][].
 
     **Arguments:**
 
@@ -98,9 +98,9 @@ class ClipByGlobalNorm(AbstractStateless):
     def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
         global_norm = norm(updates)
         max_norm = jnp.asarray(self.max_norm, global_norm.dtype)
-        # One scalar, multiplied into whatever equation comes next. Written with
-        # `where`, not `minimum`, so that a NaN norm says so, and with a denominator
-        # that is 1 where it does not count, for the sake of the derivative.
+        # One scalar, multiplied into the next equation. It uses `where`, not `minimum`,
+        # so that a NaN norm stays visible. The denominator is 1 where it is not used,
+        # for the derivative.
         exceeds = ~(global_norm <= max_norm)
         denominator = jnp.where(exceeds, global_norm, 1)
         return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}

@@ -1,4 +1,4 @@
-"""Keeping what must not be out: negative parameters and NaNs."""
+"""Excluding invalid values: negative parameters and NaNs."""
 
 from typing import Any
 
@@ -23,12 +23,11 @@ def keep_nonnegative(
 
 
 class KeepParamsNonnegative(AbstractStateless):
-    r"""Stops parameters at zero on their way down: $u = \max(g, -p)$.
+    r"""Stops parameters at zero when they would become negative: $u = \max(g, -p)$.
 
-    Then $p + u \ge 0$; parameters that are negative to begin with move to zero. Put it
-    last in a chain, behind the learning rate. Of complex parameters, the real and the
-    imaginary part are kept non-negative, each by itself. For other sets there is
-    [`eqopt.Project`][].
+    Then $p + u \ge 0$; parameters that start negative move to zero. Put it last in a
+    chain, after the learning rate. For complex parameters, both the real and the
+    imaginary part are kept non-negative. For other sets, use [`eqopt.Project`][].
 
     **Raises:**
 
@@ -43,7 +42,8 @@ class KeepParamsNonnegative(AbstractStateless):
 
 class ZeroNaNsState(eqx.Module):
     """`found_nan`: a tree like the parameters, of 0-d bool arrays that say whether the
-    last update of the leaf had a NaN."""
+    last update of the leaf had a NaN.
+    """
 
     found_nan: PyTree
 
@@ -56,9 +56,9 @@ def zero_nans(
 
 
 class ZeroNaNs(AbstractLeafwise):
-    """Replaces each NaN in the updates by zero, and says where there was one.
+    """Replaces each NaN in the updates by zero, and records where there was one.
 
-    Infinities stay. To leave out a whole step, use [`eqopt.ApplyIfFinite`][].
+    Infinities stay. To skip a whole step instead, use [`eqopt.ApplyIfFinite`][].
     """
 
     def init(self, params: Params) -> ZeroNaNsState:

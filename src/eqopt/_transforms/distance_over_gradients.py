@@ -18,7 +18,7 @@ from ..tree._like import copy
 
 
 class ScaleByDistanceOverGradientsState(eqx.Module):
-    """How far each leaf has come, and by which gradients.
+    """The distance that each leaf has moved, and the sums of its squared gradients.
 
     **Attributes:**
 
@@ -54,7 +54,7 @@ def distance_over_gradients(
 
 
 class ScaleByDistanceOverGradients(AbstractLeafwise):
-    r"""Multiplies each leaf by how far it has come over how large its gradients were.
+    r"""Scales each leaf by its distance from the start over the size of its gradients.
 
     $$\begin{aligned}
       \bar r_t &= \max\big(\bar r_{t-1},\, \|p_{t-1} - p_0\|_2\big), \quad
@@ -63,8 +63,8 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         u_t = s\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
     \end{aligned}$$
 
-    for each leaf on its own: the layer-wise variant, LDoG, of [`eqopt.DoG`][], which has
-    the reference.
+    for each leaf separately. This is LDoG, the layer-wise variant of [`eqopt.DoG`][],
+    which has the reference.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Second moments of matrices, kept as one number per row and one per column."""
+"""Second moments of matrices, stored as one number per row and one per column."""
 
 import math
 from collections.abc import Callable
@@ -56,8 +56,8 @@ class _Axes(eqx.Module):
     columns: tuple[int, ...] = eqx.field(static=True)
 
 
-# An array, or the empty tuple where a leaf has no statistics of this kind. (`None` would
-# say that there is no parameter.)
+# An array, or the empty tuple if a leaf has no statistics of this kind. (`None` would
+# mean that there is no parameter.)
 _Statistics: TypeAlias = PyTree[Float[Array, "..."]]
 
 
@@ -84,8 +84,8 @@ def factored_rms(
         v_col = _average(decay, v_col, jnp.mean(abs_sq(h), rows) + eps)
         h, v_col = once_more(h, v_col)
         r, c = jnp.expand_dims(v_row, columns), jnp.expand_dims(v_col, rows)
-        # The second moment is r c / mean(r). Each root by itself: their product
-        # underflows, and so do derivatives through the quotient.
+        # The second moment is r c / mean(r). The roots are taken separately: their
+        # product underflows, and so do derivatives through the quotient.
         mean_root = inverse_root(jnp.mean(r, rows, keepdims=True))
         factors = [inverse_root(r), inverse_root(c) / mean_root]
     if clipping_threshold is not None:
@@ -97,10 +97,10 @@ def factored_rms(
 
 
 def once_more(g, after):
-    """The same, unknown to XLA: what two reductions share, it would store on a CPU.
+    """The same, opaque to XLA, which would store what two reductions share on a CPU.
 
-    (There the squares and the update would need the memory of the parameters, and most of
-    the time.)
+    (The squares and the update would then need the memory of the parameters, and most
+    of the time.)
     """
     return materialized((g, after))
 
@@ -134,14 +134,14 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     \end{aligned}$$
 
     for matrices, and $u_t = g_t / \sqrt{v_t}$ with $v_t = \beta_t v_{t-1} + (1 -
-    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. A matrix of $n \times m$
-    needs $n + m$ numbers of state, in at least float32.
+    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. An $n \times m$ matrix needs
+    $n + m$ numbers of state, in at least float32.
 
-    Which parameters are matrices is, by default, a matter of their shapes: the two
-    largest axes of an array count as its rows and columns if both are large enough, and
-    it is a stack of matrices along all others. That may be wrong for stacked layers, and
-    for convolutions, whose kernels are matrices over more than two axes. Say so by
-    `weight_dimension_numbers`:
+    By default, the shape of a parameter decides whether it is a matrix: the two largest
+    axes of an array count as its rows and columns if both are large enough, and the
+    array is a stack of matrices along all other axes. This may be wrong for stacked
+    layers, and for convolutions, whose kernels are matrices over more than two axes.
+    For these, set `weight_dimension_numbers`:
 
     !!! example
 
@@ -161,7 +161,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     - `decay_rate`: $c$, a number or a 0-d array; the larger it is, the longer the
         memory.
     - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
-        whose count goes on from earlier training; until it is reached, $t = 1$.
+        whose count continues from earlier training; until it is reached, $t = 1$.
     - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
         `weight_dimension_numbers`.
     - `eps`: $\varepsilon \ge 0$.
@@ -172,8 +172,8 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         to factor, whatever its size, and `None` for all others. A tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.
     - `clipping_threshold`: $d > 0$, to divide $u_t$ by
-        $\max(1, \operatorname{RMS}(u_t) / d)$. [`eqopt.ClipByBlockRMS`][] behind this
-        does the same, but has to store $u_t$. `None` stands for no clipping.
+        $\max(1, \operatorname{RMS}(u_t) / d)$. A following [`eqopt.ClipByBlockRMS`][]
+        does the same, but has to store $u_t$. `None` means no clipping.
     - `nu_dtype`: the dtype in which second moments are stored. Defaults to float32, or
         the precision of a parameter that has more.
 

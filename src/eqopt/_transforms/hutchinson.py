@@ -25,13 +25,14 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     $$u = r \odot H r, \qquad r_i = \pm 1 \text{ at random}.$$
 
-    It is right on average, and exact if the Hessian $H$ is diagonal. It costs about as
-    much as two more gradients.
+    The estimate is correct on average, and exact if the Hessian $H$ is diagonal. It
+    costs about as much as two more gradients.
 
-    The extra argument `value_fn` is the loss as a function of the model, on the present
+    The extra argument `value_fn` is the loss as a function of the model, on the current
     batch. It is differentiated with respect to the inexact arrays of `params` that have
-    an update; whatever else is in the model stays unchanged. For a complex parameter
-    $x + iy$ the estimate is the mean of those for $x$ and for $y$, as a complex number.
+    an update; all other leaves of the model stay unchanged. For a complex parameter
+    $x + iy$, the estimate is the mean of the estimates for $x$ and for $y$, as a
+    complex number.
 
     !!! example
 

@@ -19,7 +19,7 @@ from .average import EMA, EMAState
 
 
 class SnapshotState(eqx.Module):
-    """`measurement`: what was measured in the last step, by its name in a dictionary."""
+    """`measurement`: the measurements of the last step, a dictionary by name."""
 
     measurement: dict[str, PyTree]
 
@@ -44,7 +44,7 @@ class Snapshot(AbstractTransformation):
     - `measure_name`: the name by which `eqopt.tree.get(state, measure_name)` finds what
         was measured. Before the first step it is zero.
     - `measure`: a function of the updates, as they are at this place in the chain, that
-        gives an array or a tree of arrays. `init` calls it on shapes like the
+        returns an array or a tree of arrays. `init` calls it on shapes like the
         parameters', to learn the shapes and dtypes of what it gives.
 
     **Raises:**
@@ -127,7 +127,7 @@ class MeasureWithEMA(Module):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[PyTree, EMAState]:
-        """The average with this measurement in it, and the new state.
+        """The average that includes this measurement, and the new state.
 
         **Arguments:**
 
@@ -252,7 +252,7 @@ def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
 
 
 def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
-    """`new` in buffers of its own, with the dtypes of `old`."""
+    """`new` in separate buffers, with the dtypes of `old`."""
     structures = [jax.tree.structure(tree) for tree in (new, old)]
     shapes = [[jnp.shape(x) for x in jax.tree.leaves(tree)] for tree in (new, old)]
     if structures[0] != structures[1] or shapes[0] != shapes[1]:

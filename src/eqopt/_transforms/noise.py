@@ -1,4 +1,4 @@
-"""Gaussian noise, for exploration; for privacy it is in `privacy.py`."""
+"""Gaussian noise for exploration; for noise for privacy, see `privacy.py`."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def add_noise(
 
 
 class AddNoise(AbstractLeafwise):
-    r"""Adds Gaussian noise whose variance decays from step to step.
+    r"""Adds Gaussian noise with a variance that decays from step to step.
 
     $$u_t = g_t + \xi_t, \qquad
       \xi_t \sim \mathcal N\!\left(0, \frac{\eta}{t^\gamma}\right), \qquad t = 1, 2, …$$

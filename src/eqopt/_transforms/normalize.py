@@ -63,7 +63,7 @@ class Normalize(AbstractStateless):
 
 
 class NormalizeByUpdateNorm(AbstractStateless):
-    r"""Makes the updates about as long as you say:
+    r"""Scales the updates to about a given length:
     $u = s\, g \,/\, (\|g\|_2 + \varepsilon)$.
 
     The norm is taken over all leaves together. Zero updates stay zero, also for

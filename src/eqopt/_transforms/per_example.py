@@ -67,7 +67,7 @@ def per_example_layer_norm_clip(
     $$\sum_i g_i \cdot \min\left(1, \frac{C_l}{\|g_i\|_2}\right) \quad
       \text{in the leaf } l, \qquad \sum_l C_l^2 = C^2.$$
 
-    So the global norm of what an example adds is at most $C$.
+    So the global norm of the contribution of an example is at most $C$.
 
     **Arguments:**
 
@@ -78,8 +78,8 @@ def per_example_layer_norm_clip(
 
     **Returns:**
 
-    The sum, a tree of arrays without the first axis, at least float32, and a tree like it
-    of the numbers of examples that were clipped, 0-d int32 arrays.
+    The sum, a tree of arrays without the first axis, at least float32, and a tree like
+    it with the number of clipped examples for each leaf, 0-d int32 arrays.
 
     **Raises:**
 
@@ -156,7 +156,7 @@ def batch_size(
 def _split(
     shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> tuple[int | None, tuple[int, ...]]:
-    """How many there are along `axes` (`None` if these are not there), and the rest."""
+    """The size along `axes` (`None` if these do not exist), and the other axes."""
     named = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
     if len(named) < len(axes):
         return None, shape
@@ -173,7 +173,7 @@ _HOW_TO = (
 def factors_of(
     leaves: list[Any], clip: Any, batch: int, share: float = 1.0
 ) -> Float[Array, "batch"]:
-    """By how much to multiply each example, for a norm of at most `share * clip`."""
+    """The factor for each example, for a norm of at most `share * clip`."""
     parts = [_squared_norms(g) for g in leaves if g is not None] or [jnp.zeros(batch)]
     dtype = common_dtype(*(part.dtype for part in parts))
     stacked = jnp.stack([part.astype(dtype) for part in parts])

@@ -20,7 +20,7 @@ class ReduceLROnPlateauState(eqx.Module):
 
     **Attributes:**
 
-    - `scale`: what the updates are multiplied by.
+    - `scale`: the factor of the updates.
     - `best_value`: the smallest loss that counted as an improvement.
     - `plateau_count`: how many losses in a row have been no improvement on it.
     - `cooldown_count`: how many losses are still not to count after a reduction.
@@ -39,14 +39,14 @@ class ReduceLROnPlateauState(eqx.Module):
 
 
 class ReduceLROnPlateau(AbstractLeafwise):
-    r"""Scales updates down when the loss has stopped getting smaller.
+    r"""Scales updates down when the loss stops decreasing.
 
     A loss $l$ is an improvement on the best one so far, $b$, if
 
     $$l < b - (r\,|b| + a).$$
 
-    After `patience` losses in a row that are none, the scale is multiplied by `factor`.
-    The following `cooldown` losses do not count. Put it behind an optimizer:
+    After `patience` losses in a row that are no improvement, the scale is multiplied by
+    `factor`. The following `cooldown` losses do not count. Put it after an optimizer:
 
     !!! example
 
@@ -56,9 +56,9 @@ class ReduceLROnPlateau(AbstractLeafwise):
         eqopt.tree.get(state, "ReduceLROnPlateauState").scale
         ```
 
-    `update` and `step` need the extra argument `value`, which is the loss. They look at
-    it in every step, not once in an epoch: for the noisy losses of mini-batches, choose
-    an `accumulation_size`.
+    `update` and `step` need the extra argument `value`, which is the loss. They use it
+    in every step, not once per epoch: for the noisy losses of mini-batches, set an
+    `accumulation_size`.
 
     `torch.optim.lr_scheduler.ReduceLROnPlateau` reduces one loss later: its `patience=p`
     is `p + 1` here.

@@ -42,8 +42,8 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     something about the data, so $B$ must be the expected size, $q$ times the number of
     all examples: pass it as `batch_size`. Pad batches to one size, with zero `weights`.
 
-    Real and imaginary parts of complex updates have noise of variance $\sigma^2 C^2$
-    each.
+    For complex updates, the real and imaginary parts have noise of variance
+    $\sigma^2 C^2$ each.
 
     !!! example
 
@@ -132,7 +132,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return treedef.unflatten(means), state
 
     def _sums(self, updates: Updates, params: Params | None) -> tuple[list, Any]:
-        """The sums over clipped gradients, and by what to divide them."""
+        """The sums of clipped gradients, and the divisor for them."""
         leaves, treedef = flatten_updates(updates)
         if self.clipped:
             ps = leaves if params is None else align(treedef, params, "params", updates)

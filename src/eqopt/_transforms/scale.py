@@ -59,7 +59,7 @@ class Identity(AbstractStateless):
 
 
 class SetToZero(AbstractStateless):
-    """Makes every update zero, also where it is not finite."""
+    """Makes every update zero, even if it is not finite."""
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -95,7 +95,7 @@ def scale_leaf(
 
 
 class ScaleByTree(AbstractLeafwise):
-    r"""Multiplies the update of each leaf by a factor of its own.
+    r"""Multiplies the update of each leaf by its own factor.
 
     After an optimizer, it gives every parameter its own learning rate, relative to the
     common one.
@@ -112,9 +112,9 @@ class ScaleByTree(AbstractLeafwise):
     **Arguments:**
 
     - `factors`: a tree of numbers and arrays with the structure of the parameters or a
-        prefix of it, or a function of the parameters that gives one, such as
+        prefix of it, or a function of the parameters that returns one, such as
         [`eqopt.groups.layerwise_decay`][]. An array broadcasts against its parameter. A
-        `None` stands for 1.
+        `None` means 1.
 
     **Raises:**
 
@@ -163,7 +163,7 @@ class ScaleByScheduleState(eqx.Module):
 
 
 class ScaleBySchedule(AbstractLeafwise):
-    r"""Multiplies the updates by what a schedule gives: $u_t = s(t)\,g_t$, $t = 0, 1, …$
+    r"""Multiplies the updates by a schedule: $u_t = s(t)\,g_t$, $t = 0, 1, …$
 
     **Arguments:**
 
@@ -206,8 +206,8 @@ class ScaleByLearningRateState(eqx.Module):
 class ScaleByLearningRate(AbstractLeafwise):
     r"""Multiplies the updates by the negative learning rate: $u_t = -\eta_t\,g_t$.
 
-    It stands at the end of an optimizer, and turns what was uphill so far downhill. The
-    learning rate in use is found by `eqopt.tree.get(state, "learning_rate")`.
+    Put it at the end of an optimizer: it turns the updates from uphill to downhill.
+    `eqopt.tree.get(state, "learning_rate")` returns the current learning rate.
 
     **Arguments:**
 
@@ -244,7 +244,7 @@ class ScaleByLearningRate(AbstractLeafwise):
 
 
 def has_learning_rate(transformation: AbstractTransformation) -> bool:
-    """Whether its updates go downhill, to be added to the parameters as they are."""
+    """Whether the updates point downhill, so they can be added to the parameters."""
     kinds = ScaleByLearningRate, AbstractOptimizer
     is_one = lambda node: isinstance(node, kinds)
     return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))

@@ -26,9 +26,9 @@ class Stateless(AbstractTransformation):
 
     **Arguments:**
 
-    - `f`: a function of the updates and the parameters that gives the new updates. Where
-        the updates are `None`, so are the parameters, and `jax.tree.map` goes over both.
-        The parameters are `None` if `update` gets none.
+    - `f`: a function of the updates and the parameters that returns the new updates.
+        Where the updates are `None`, so are the parameters, and `jax.tree.map` goes
+        over both. The parameters are `None` if `update` gets none.
 
     If `f` is an `eqx.Module`, the arrays in it are data, like hyperparameters.
 
@@ -88,7 +88,7 @@ def of_update_and_parameter(
 
 
 class StatelessWithTreeMap(AbstractStateless):
-    """A function of one update as a transformation, for all leaves alike.
+    """Applies a function of a single array to the update of each leaf.
 
     !!! example
 
@@ -99,14 +99,14 @@ class StatelessWithTreeMap(AbstractStateless):
 
     **Arguments:**
 
-    - `f`: a function of an array of updates and the array of parameters that gives the
-        new array of updates. It gets them in at least float32, as an
+    - `f`: a function of an array of updates and the array of parameters that returns
+        the new array of updates. It gets them in at least float32, as an
         [`eqopt.equation`][] does; the second one is `None` if `update` gets no
         parameters.
 
-    `f` is compiled once for each shape and dtype of a leaf. If it is an `eqx.Module`, the
-    arrays in it are data, like hyperparameters; write such a Module for a function that
-    would close over arrays.
+    `f` is compiled once for each shape and dtype of a leaf. If it is an `eqx.Module`,
+    the arrays in it are data, like hyperparameters. Write such a Module for a function
+    that would otherwise close over arrays.
     """
 
     f: Callable[[Array, Any], Array]

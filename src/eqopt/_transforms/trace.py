@@ -37,7 +37,7 @@ class Trace(AbstractLeafwise):
     $$m_t = g_t + \beta m_{t-1}, \qquad
       u_t = m_t \quad\text{or, with Nesterov,}\quad u_t = g_t + \beta m_t.$$
 
-    (An exponential moving *average* would weigh $g_t$ with $1 - \beta$.)
+    (An exponential moving *average* would weight $g_t$ by $1 - \beta$.)
 
     **Arguments:**
 

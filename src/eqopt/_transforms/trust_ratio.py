@@ -1,4 +1,4 @@
-"""Steps in proportion to the size of what they change, layer by layer."""
+"""Steps proportional to the size of the parameters, layer by layer."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ def trust_ratio(
 
 
 class ScaleByTrustRatio(AbstractStateless):
-    r"""Makes the update of each leaf as large as its parameters, times a constant.
+    r"""Scales the update of each leaf to the norm of its parameters, times a constant.
 
     $$u = \frac{c \max(\|p\|_2, m)}{\max(\|g\|_2, m) + \varepsilon}\; g,$$
 
     with the norms of one leaf at a time. Where one of them is zero, $u = g$, so that
-    parameters that start at zero get off it.
+    parameters that start at zero can move.
 
     **Arguments:**
 

@@ -29,7 +29,7 @@ Mode: TypeAlias = Literal[
 WeightDecay: TypeAlias = ScalarOrSchedule | AbstractTransformation
 
 
-# What multiplies the decay, for a learning rate that multiplies all of it later.
+# The factor of the decay, before a learning rate multiplies everything.
 _FACTORS: dict[str, Callable[[Any, Any], Array]] = {
     "corrected": lambda eta, eta_max: eta / eta_max,
     "fully_decoupled": lambda eta, eta_max: 1 / eta_max,
@@ -72,26 +72,27 @@ def decay_cautiously(
 def alignment(
     x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]
 ) -> Float[Array, "*leaf"]:
-    """Positive where they point the same way, negative where against each other.
+    """Positive where they have the same sign, negative where they have opposite signs.
 
-    It is not their product, which is zero for small ones.
+    This is not their product, which underflows to zero for small numbers.
     """
     return jnp.real(jnp.conj(jnp.sign(x)) * y)
 
 
 def is_off(weight_decay: WeightDecay) -> bool:
-    """Whether it is the number zero: then nothing has to be read for it."""
+    """Whether it is the number zero: then no array needs to be read for it."""
     return isinstance(weight_decay, int | float) and bool(weight_decay == 0)
 
 
 class AddDecayedWeights(AbstractLeafwise):
     r"""Adds a multiple of the parameters to the updates: $u = g + \lambda p$.
 
-    After the preconditioner and before the learning rate it is decoupled weight decay,
-    as in AdamW; before the preconditioner it is an $L^2$ penalty.
+    After the preconditioner and before the learning rate, this is decoupled weight
+    decay, as in AdamW. Before the preconditioner, it is an $L^2$ penalty.
 
-    Any optimizer that has decoupled weight decay takes an `AddDecayedWeights` as its
-    `weight_decay`, instead of a number. It gives it the learning rate and the mask.
+    Every optimizer with decoupled weight decay accepts an `AddDecayedWeights` as its
+    `weight_decay`, instead of a number. The optimizer passes its learning rate and mask
+    to it.
 
     !!! example
 
@@ -103,8 +104,8 @@ class AddDecayedWeights(AbstractLeafwise):
         opt = eqopt.AdamW(eta, weight_decay=decay)
         ```
 
-    How much a step takes off the parameters depends on `mode`, with the learning rate
-    $\eta_t$ that follows in the chain:
+    The amount that a step subtracts from the parameters depends on `mode`, with the
+    learning rate $\eta_t$ that follows in the chain:
 
     | `mode` | taken off | also known as |
     | --- | --- | --- |
@@ -114,9 +115,9 @@ class AddDecayedWeights(AbstractLeafwise):
     | `"independent"` | $\lambda\, p$, but nothing where $\eta_t = 0$ | |
     | `"squared"` | $\eta_t^2 \lambda\, p$ | |
 
-    The corrected one is for weights that a normalization layer follows: their norm then
-    settles where it does not depend on the learning rate. Let `mask` pick them. With
-    `"squared"`, $\lambda$ is 10 to 1000 times what it is otherwise.
+    The corrected mode is for weights followed by a normalization layer: their norm then
+    settles at a value that does not depend on the learning rate. Select them by `mask`.
+    With `"squared"`, $\lambda$ is 10 to 1000 times larger than otherwise.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Leaving out steps whose gradients are not finite."""
+"""Skipping steps with gradients that are not finite."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..numerics import safe_increment
 
 
 class ApplyIfFiniteState(eqx.Module):
-    """What has been left out so far.
+    """What has been skipped so far.
 
     **Attributes:**
 
@@ -36,17 +36,17 @@ class ApplyIfFiniteState(eqx.Module):
 
 
 class ApplyIfFinite(AbstractWrapper):
-    """Leaves out every step whose gradients hold a NaN or an infinity.
+    """Skips every step with a NaN or an infinity in its gradients.
 
     Then the updates are zero and the inner state stays unchanged. After
-    `max_consecutive_errors` such gradients in a row it gives up, and applies whatever
-    comes until gradients are finite again.
+    `max_consecutive_errors` such gradients in a row it gives up, and applies all
+    gradients until they are finite again.
 
     **Arguments:**
 
     - `inner`: the transformation.
-    - `max_consecutive_errors`: how many steps in a row to leave out at most, an integer
-        of at least 0.
+    - `max_consecutive_errors`: how many steps in a row to skip at most, an integer of
+        at least 0.
 
     **Raises:**
 
@@ -95,7 +95,7 @@ def all_finite(updates: Updates) -> Bool[Array, ""]:
 
 @jax.jit
 def _is_finite(x):
-    # What is not finite, minus itself, is NaN, and so is any sum with it. Three times
-    # faster than `all(isfinite(x))` on a CPU, where a reduction of bools is slow, and
-    # unlike `sum(x * 0)` it makes no temporary array.
+    # A value that is not finite, minus itself, is NaN, and so is any sum with it. This
+    # is three times faster than `all(isfinite(x))` on a CPU, where a reduction of bools
+    # is slow. Unlike `sum(x * 0)`, it makes no temporary array.
     return jnp.isfinite(jnp.sum(x - x))

@@ -51,7 +51,7 @@ def caution(
 
 
 class _Caution(AbstractStateless):
-    """What is cautious of a chain, at its place, once it knows the gradients."""
+    """The cautious part of a chain, at its position, with the gradients of this step."""
 
     grads: Updates
     rescale: str
@@ -64,23 +64,23 @@ class _Caution(AbstractStateless):
 
 
 class Cautious(AbstractFused):
-    r"""Leaves out the updates that point against the gradient of this very step.
+    r"""Zeroes the updates that point against the gradient of the current step.
 
     For each leaf, with the direction $d$ of `inner` and the gradient $g$,
 
     $$m_i = [d_i g_i > 0], \qquad
       u_i = \frac{m_i\, d_i}{\max(\bar m,\, 10^{-3})},$$
 
-    where $\bar m$ is the mean of $m$. Momentum goes on beside it, so an entry waits until
-    gradient and momentum agree again.
+    where $\bar m$ is the mean of $m$. The momentum itself is not masked, so an entry
+    waits until gradient and momentum agree again.
 
-    `inner` is any optimizer; of one that ends in weight decay and a learning rate, such
-    as [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is left alone, as in C-AdamW. Or
-    it gives a direction that a learning rate is yet to turn downhill, such as
-    [`eqopt.ScaleByAdam`][] in a chain: $u$ is then uphill as well. The gradient is what
-    reaches this wrapper.
+    `inner` is any optimizer. If it ends in weight decay and a learning rate, like
+    [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is not masked, as in C-AdamW.
+    `inner` can also be a transformation without a learning rate, such as
+    [`eqopt.ScaleByAdam`][] in a chain: then $u$ points uphill too. The gradient is the
+    input of this wrapper.
 
-    What averages the parameters or goes ahead of them belongs outside:
+    Put wrappers that average the parameters or extrapolate outside:
     `Lookahead(Cautious(AdamW(1e-3)), ...)`.
 
     !!! example
@@ -96,9 +96,10 @@ class Cautious(AbstractFused):
 
     - `inner`: the transformation. If there is a learning rate in it, that is an
         [`eqopt.ScaleByLearningRate`][] or an optimizer of eqopt, its updates go downhill.
-    - `rescale`: how to make up for what is left out. `"share"` divides by the share that
-        is left, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$, with the $n$
-        entries of the leaf, as the authors do for Lion; `"none"` does nothing.
+    - `rescale`: how to compensate for the masked entries. `"share"` divides by the
+        remaining share, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$,
+        with the $n$ entries of the leaf, as the authors do for Lion; `"none"` does
+        nothing.
 
     **Raises:**
 
@@ -141,7 +142,7 @@ class Cautious(AbstractFused):
             return self._chain(pipeline.flush())._finish(pipeline, state)
 
     def _chain(self, grads: Updates = None) -> Chain:
-        """The parts of `inner`, and caution where they give their direction."""
+        """The parts of `inner`, with the cautious part inserted after the direction."""
         parts = _parts(self.inner)
         end = len(parts)
         while end and isinstance(
@@ -154,9 +155,7 @@ class Cautious(AbstractFused):
 
 
 def _parts(transformation: AbstractTransformation) -> Sequence[AbstractTransformation]:
-    """The parts of a chain, including nested chains at its end and an optimizer's
-    chain.
-    """
+    """The parts of a chain, of an optimizer's chain, and of a chain at its end."""
     if isinstance(transformation, AbstractOptimizer):
         return _parts(transformation.chain)
     if isinstance(transformation, Chain) and len(transformation):

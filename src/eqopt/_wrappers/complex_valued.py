@@ -18,7 +18,7 @@ from .._wrapper import AbstractWrapper, Call
 
 
 class RealAndImaginary(Module):
-    """What stands instead of a complex array: its two parts."""
+    """The real and imaginary parts that replace a complex array."""
 
     real: Float[Array, "*leaf"]
     imaginary: Float[Array, "*leaf"]
@@ -31,15 +31,14 @@ class SplitRealAndImaginaryState(eqx.Module):
 
 
 class SplitRealAndImaginary(AbstractWrapper):
-    """Lets a transformation see each complex array as two real ones.
+    """Makes a transformation treat each complex array as two real ones.
 
-    So it treats a complex parameter as it would two real parameters: Adam, for example,
-    has a second moment for each of the parts, where alone it has one of the modulus.
-    Real arrays pass as they are.
+    Without this wrapper, Adam, for example, has one second moment of the modulus. With
+    it, Adam has a second moment for each of the two parts. Real arrays pass unchanged.
 
     !!! warning
 
-        For a real loss of complex parameters, `jax.grad` gives the *conjugate* of the
+        For a real loss of complex parameters, `jax.grad` returns the *conjugate* of the
         direction of steepest ascent. Conjugate gradients before you pass them on, as
         updates and as `grad`: `grads = eqopt.tree.conj(grads)`.
 

@@ -28,9 +28,9 @@ class ConditionallyTransformState(eqx.Module):
 
 
 class ConditionallyTransform(AbstractWrapper):
-    """Transforms in some steps; in the others, updates pass unchanged.
+    """Transforms the updates in some steps; in the others, they pass unchanged.
 
-    The inner state stands still where the condition does not hold. For zero updates in
+    If the condition does not hold, the inner state does not change. For zero updates in
     these steps, see [`eqopt.ConditionallyMask`][].
 
     !!! example
@@ -46,8 +46,8 @@ class ConditionallyTransform(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the transformation.
-    - `should_transform_fn`: a function of the number of calls so far (0 in the first one)
-        that gives a bool, or a 0-d array of one.
+    - `should_transform_fn`: a function of the number of calls so far (0 in the first
+        one) that returns a bool, or a 0-d array of one.
     - `forward_extra_args`: whether it also gets the extra arguments of `update`, by name.
     """
 
@@ -89,9 +89,9 @@ class ConditionallyMaskState(eqx.Module):
 
 
 class ConditionallyMask(AbstractWrapper):
-    """Transforms in some steps; in the others, updates are zero.
+    """Transforms the updates in some steps; in the others, they are zero.
 
-    Nothing moves where the condition does not hold: neither the inner state nor, with
+    If the condition does not hold, nothing moves: neither the inner state nor, with
     `step`, any memory. To pass the updates on in these steps, see
     [`eqopt.ConditionallyTransform`][].
 

@@ -45,18 +45,18 @@ class FlattenState(eqx.Module):
 
 
 class Flatten(AbstractWrapper):
-    """Lets the inner transformation see all parameters as one vector.
+    """Makes the inner transformation see all parameters as one vector.
 
-    For a model of very many small leaves, that is less to trace and to launch, at the
-    price of copying the leaves together and apart: during a step there is one more copy
-    of the gradients, and one of the parameters if they are looked at, as they are for
-    weight decay and by wrappers. For transformations that look at a leaf as a whole
-    (trust ratios, factored moments) it is another algorithm: the whole model is their
-    one leaf.
+    For a model with very many small leaves, this reduces the work of tracing and
+    launching. The price is that the leaves are copied into the vector and back: during
+    a step there is one more copy of the gradients, and one of the parameters if they
+    are used, as in weight decay and by wrappers. Transformations that treat a leaf as a
+    whole (trust ratios, factored moments) become another algorithm: the whole model is
+    their only leaf.
 
-    Leaves of different dtypes meet in the dtype to which they promote: with float32 and
-    bfloat16 parameters the vector and the inner state are float32, with float32 and
-    complex64 ones they are complex64. Updates come back in the dtypes they had.
+    Leaves of different dtypes are promoted to a common dtype: with float32 and bfloat16
+    parameters, the vector and the inner state are float32; with float32 and complex64
+    parameters, they are complex64. Updates are returned in their own dtypes.
 
     **Arguments:**
 
@@ -82,8 +82,9 @@ class Flatten(AbstractWrapper):
         updates, params, extra, is_step = call
         adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
         if is_step and adds:
-            # To add the updates to a vector takes a copy of all parameters, looked at or
-            # not, and saves nothing. The steps of wrappers do more than to add.
+            # Adding the updates to a vector takes a copy of all parameters, even if
+            # they are not used, and saves nothing. The steps of wrappers do more than
+            # add.
             updates, state = self.handle(call._replace(is_step=False), state)
             return apply_updates(params, updates), state
         leaves, treedef = self._checked(updates, state)
@@ -140,7 +141,7 @@ def _given(leaves: list) -> list:
 
 
 def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> list:
-    """The parameters beside the updates."""
+    """The parameters, aligned with the updates."""
     column = align(treedef, params, "params", updates)
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and not is_parameter(p):
@@ -173,7 +174,7 @@ def _of_vector(
 def _unflatten(
     flat: Inexact[Array, " size"], like: list, leaves: list, treedef: Any
 ) -> PyTree:
-    """The tree whose arrays, shaped as `like`, stand where `leaves` has no `None`."""
+    """The tree with arrays shaped like `like` where `leaves` is not `None`."""
     parts = iter(_parted(flat, like))
     return treedef.unflatten(None if leaf is None else next(parts) for leaf in leaves)
 
@@ -186,8 +187,8 @@ def _joined(leaves: list) -> Inexact[Array, " size"]:
 
 
 def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, "..."]]:
-    # Or XLA on a CPU tries to make each part from what the vector is made of, which takes
-    # it 5 % longer to compile.
+    # Otherwise XLA on a CPU tries to compute each part from the sources of the vector,
+    # which takes 5 % longer to compile.
     flat = materialized(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])
     return [

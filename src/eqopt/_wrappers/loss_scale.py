@@ -18,12 +18,12 @@ from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import all_finite
 
 
-# The inverse of a larger power of two is no normal number in float32.
+# The inverse of a larger power of two is not a normal number in float32.
 _MAX_SCALE = 2.0**126
 
 
 class DynamicLossScaleState(eqx.Module):
-    """The scale, and what has been left out so far.
+    """The scale, and how many steps have been skipped so far.
 
     **Attributes:**
 
@@ -54,16 +54,16 @@ def unscale(
 class DynamicLossScale(AbstractWrapper):
     r"""Trains on the gradients of $S \cdot L$ instead of the gradients of the loss $L$.
 
-    In float16 a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
-    digits. If the loss is large, so are the gradients on all their way back. Here they
-    are divided by $S$ again, in float32:
+    In float16, a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
+    digits. If the loss is scaled up, so are the gradients throughout the backward pass.
+    This wrapper divides them by $S$ again, in float32:
 
     $$u = \text{inner}(g / S), \qquad g = \nabla (S L).$$
 
-    If any of $g$ is NaN or infinite, $S$ was too large: the step is left out, and
+    If any of $g$ is NaN or infinite, $S$ was too large: the step is skipped, and
     $S \leftarrow \max(b S, S_{\min})$. After `growth_interval` steps in a row without
-    that, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are by default,
-    multiplying and dividing by $S$ rounds nothing.
+    this, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are by default,
+    multiplying and dividing by $S$ causes no rounding.
 
     !!! example
 
@@ -149,7 +149,7 @@ class DynamicLossScale(AbstractWrapper):
         )
 
     def scale_loss(self, loss: Float[Array, ""], state: State) -> Float[Array, ""]:
-        """What to take the gradients of: the loss, multiplied by the scale.
+        """The function to differentiate: the loss, multiplied by the scale.
 
         **Arguments:**
 
@@ -191,8 +191,8 @@ class DynamicLossScale(AbstractWrapper):
         )
 
     def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
-        # Before anything rounds them: not all that is inside takes what is pending, and
-        # what the pipeline hands out has the dtype of what went in.
+        # Before any rounding: not all inner transformations accept pending equations,
+        # and the pipeline returns updates in the dtype of its inputs.
         grads = Pipeline(call.updates, None, {}).wide()
         pipeline = Pipeline(grads, call.params, call.extra)
         shared = {"inverse_scale": 1 / state.loss_scale}

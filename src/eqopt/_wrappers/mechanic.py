@@ -1,4 +1,4 @@
-"""A learning rate that is learnt from how the training goes."""
+"""Learning the learning rate during training."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from ..tree._like import wide_zeros_like
 
 
 class MechanicState(eqx.Module):
-    r"""Where the inner optimizer wants to go, and how far to follow it.
+    r"""The sum of the inner updates, and the numbers that determine their factor.
 
     The arrays of `num_betas` numbers are at least float32.
 
@@ -32,7 +32,7 @@ class MechanicState(eqx.Module):
     - `r`: the rewards, one for each $\beta$.
     - `m`: the largest $|h|$ so far, of the same kind, forgotten at the rate $\beta$.
     - `v`: the sums of the $h^2$, of the same kind.
-    - `s`: the factors that the learning rate is made of: it is their sum.
+    - `s`: the factors; the learning rate is their sum.
     - `delta`: $\Delta$, the sum of all inner updates, a tree like the parameters, in at
         least float32.
     """
@@ -68,7 +68,7 @@ def mechanic(
 
 
 class Mechanic(AbstractFused):
-    r"""Learns by which factor to multiply the updates of an optimizer.
+    r"""Learns the factor by which to multiply the updates of an optimizer.
 
     $$\begin{aligned}
       \Delta_{t+1} &= \Delta_t + u_t & \Delta_1 &= 0 \\
@@ -89,9 +89,9 @@ class Mechanic(AbstractFused):
     an entry for each of the $n$ rates $\beta_i = 1 - 10^{-i}$. Scalar products and norms
     are over all leaves.
 
-    Leave the learning rate of the inner optimizer at 1; a schedule should have its peak
-    there. SGD, Adam and Lion are suited; LARS and LAMB, whose steps are as long as the
-    parameters say, are not. The factor in use is `state.s.sum()`.
+    Leave the learning rate of the inner optimizer at 1; a schedule should have a peak
+    of 1. SGD, Adam and Lion are suitable. LARS and LAMB are not, because their step
+    length depends on the parameters. The current factor is `state.s.sum()`.
 
     !!! example
 
@@ -100,12 +100,12 @@ class Mechanic(AbstractFused):
         opt = eqopt.Mechanic(eqopt.AdamW(schedule))
         ```
 
-    A NaN in the gradients makes all that it has learnt NaN. To leave such steps out,
-    put this inside [`eqopt.ApplyIfFinite`][]. [`eqopt.Lookahead`][], [`eqopt.GPA`][],
-    [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][]
-    belong outside, too: an inner one would move what it keeps by updates without the
-    factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][], which average the parameters after
-    the whole step, may be inside, but not in another wrapper there.
+    A NaN in the gradients makes everything that it has learnt NaN. To skip such steps,
+    put this inside [`eqopt.ApplyIfFinite`][]. Also put it inside [`eqopt.Lookahead`][],
+    [`eqopt.GPA`][], [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and
+    [`eqopt.ScheduleFree`][]: inside Mechanic, they would use updates without the
+    factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the parameters after the
+    whole step, so they may be inside, but not in another wrapper there.
 
     **Arguments:**
 

@@ -24,15 +24,15 @@ from ..tree import zeros_like
 
 
 class MultiStepsState(eqx.Module):
-    """What has been gathered since the last step.
+    """What has been accumulated since the last step.
 
     **Attributes:**
 
-    - `mini_step`: the mini-steps gathered since then, a 0-d int32 array.
+    - `mini_step`: the mini-steps accumulated since then, a 0-d int32 array.
     - `gradient_step`: the steps of the inner optimizer so far, a 0-d int32 array.
     - `inner_state`: the inner state.
-    - `weight_sum`: the sum of the weights of the mini-steps gathered since then, a 0-d
-        float32 array.
+    - `weight_sum`: the sum of the weights of the mini-steps accumulated since then, a
+        0-d float32 array.
     - `acc_grads`: the mean, or sum, of the gradients accumulated since then. (After a
         step it holds the gradients of that step until the next mini-step overwrites
         it.)
@@ -57,27 +57,29 @@ def gather(
     is_first: Bool[Array, ""],
     mean: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Chosen, not multiplied by zero: whatever a step left behind, NaNs too, is gone, and
-    # nothing needs to be cleared after a step. What weighs nothing leaves no trace.
+    # Selected, not multiplied by zero: everything left by an earlier step disappears,
+    # including NaNs, and nothing needs to be cleared after a step. Gradients with zero
+    # weight have no effect.
     old = jnp.where(is_first, 0, acc_grads)
     more = (g - old) / parts if mean else weight * g
     return g, jnp.where(weight == 0, old, old + more)
 
 
 class MultiSteps(AbstractWrapper):
-    r"""Gathers the gradients of $k$ mini-batches, and lets the inner optimizer step once.
+    r"""Accumulates the gradients of $k$ mini-batches for one step of `inner`.
 
     In between, updates are zero, and only the accumulated gradients change. With
     `step`, no other work is done; `update` also writes the zeros.
 
-    Mini-batches that do not count the same, such as sentences of different lengths, take
-    the extra argument `weight`, 1 by default: with $w_i$ the number of tokens and $g_i$
-    the gradient of the mean over them, `inner` gets
+    If mini-batches should not count equally, for example sentences of different
+    lengths, pass the extra argument `weight`, which is 1 by default. With $w_i$ the
+    number of tokens and $g_i$ the gradient of the mean over them, `inner` gets
 
     $$\sum_i w_i\, g_i \Big/ \sum_i w_i,$$
 
-    which is the gradient of the mean over all tokens. (The sum alone, if it is not to be
-    the mean.) Where the weight is zero, the gradients may be NaN.
+    which is the gradient of the mean over all tokens. (Or only the sum, without the
+    division, if you do not use the mean.) Where the weight is zero, the gradients may
+    be NaN.
 
     !!! example
 
@@ -142,7 +144,7 @@ class MultiSteps(AbstractWrapper):
         return result, dataclasses.replace(new, skip_state=skip_state)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
-        """Whether the last call was one in which the inner optimizer made a step.
+        """Whether the inner optimizer made a step in the last call.
 
         **Arguments:**
 

@@ -46,7 +46,7 @@ def towards(
 
 
 class _Bound(eqx.Module):
-    """A `functools.partial` whose arguments are data, and which has a hash."""
+    """A hashable `functools.partial` with its arguments as data."""
 
     fn: Callable
     args: tuple
@@ -70,8 +70,8 @@ class Project(AbstractWrapper):
 
     $$\theta \leftarrow \Pi(\theta + u)$$
 
-    for the update $u$ of `inner`. With a projection onto a convex set, that is projected
-    gradient descent, or its like for other optimizers.
+    for the update $u$ of `inner`. With a projection onto a convex set, this is
+    projected gradient descent, or its equivalent for other optimizers.
 
     !!! example
 
@@ -87,8 +87,8 @@ class Project(AbstractWrapper):
         opt = eqopt.Project(eqopt.SGD(0.1), each)
         ```
 
-    Parameters without a gradient (`None`) stay unchanged, and are not shown to the
-    projection. Those to begin with are not projected before the first step.
+    Parameters without a gradient (`None`) stay unchanged, and are not passed to the
+    projection. The initial parameters are not projected before the first step.
 
     With `step`, the result is in the set. With `update`, the sum of parameters and
     updates is in the set, except for rounding. Nothing may follow this in a chain. Put
@@ -168,7 +168,7 @@ class Project(AbstractWrapper):
 
 
 def _check(part: Params, projected: Any) -> None:
-    """Raises unless the projection gave a tree like the one that it was given."""
+    """Raises an error unless the projection returned a tree like its argument."""
     leaves, treedef = flatten_updates(part)
     if jtu.tree_structure(projected, is_leaf=is_leaf) != treedef:
         found = disagreement("projection(params)", projected, "params", part)

@@ -55,16 +55,16 @@ def go_back(
 
 
 class SAM(AbstractWrapper):
-    r"""Sharpness-aware minimization: takes the gradient where the loss is worse.
+    r"""Sharpness-aware minimization: computes the gradient where the loss is larger.
 
-    It looks for parameters in whose whole neighbourhood the loss is low,
+    It minimizes the largest loss in a neighbourhood of the parameters,
 
     $$\min_w\, \max_{\|\epsilon\|_2 \le \rho} L(w + \epsilon), \qquad
       \hat\epsilon(w) = \rho\, \frac{\nabla L(w)}{\|\nabla L(w)\|_2},$$
 
-    and for this the inner optimizer is given the gradient at $w + \hat\epsilon(w)$, but
-    moves $w$. Each of its steps takes `sync_period` gradients: with all but the last one,
-    the adversary climbs.
+    so the inner optimizer gets the gradient at $w + \hat\epsilon(w)$,
+    but moves $w$. Each of its steps takes `sync_period` gradients: the adversary climbs
+    with all except the last one.
 
     In transparent mode, each gradient needs one call of `step`. The first calls return
     adversarial parameters, at which you compute the next gradient. The last call
@@ -81,11 +81,12 @@ class SAM(AbstractWrapper):
         opt = eqopt.SAM(eqopt.AdamW(1e-3), adversary)
         ```
 
-    In opaque mode one call does it all, and the parameters it is given and returns are
-    never adversarial. It needs the extra argument `grad_fn`, a function of the parameters
-    that gives the gradients. If it cannot be called with these alone, it also gets the
-    number of the adversarial step (a Python integer, from 0 on), to choose a batch, say.
-    For complex parameters it gives the conjugates of what `jax.grad` gives.
+    In opaque mode, one call does everything, and neither its arguments nor its results
+    are adversarial parameters. It needs the extra argument `grad_fn`, a function of the
+    parameters that returns the gradients. If `grad_fn` requires a second argument, it
+    also gets the number of the adversarial step (a Python integer, starting at 0), for
+    example to choose a batch. For complex parameters, it must return the conjugates of
+    the gradients from `jax.grad`.
 
     !!! example
 
@@ -95,26 +96,26 @@ class SAM(AbstractWrapper):
         model, state = opt.step(grad_fn(model), state, model, grad_fn=grad_fn)
         ```
 
-    The updates must be added to the parameters as they are: nothing may follow this in a
+    The updates must be added to the parameters unchanged: nothing may follow this in a
     chain.
 
-    A NaN in an adversarial step makes the parameters NaN, and the next gradient, but
-    not the ones to go back to. To leave such a gradient out, put this inside
-    [`eqopt.ApplyIfFinite`][]. In opaque mode put that inside this: the gradients of
-    `grad_fn` are looked at, too, and the whole step is left out.
+    A NaN in an adversarial step makes the adversarial parameters and the next gradient
+    NaN, but not the original parameters. To skip such a gradient, put this inside
+    [`eqopt.ApplyIfFinite`][]. In opaque mode, put `ApplyIfFinite` inside this: then the
+    gradients of `grad_fn` are checked too, and the whole step is skipped.
 
     **Arguments:**
 
     - `inner`: the optimizer.
     - `adversary`: the optimizer whose updates, with the opposite sign, climb. Defaults
         to the one in the paper, $\hat\epsilon$ with $\rho = 0.05$.
-    - `sync_period`: how many gradients a step of `inner` takes, an integer of at least 1.
-        In the paper, it is 2; with 1, there is no adversarial step.
+    - `sync_period`: how many gradients a step of `inner` takes, an integer of at least
+        1. In the paper, it is 2; with 1, there is no adversarial step.
     - `reset_state`: whether the adversary starts afresh after each step of `inner`,
         except for its random keys, as in [`eqopt.Lookahead`][].
-    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is a
-        Python integer, and where `updates` has `None`, gradients of `grad_fn` are left
-        out.
+    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is
+        a Python integer, and where `updates` has `None`, gradients of `grad_fn` are
+        omitted.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
         over which the gradients of `grad_fn` are averaged. Defaults to `None`: they are
         not averaged.
@@ -240,7 +241,7 @@ class SAM(AbstractWrapper):
     def _descent(
         self, call: Call, start: Params, opt_state: State
     ) -> tuple[Any, State]:
-        """What `inner` makes of a call at `start`, for the parameters of the call."""
+        """The result of `inner` for a call at `start`, for the parameters of the call."""
         result, opt_state = call._replace(params=start).run(self.inner, opt_state)
         if not (call.is_step or start is call.params):
             back = Pipeline(result, call.params, {})
@@ -275,7 +276,7 @@ def _called(grad_fn: Callable, params: Params, i: int) -> Any:
 
 
 def _as_updates(grads: Any, updates: Updates) -> Updates:
-    """What `grad_fn` gave, where there are updates and in their dtypes."""
+    """The result of `grad_fn`, where there are updates and in their dtypes."""
     leaves, treedef = flatten_updates(updates)
     column = align(treedef, grads, "grad_fn(params)", updates)
     for i, (g, new) in enumerate(zip(leaves, column, strict=True)):

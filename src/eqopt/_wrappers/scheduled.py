@@ -42,8 +42,8 @@ class ScheduledState(eqx.Module):
 class Scheduled(AbstractFusedWrapper):
     """Evaluates the schedules among the hyperparameters of a transformation in each step.
 
-    Learning rates and weight decays take schedules by themselves. Within this, all
-    hyperparameters that are numbers do, however deep in chains and wrappers they are.
+    Learning rates and weight decays accept schedules without this wrapper. Inside it,
+    all numeric hyperparameters do, at any depth of chains and wrappers.
 
     !!! example
 
@@ -56,18 +56,20 @@ class Scheduled(AbstractFusedWrapper):
         )
         ```
 
-    The values in use are in the state, as
-    `eqopt.tree.get(state, "hyperparams")[".transformations[1].b1"]`. Nothing is compiled
-    again when they change.
+    The current values are in the state, as `eqopt.tree.get(state,
+    "hyperparams")[".transformations[1].b1"]`. Changing them does not compile anything
+    again.
 
-    Schedules of learning rates and weight decays are left to their owners, who count
-    their own steps, which are fewer within [`eqopt.MultiSteps`][]. An
-    [`eqopt.schedules.AbstractStatefulSchedule`][] is evaluated here wherever it is.
+    Schedules of learning rates and weight decays are evaluated by their owners, which
+    count their own steps: inside [`eqopt.MultiSteps`][], these are fewer. An
+    [`eqopt.schedules.AbstractStatefulSchedule`][] is always evaluated here.
 
-    In a class of your own, this is every schedule in a field whose annotation does not
-    name a function: any function where it names numbers, as `float | Array` does, else an
-    [`eqopt.schedules.AbstractSchedule`][]. What a field annotated with `Callable` holds
-    is for the class to evaluate, and what the parts of an optimizer evaluate is theirs.
+    In your own class, this wrapper evaluates every schedule in a field whose annotation
+    does not name a function. If the annotation names numbers, such as `float | Array`,
+    any function counts as a schedule; otherwise, only an
+    [`eqopt.schedules.AbstractSchedule`][] does. A field annotated with `Callable` is
+    evaluated by the class itself, and schedules that the parts of an optimizer evaluate
+    are left to them.
 
     **Arguments:**
 
@@ -135,7 +137,7 @@ class Scheduled(AbstractFusedWrapper):
 
 
 def _find(tree: Any, path: tuple = ()) -> Iterator[tuple[tuple, Callable]]:
-    """The schedules in `tree` that do not have an owner who evaluates them."""
+    """The schedules in `tree` that no owner evaluates."""
     if isinstance(tree, eqx.Module):
         found = waiting(tree) if isinstance(tree, AbstractTransformation) else ()
         found = (*found, *hyperparameters(type(tree)))

@@ -1,4 +1,4 @@
-"""Which steps to leave out, from the loss and the norm of the gradients."""
+"""Rules that skip steps, by the loss and the norm of the gradients."""
 
 import abc
 from typing import Any
@@ -15,21 +15,21 @@ from ..numerics import safe_increment
 
 
 class AbstractSkipRule(Module):
-    """What tells [`eqopt.SkipStep`][] to leave out a step, from what it has seen so far.
+    """A rule that tells [`eqopt.SkipStep`][] which steps to skip.
 
-    Subclass it and implement `init` and `__call__`. Where nothing needs to be remembered,
-    a function of the loss and the norm does as well.
+    Subclass it and implement `init` and `__call__`. If the rule needs no memory, a
+    function of the loss and the norm is enough.
     """
 
     @abc.abstractmethod
     def init(self) -> State:
-        """What is remembered before the first step: any tree of arrays."""
+        """The memory of the rule before the first step: any tree of arrays."""
 
     @abc.abstractmethod
     def __call__(
         self, value: Float[Array, ""] | None, norm: Float[Array, ""], state: State
     ) -> tuple[Bool[Array, ""], State]:
-        """Whether to leave out a step, and what is remembered after it.
+        """Whether to skip a step, and the memory after it.
 
         **Arguments:**
 
@@ -57,25 +57,25 @@ class SigmaRuleState(eqx.Module):
 
 
 class SigmaRule(AbstractSkipRule):
-    r"""Leaves out steps whose loss or gradient norm is far above those before it.
+    r"""Skips steps whose loss or gradient norm is far above the previous ones.
 
     That is, if for one of the two
 
     $$x_t > m + \sigma s$$
 
-    where $m$ and $s$ are mean and standard deviation (with $n - 1$ in the denominator) of
-    the last $n \le$ `window` of them. A loss or norm that is NaN or infinite is always
-    left out, and not remembered.
+    where $m$ and $s$ are the mean and the standard deviation (with $n - 1$ in the
+    denominator) of the last $n \le$ `window` values. A NaN or infinite loss or norm is
+    always skipped, and not remembered.
 
-    A finite one is remembered also if its step is left out. So a rise that lasts, after
-    a change of the data or of the loss say, is accepted in time: $k$ values of a new
-    level among $n$ are large only while $(n - k) / k > \sigma^2$, which by default is
-    for the first 4 steps. If they were not remembered, all steps could be left out from
-    then on. The price is that, after such a value, less is called large until it has
-    left the window.
+    Finite values are remembered even if their step is skipped. So a lasting rise, for
+    example after a change of the data or of the loss, is accepted in time: $k$ values
+    of a new level among $n$ count as large only while $(n - k) / k > \sigma^2$, which
+    by default is for the first 4 steps. If they were not remembered, all later steps
+    could be skipped. The price is that, after such a value, fewer values count as large
+    until it has left the window.
 
-    Losses are looked at if `step` is given `value`. The comparison needs no absolute
-    scale: multiplied by any number, all losses and norms give the same.
+    Losses are used if you pass `value` to `step`. The comparison needs no absolute
+    scale: multiplying all losses and norms by a number changes nothing.
 
     **Arguments:**
 

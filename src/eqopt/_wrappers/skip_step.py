@@ -22,12 +22,12 @@ from .skip_rules import AbstractSkipRule
 
 
 class SkipNotFinite(Module):
-    """Leaves mini-steps out whose gradients hold a NaN or an infinity.
+    """Skips mini-steps with a NaN or an infinity in their gradients.
 
-    It is for [`eqopt.MultiSteps`][]. The diagnostics, which are then found in its
-    `skip_state`, are a dictionary of
+    Use it with [`eqopt.MultiSteps`][]. Its diagnostics, in the `skip_state` of
+    `MultiSteps`, are a dictionary of
 
-    - `should_skip`: whether the last mini-step was left out, a 0-d bool array;
+    - `should_skip`: whether the last mini-step was skipped, a 0-d bool array;
     - `num_not_finite`: how many of its numbers were not finite, a 0-d int32 array.
 
     !!! example
@@ -59,13 +59,12 @@ def _count_not_finite(x: Array) -> Array:
 
 
 class SkipLargeUpdates(Module):
-    r"""Leaves mini-steps out whose gradients are large: $\|g\|^2 \ge$ a bound.
+    r"""Skips mini-steps with large gradients: $\|g\|^2 \ge$ a bound.
 
-    It is for [`eqopt.MultiSteps`][]. Gradients whose norm is NaN are large, too. The
-    diagnostics, which are then found in the `skip_state` of `MultiSteps`, are a
-    dictionary of
+    Use it with [`eqopt.MultiSteps`][]. Gradients with a NaN norm count as large. The
+    diagnostics, in the `skip_state` of `MultiSteps`, are a dictionary of
 
-    - `should_skip`: whether the last mini-step was left out, a 0-d bool array;
+    - `should_skip`: whether the last mini-step was skipped, a 0-d bool array;
     - `norm_squared`: $\|g\|^2$ over all leaves, a 0-d array, at least float32.
 
     !!! example
@@ -102,12 +101,12 @@ class SkipLargeUpdates(Module):
 
 
 class SkipStepState(eqx.Module):
-    """What has been left out so far.
+    """What has been skipped so far.
 
     **Attributes:**
 
-    - `skipped_last`: whether the last step was left out, a 0-d bool array.
-    - `total_skipped`: how many steps were left out, a 0-d int32 array.
+    - `skipped_last`: whether the last step was skipped, a 0-d bool array.
+    - `total_skipped`: how many steps were skipped, a 0-d int32 array.
     - `rule_state`: what the rule remembers; `None` if it is a function.
     - `inner_state`: the inner state.
     """
@@ -119,7 +118,7 @@ class SkipStepState(eqx.Module):
 
 
 class SkipStep(AbstractWrapper):
-    r"""Leaves out every step of which a rule says so.
+    r"""Skips every step that a rule selects.
 
     The rule looks at the global norm of the gradients, and at the loss if you pass
     `value` to `step` or `update`. A skipped step changes only the counters and the
@@ -134,7 +133,7 @@ class SkipStep(AbstractWrapper):
         model, state = opt.step(grads, state, model, value=loss)
         ```
 
-    Or by a function, which has to say what is to happen to NaNs:
+    Or use a function, which must also decide about NaNs:
 
     !!! example
 

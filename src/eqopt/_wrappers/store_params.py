@@ -1,4 +1,4 @@
-"""Parameters in half precision, and what their rounding took in the state."""
+"""Parameters in half precision, with the rounded-off bits in the state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,10 +47,11 @@ class StoreParamsState(eqx.Module):
 class StoreParams(AbstractFused):
     """Keeps the parameters in two parts: one in the model, the rest in the state.
 
-    The model is one of half precision, in which the forward pass works. With each step
-    the kernel of a leaf joins both parts, adds the update in float32, and splits the sum.
-    So nothing is lost that is too small for the parameter's own dtype; no copy in full
-    precision of the whole model is made. `inner` sees parameters of full precision.
+    The model is in half precision, and the forward pass uses it. In each step, the
+    kernel of a leaf joins both parts, adds the update in float32, and splits the sum.
+    So updates that are too small for the parameter's own dtype are not lost. There is
+    never a full-precision copy of the whole model. `inner` sees parameters in full
+    precision.
 
     !!! example
 
@@ -62,9 +63,9 @@ class StoreParams(AbstractFused):
         full = opt.full_params(state, model)  # float32, to save or to evaluate
         ```
 
-    Call `step`. `update` has to give updates that lead from the seen part of the
-    parameters to the new one, for which half precision is too little: it takes gradients
-    in float32 alone. Nothing may follow this in a chain.
+    Call `step`. `update` must return updates that lead from the visible part of the
+    parameters to the new one. Half precision is too coarse for such updates, so
+    `update` accepts only float32 gradients. Nothing may follow this in a chain.
 
     **Arguments:**
 
@@ -111,7 +112,7 @@ class StoreParams(AbstractFused):
         return treedef.unflatten(hidden)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The parameters that `inner` has to evaluate with, in the model's dtypes.
+        """The evaluation parameters of `inner`, in the model's dtypes.
 
         **Arguments:**
 
@@ -154,7 +155,7 @@ class StoreParams(AbstractFused):
 
 
 def _joined(params: Params, hidden: PyTree) -> PyTree:
-    """Both parts of the parameters; a `ValueError` if they are of two models."""
+    """Both parts of the parameters; a `ValueError` if they belong to different models."""
     is_hidden = lambda x: x is None or isinstance(x, AbstractHidden)
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     parts, other = jtu.tree_flatten(hidden, is_leaf=is_hidden)

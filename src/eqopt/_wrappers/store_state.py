@@ -31,7 +31,7 @@ from ..tree._map_params import places_of
 from ..tree._search import on_the_way
 
 
-# Below, scales and padding would weigh more than what is saved.
+# Below this, scales and padding would take more than they save.
 _LARGE = 4096
 
 
@@ -42,7 +42,7 @@ class StoreStateState(eqx.Module):
 
 
 class StoreState(AbstractFusedWrapper):
-    """Keeps the state of any other transformation in fewer bytes.
+    """Stores the state of any other transformation in fewer bytes.
 
     It stores all parts of the state of `inner` that correspond to a parameter, in the
     sense of [`eqopt.tree.map_params`][]: moments, averages, accumulated gradients. In
@@ -116,7 +116,7 @@ class StoreState(AbstractFusedWrapper):
 
 
 def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
-    """Whether one of the fields on the way to the leaf at `path` is declared so."""
+    """Whether one of the fields on the path to the leaf is declared so."""
     return any(
         isinstance(key, jtu.GetAttrKey)
         and dataclasses.is_dataclass(node)
@@ -126,7 +126,7 @@ def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
 
 
 def _is_hidden(state: State, path: Sequence[Any]) -> bool:
-    """Whether the leaf is what `StoreParams` hides of a parameter, and no state."""
+    """Whether the leaf holds hidden bits of `StoreParams`, which are no state."""
     return any(
         getattr(type(node), "_has_hidden", False) and key == jtu.GetAttrKey("hidden")
         for node, key in on_the_way(state, path)

@@ -39,16 +39,16 @@ class ZeRO1State(eqx.Module):
 class ZeRO1(AbstractWrapper):
     r"""Shards optimizer state over the data-parallel axis; parameters stay replicated.
 
-    Stage 1 of ZeRO: with $N$ devices along the axis, each one keeps $1/N$ of the state,
-    computes $1/N$ of the update, and gathers the rest of the new parameters from the
-    others. What was summed over all devices by an all-reduce (gradients) is then needed
-    in shards only, so that a reduce-scatter does; with the all-gather of the parameters
-    the same number of bytes is sent as without.
+    This is stage 1 of ZeRO. With $N$ devices along the axis, each device keeps $1/N$ of
+    the state, computes $1/N$ of the update, and gathers the rest of the new parameters
+    from the others. The gradients, which an all-reduce would sum over all devices, are
+    then only needed in shards, so a reduce-scatter is enough. With the all-gather of
+    the parameters, the total number of bytes sent is the same as without ZeRO.
 
-    Every array of the state is divided along one of its axes: the one of $n$ entries for
-    which $\lceil n/N \rceil / n$ is least, the first of these. Where $N$ does not divide
-    $n$, it is stored with zeros behind, up to $N \lceil n/N \rceil$. So a device holds
-    $\lceil n/N \rceil / n$ of each array; of scalars, and of keys, it holds all.
+    Every array of the state is divided along one of its axes: the first axis for which
+    $\lceil n/N \rceil / n$ is smallest, where $n$ is its size. If $N$ does not divide
+    $n$, the array is padded with zeros to $N \lceil n/N \rceil$. So a device holds
+    $\lceil n/N \rceil / n$ of each array. Scalars and keys are not divided.
 
     The inner transformation sees neither shards nor padding, but all arrays in full, as
     XLA distributes them. So the result equals the result of `inner` alone, except for
@@ -56,10 +56,11 @@ class ZeRO1(AbstractWrapper):
     ratios and matrix products. Use it under `jit`; call by call it is correct, but
     slow. On one device, it equals `inner`.
 
-    Automatic and explicit axes give the same. On a mesh of several axes the parameters
-    may be sharded over the others; the state is sharded over this one, and over automatic
-    others as XLA sees fit. There, say by `out_shardings` of `jax.jit`, or by
-    `eqx.filter_shard` of the new model, where the parameters are to lie.
+    Automatic and explicit axes give the same result. On a mesh with several axes, the
+    parameters may be sharded over the others. The state is sharded over this axis, and
+    over other automatic axes as XLA chooses. In that case, fix the placement of the
+    parameters by `out_shardings` of `jax.jit`, or by `eqx.filter_shard` of the new
+    model.
 
     !!! example
 
@@ -280,7 +281,7 @@ def _is_divided(x):
 
 
 def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:
-    # Without shards, which have no part in it.
+    # Without shards, which are not involved.
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     shapes = jtu.tree_map(lambda x: shape(x) if eqx.is_array(x) else x, params)
     return eqx.filter_eval_shape(inner.init, shapes)

@@ -24,8 +24,8 @@ class AbstractAggregator(AbstractTransformation):
     Subclass it and implement `init` and `aggregate`; `update` follows.
 
     An aggregator that needs several calls has a 0-d bool array called `ready` in its
-    state: whether what it returned last is the result. Where it is not, `update` gives
-    zeros, and a `Process` stands still.
+    state, which says whether its last output is the result. If it is false, `update`
+    returns zeros, and a `Process` does not step.
 
     !!! example
 
@@ -61,10 +61,10 @@ class AbstractAggregator(AbstractTransformation):
 
         **Returns:**
 
-        Updates with the structure and shapes of the parameters, which may be of a higher
-        precision than the given ones, and are of use only where the new state does not
-        say that it is not `ready`; then a dictionary of extra arguments for the
-        transformations that come after; and the new state.
+        Updates with the structure and shapes of the parameters, which may have a higher
+        precision than the given ones, and are only valid if the new state is `ready`; a
+        dictionary of extra arguments for the following transformations; and the new
+        state.
         """
 
     def update(
@@ -77,17 +77,17 @@ class AbstractAggregator(AbstractTransformation):
         aggregated, _, state = self.aggregate(updates, state, params, **extra)
         ready = is_ready(state)
         if ready is not True:
-            # Chosen, not multiplied: what is not ready may be NaN.
+            # Selected, not multiplied: values that are not ready may be NaN.
             aggregated = jax.tree.map(lambda u: jnp.where(ready, u, 0), aggregated)
         return rounded(aggregated, updates), state
 
 
 def is_ready(state: State) -> Bool[Array, ""] | bool:
-    """Whether all that is called `ready` in a state is true; `True` if nothing is."""
+    """Whether every `ready` in a state is true; `True` if there is none."""
     flags = [flag for _, flag in get_all_with_path(state, "ready")]
     return functools.reduce(jnp.logical_and, flags) if flags else True
 
 
 def rounded(aggregated: Updates, updates: Updates) -> Updates:
-    """Aggregated updates in the dtypes of those they were made of."""
+    """Aggregated updates in the dtypes of the given updates."""
     return jax.tree.map(lambda u, g: u.astype(g.dtype), aggregated, updates)

@@ -34,8 +34,9 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` names no axis, or one of them twice; in `update`, one
-    that names the key path if updates have no such axes, or not equally many elements.
+    A `ValueError` if `per_elt_axis` names no axis, or one of them twice; in `update`,
+    one that names the key path if updates have no such axes, or different numbers of
+    elements.
     """
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
@@ -98,9 +99,9 @@ class AccumulateAvgUpdates(AbstractAggregator):
         0 & \text{otherwise.}
       \end{cases}$$
 
-    In an [`eqopt.aggregating.Process`][] the optimizer stands still in between; in a
-    chain it would step on zeros. If you need nothing else, use [`eqopt.MultiSteps`][],
-    which can also skip or weight mini-batches.
+    In an [`eqopt.aggregating.Process`][], the optimizer does not step in between; in a
+    chain, it would step with zeros. If you need nothing else, use
+    [`eqopt.MultiSteps`][], which can also skip or weight mini-batches.
 
     **Arguments:**
 
@@ -137,8 +138,8 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     $$\sum_{t=1}^{k} \sum_{i=1}^{B_t} g_{t,i} \Big/ \sum_{t=1}^{k} B_t$$
 
-    after every $k$ calls, which need not have equally many elements, and 0 in all others.
-    In an [`eqopt.aggregating.Process`][] the optimizer stands still there.
+    after every $k$ calls, which may have different numbers of elements, and 0 in all
+    others. In an [`eqopt.aggregating.Process`][], the optimizer does not step in these.
 
     **Arguments:**
 
@@ -175,7 +176,7 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 def element_means(
     owner: Any, updates: Updates, params: Params | None
 ) -> tuple[Updates, int]:
-    """The means over the elements, and how many these are."""
+    """The means over the elements, and the number of elements."""
     size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
     leaves, treedef = flatten_updates(updates)
     axes = as_tuple(owner.per_elt_axis)
@@ -192,7 +193,7 @@ _S = TypeVar("_S", bound=eqx.Module)
 
 
 def is_accumulating(owner: Any) -> bool:
-    """Whether it takes more than one call, as far as one knows before it is traced."""
+    """Whether it takes more than one call, as far as known before tracing."""
     steps = owner.accumulation_steps
     return not (isinstance(steps, int) and steps == 1)
 

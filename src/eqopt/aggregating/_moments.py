@@ -29,8 +29,9 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
     - `ready`: whether the last call was the last one of them, a 0-d bool array.
     - `sample_size`: how many elements they are of, a 0-d int32 array, which stays at the
         largest one.
-    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it is
-        `ready`, it stays until the next call overwrites it, and so does the next one.)
+    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it
+        is `ready`, it stays until the next call overwrites it, and so does the next
+        one.)
     - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the
         parameters in at least float32, real also for complex ones.
     """
@@ -61,16 +62,18 @@ def merge(
 
 
 class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
-    r"""Takes the mean over the elements of several calls, and tells how they differ.
+    r"""Computes the mean and the variance over the elements of several calls.
 
-    Over all $n$ elements $g_i$ of $k$ calls, which need not have equally many,
+    Over all $n$ elements $g_i$ of $k$ calls, which may have different numbers of
+    elements,
 
     $$\bar g = \frac{1}{n} \sum_{i=1}^{n} g_i, \qquad
       M = \sum_{i=1}^{n} |g_i - \bar g|^2$$
 
     element by element, so that $M / (n - 1)$ is the unbiased variance. The update is
-    $\bar g$ in every $k$-th call, and 0 in all others. To the transformations that come
-    after it in an [`eqopt.aggregating.Process`][] go two extra arguments:
+    $\bar g$ in every $k$-th call, and 0 in all others. In an
+    [`eqopt.aggregating.Process`][], the following transformations get two extra
+    arguments:
 
     - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
     - `sample_size`: $n$, an integer, or a 0-d int32 array where $k > 1$.

@@ -16,9 +16,9 @@ from ..tree import norm
 class GradientNoiseScale(Module):
     r"""The two parts of the simple noise scale.
 
-    Average each of them over steps before you divide: both are unbiased, but a quotient
-    of noisy numbers is not, and in a single step `squared_norm` may be negative. As this
-    is a tree, [`eqopt.incremental_update`][] does so.
+    Average each of them over steps before you divide. Both are unbiased, but a quotient
+    of noisy numbers is not, and in a single step `squared_norm` may be negative.
+    [`eqopt.incremental_update`][] can average them, because this is a tree.
 
     **Attributes:**
 
@@ -45,16 +45,17 @@ def gradient_noise_scale(
     mean_squared_norm: RealScalarLike | None = None,
     small_batch_size: RealScalarLike = 1,
 ) -> GradientNoiseScale:
-    r"""The simple noise scale, of the gradients of one step.
+    r"""The simple noise scale, computed from the gradients of one step.
 
     $$\mathcal B_{\text{simple}} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
 
     is about the batch size at which noise and gradient are equally large. Much smaller
-    batches make more steps with no more data, much larger ones cost more data with hardly
-    fewer steps. It grows in the course of a training.
+    batches need more steps for the same data; much larger ones need more data for
+    hardly fewer steps. The noise scale grows during training.
 
-    It takes the mean $\bar g$ of the gradients of $B$ examples, and how these differ.
-    With the variance $v$ of per-example gradients, unbiased and element by element,
+    It requires the mean $\bar g$ of the gradients of $B$ examples, and a measure of
+    their differences. With the variance $v$ of per-example gradients, unbiased and
+    element by element,
 
     $$\operatorname{tr} \Sigma \approx \sum_j v_j, \qquad
       |G|^2 \approx |\bar g|^2 - \frac{1}{B} \operatorname{tr} \Sigma.$$

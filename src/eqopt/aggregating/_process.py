@@ -1,4 +1,4 @@
-"""What comes before an aggregator, what comes after it, and what it hands on."""
+"""Transformations before and after an aggregator, and the values that it passes on."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from ._tracking import TrackPerElementMeanAndVarianceWithEMA
 
 
 class Process(AbstractComposite):
-    """Transforms per-element updates, aggregates them, and transforms what they make.
+    """Transforms per-element updates, aggregates them, and transforms the result.
 
     It is like an [`eqopt.Chain`][] of the three, with two differences.
 
@@ -67,7 +67,7 @@ class Process(AbstractComposite):
     ) -> tuple[Any, tuple[State, ...]]:
         before, middle, after = self._states(state)
         aggregated, extra, before, middle = self._aggregate(call, before, middle)
-        # In the branches: what is not needed is not rounded.
+        # In the branches: unused values are not rounded.
         last = lambda: call._replace(
             updates=rounded(aggregated, call.updates), extra=extra
         )
@@ -113,7 +113,7 @@ def add_mean_variance_to_opt(
     per_elt_axis: Axes = 0,
     accumulation_steps: IntegerLike = 1,
 ) -> Process:
-    """An optimizer of per-element gradients that keeps track of their variance.
+    """An optimizer for per-element gradients that tracks their variance.
 
     It does with their mean what `inner` does.
 

@@ -24,7 +24,8 @@ def get_batch_size_from_per_elt_updates(
 
     **Returns:**
 
-    The size of the axis, or the product of their sizes. It is 1 if there are no arrays.
+    The size of the axis, or the product of their sizes. It is 1 if there are not
+    arrays.
 
     **Raises:**
 
@@ -48,7 +49,7 @@ def as_tuple(axes: Axes) -> tuple[int, ...]:
 
 
 def hashable(axes: Axes) -> int | tuple[int, ...]:
-    """For a static field: Python's integers, in a tuple if there are several."""
+    """For a static field: Python integers, in a tuple if there are several."""
     if isinstance(axes, Sequence):
         return tuple(map(operator.index, axes))
     return operator.index(axes)

@@ -53,19 +53,19 @@ def track(
 
 
 class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
-    r"""Keeps averages over time of the mean and the variance of per-element gradients.
+    r"""Tracks averages over time of the mean and the variance of per-element gradients.
 
     $$m_t = (1 - \beta)\, \bar g_t + \beta m_{t-1}, \qquad
       v_t = (1 - \beta) \frac{M_t}{n_t - 1} + \beta v_{t-1}.$$
 
     The updates, $\bar g_t$, pass unchanged. It takes $M_t$ and $n_t$ as the extra
     arguments `sum_sq_diff_grads` and `sample_size`, which
-    [`eqopt.aggregating.PerElementMeanAndSumSqDiffGrads`][] makes:
-    [`eqopt.aggregating.add_mean_variance_to_opt`][] puts the two together, and
+    [`eqopt.aggregating.PerElementMeanAndSumSqDiffGrads`][] provides.
+    [`eqopt.aggregating.add_mean_variance_to_opt`][] combines the two, and
     [`eqopt.aggregating.get_unbiased_mean_and_variance_ema`][] reads the averages.
 
-    A NaN stays in the averages. Put [`eqopt.ApplyIfFinite`][] round this and the
-    optimizer where gradients may have one.
+    A NaN stays in the averages. If gradients may contain NaNs, wrap this and the
+    optimizer in [`eqopt.ApplyIfFinite`][].
 
     **Arguments:**
 

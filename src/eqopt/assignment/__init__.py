@@ -1,4 +1,4 @@
-"""Which row goes with which column, at the least cost."""
+"""Matching rows to columns at the least cost."""
 
 from .._lazy import attach_stub
 

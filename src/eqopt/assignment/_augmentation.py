@@ -1,10 +1,10 @@
 """Assigning rows, each along a shortest augmenting path.
 
-Columns have prices $v$: 0 at first, and never raised. A row that has a column has one at
-which its reduced cost $C_{ij} - v_j$ is least. A new row may take a column from another
-row, that takes one from the next, and so on until a column is free: on the path along
-which costs rise by the least. Prices, changed by what is known of distances, then have
-that property again.
+Columns have prices $v$: 0 at first, and never raised. Each assigned row has a column
+with minimal reduced cost $C_{ij} - v_j$. A new row may take a column from another row,
+which takes one from the next, and so on until a column is free: on the path along which
+costs rise by the least. Then the prices are updated from the known distances, so that
+this property holds again.
 """
 
 from typing import NamedTuple
@@ -25,8 +25,8 @@ class Assignment(NamedTuple):
 class Search(NamedTuple):
     """Dijkstra's algorithm over the columns.
 
-    To those that are `known` the `distance` is final, to others it is the least so far.
-    `before` is the row from which that comes. The nearest column not yet known is
+    The `distance` is final for columns that are `known`, and the least so far for
+    others. `before` is the row that it comes from. The nearest column not yet known is
     `column`, at `reached`.
     """
 
@@ -39,7 +39,7 @@ class Search(NamedTuple):
 
 
 def assign_rest(costs: Float[Array, "rows columns"], state: Assignment) -> Assignment:
-    """Assigns all rows that have no column yet, as far as that has a finite cost."""
+    """Assigns all rows that have no column yet, if this has a finite cost."""
     rows = jnp.argsort(state.column_of >= 0).astype(jnp.int32)
     count = jnp.sum(state.column_of < 0)
     return lax.fori_loop(0, count, lambda i, s: _augment(costs, s, rows[i]), state)
@@ -48,7 +48,7 @@ def assign_rest(costs: Float[Array, "rows columns"], state: Assignment) -> Assig
 def _augment(costs, state, row):
     found = _search(costs, state, row)
     is_possible = found.reached < jnp.inf
-    # What is free of choice stays: prices of columns that are not known.
+    # The prices of columns that are not known stay unchanged.
     gain = jnp.where(found.known & is_possible, found.reached - found.distance, 0)
     end = jnp.where(is_possible, found.column, -1)
     return _flip(found.before, state._replace(prices=state.prices - gain), row, end)
@@ -89,7 +89,7 @@ def _search(costs, state, row):
 
 
 def _flip(before, state, row, end):
-    """Gives each row on the path to the column `end` the column that comes after it."""
+    """Gives each row on the path to the column `end` the next column on the path."""
 
     def step(carry):
         column, row_of, column_of, _ = carry

@@ -19,10 +19,10 @@ from ._reduction import reduce_and_assign
 def hungarian_algorithm(
     cost_matrix: Any,
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
-    r"""Pairs rows with columns at the least sum of costs.
+    r"""Pairs rows with columns such that the sum of costs is minimal.
 
-    Of an $n \times m$ matrix $C$, chooses $\min(n, m)$ elements, no two of them in one
-    row or column, such that their sum is least.
+    For an $n \times m$ matrix $C$, it chooses $\min(n, m)$ elements with the least sum,
+    no two of them in one row or column.
 
     Many rows can have one of their cheapest columns, which is found for all at once.
     The others are assigned along shortest augmenting paths: in
@@ -47,13 +47,14 @@ def hungarian_algorithm(
     **Returns:**
 
     The indices of rows, ascending, and of their columns: two int32 arrays of
-    $\min(n, m)$ elements. If there is no way without forbidden pairs, some are among
-    them, and `cost_matrix[i, j].sum()` is infinite.
+    $\min(n, m)$ elements. If every assignment contains forbidden pairs, the result does
+    too, and `cost_matrix[i, j].sum()` is infinite.
 
     **Raises:**
 
-    A `ValueError` if there are not two axes, or if there is a NaN or `-inf` (in a traced
-    array, these are taken for `inf`), and a `TypeError` for what is not real.
+    A `ValueError` if there are not two axes, or if there is a NaN or `-inf` (in a
+    traced array, these are treated as `inf`), and a `TypeError` for costs that are not
+    real.
 
     ??? cite "Reference"
 
@@ -79,11 +80,11 @@ def _reduce_and_assign_rest(costs: Array, state: Assignment) -> Assignment:
 def base_hungarian_algorithm(
     cost_matrix: Any,
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
-    r"""Pairs rows with columns at the least sum of costs, by shortest paths alone.
+    r"""Pairs rows with columns at the least sum of costs, using only shortest paths.
 
-    As [`eqopt.assignment.hungarian_algorithm`][], which is faster, but without its quick
-    start: each row in turn gets a column along a shortest augmenting path. Of several
-    solutions, the two may choose different ones.
+    Like [`eqopt.assignment.hungarian_algorithm`][], which is faster, but without its
+    quick start: each row in turn gets a column along a shortest augmenting path. If
+    there are several solutions, the two may choose different ones.
 
     **Arguments:**
 
@@ -158,12 +159,13 @@ def _solve(costs: Array, assign: Callable) -> tuple[Array, Array]:
 
 
 def _columns(costs: Array, assign: Callable) -> Array:
-    """The columns of all rows, of which there are no more."""
+    """The columns of all rows; there are at least as many columns as rows."""
     rows, columns = costs.shape
     if rows == 0:
         return jnp.zeros(0, jnp.int32)
     costs = jnp.where(costs > -jnp.inf, costs, jnp.inf)
-    # Each row gets one column: what is common to its costs takes digits for nothing.
+    # Each row gets one column, so a constant common to its costs would only waste
+    # digits.
     least = jnp.min(costs, 1, keepdims=True)
     costs = costs - jnp.where(least < jnp.inf, least, 0)
     empty = Assignment(
@@ -172,7 +174,7 @@ def _columns(costs: Array, assign: Callable) -> Array:
         jnp.full(rows, -1, jnp.int32),
     )
     state = assign(costs, empty)
-    # Rows for which there was no way get what is left.
+    # Rows without a finite assignment get the remaining columns.
     left = jnp.argsort(state.row_of >= 0).astype(jnp.int32)
     is_without = state.column_of < 0
     number = jnp.cumsum(is_without) - 1

@@ -1,4 +1,4 @@
-"""A checkpoint in one file: all of it is there, or the one before it."""
+"""A checkpoint in one file: either complete, or the previous one is kept."""
 
 import contextlib
 import hashlib
@@ -29,15 +29,14 @@ _VERSION = importlib.import_module(
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
-    """Writes a tree to a file, instead of an older one, or leaves that one alone.
+    """Writes a tree to a file; an older one is only replaced by a complete one.
 
-    It goes into a new file, `path` with `.tmp` behind it, and onto the disk; then that
-    one is renamed. A process that is killed at any time, or a disk that is full, leaves
-    the old checkpoint as it was. A `.tmp` that is left behind is deleted by the next
-    call.
+    It writes a new file, `path` with `.tmp` appended, flushes it to disk, and renames
+    it. If the process is killed at any time, or the disk is full, the old checkpoint
+    stays as it was. The next call deletes a leftover `.tmp`.
 
-    If `path` is a symbolic link, the checkpoint goes to where it points, and the link
-    stays. A new checkpoint keeps the permissions of the old one.
+    If `path` is a symbolic link, the checkpoint is written to its target, and the link
+    remains. A new checkpoint keeps the permissions of the old one.
 
     !!! example
 
@@ -96,7 +95,7 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
 
 
 class _Hashed:
-    """A file that takes the digest of what is written to it."""
+    """A file that computes the digest of everything written to it."""
 
     def __init__(self, file: BinaryIO, start: bytes):
         self.file, self.digest = file, hashlib.sha256(start)
@@ -107,16 +106,16 @@ class _Hashed:
 
 
 def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
-    """Reads what [`eqopt.checkpoint.save`][] wrote, after all of it has been checked.
+    """Reads a checkpoint of [`eqopt.checkpoint.save`][], after checking all of it.
 
     **Arguments:**
 
     - `path`: the file.
-    - `like`: a tree of the same structure, of which everything is taken that is not in
-        the file: functions, strings, static fields. Its arrays may be
-        `jax.ShapeDtypeStruct`s, as `eqx.filter_eval_shape` makes them; those with a
-        `sharding`, and arrays that have been put on devices, say where to put what is
-        loaded, which may be on other devices, and more or fewer of them.
+    - `like`: a tree of the same structure, which provides everything that is not in the
+        file: functions, strings, static fields. Its arrays may be
+        `jax.ShapeDtypeStruct`s, as `eqx.filter_eval_shape` makes them. Those with a
+        `sharding`, and arrays that have been put on devices, say where to put the
+        loaded arrays, which may be on other devices, and more or fewer of them.
 
     **Returns:**
 
@@ -124,10 +123,11 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
 
     **Raises:**
 
-    A [`eqopt.checkpoint.CheckpointError`][] if the file is no checkpoint, of another
-    format, or damaged (truncated, or any of its bits flipped), or if it does not fit
-    `like`: by another model, another optimizer or another dtype; the key paths are named.
-    An `OSError` if it cannot be read, a `FileNotFoundError` if it is not there.
+    A [`eqopt.checkpoint.CheckpointError`][] if the file is not a checkpoint, has
+    another format, or is damaged (truncated, or with a flipped bit), or if it does not
+    fit `like`: another model, another optimizer or another dtype. The error names the
+    key paths. An `OSError` if it cannot be read, a `FileNotFoundError` if it does not
+    exist.
     """
     with _checked(path) as (file, header):
         check_layout(header["layout"], like, str(path))
@@ -146,7 +146,7 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Any:
-    """The metadata of a checkpoint, which can be read before there is a tree to load.
+    """The metadata of a checkpoint, which you can read before there is a tree to load.
 
     **Arguments:**
 
@@ -154,8 +154,8 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
     **Returns:**
 
-    What JSON made of the `metadata` that went into [`eqopt.checkpoint.save`][]: lists of
-    tuples, and `None` if there were none.
+    The `metadata` passed to [`eqopt.checkpoint.save`][], after a round trip through
+    JSON: tuples become lists. `None` if there were none.
 
     **Raises:**
 
@@ -167,7 +167,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
-    """The file, where its leaves begin, and its header, after the digest was right."""
+    """The file, the position of its leaves, and its header, after checking the digest."""
     with open(path, "rb") as file:
         first = _FIRST_LINE.fullmatch(file.readline(_LONGEST_FIRST_LINE))
         if first is None:

@@ -1,4 +1,4 @@
-"""What a tree is made of, in a form that can be written beside its arrays."""
+"""The structure of a tree, in a form that can be stored next to its arrays."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,15 +15,15 @@ from .._typecheck import no_type_check
 class CheckpointError(ValueError):
     """A checkpoint is damaged, or does not fit the tree to load it into.
 
-    Nothing has been changed when it is raised, neither on disk nor in memory.
+    It is raised before anything is changed, on disk or in memory.
     """
 
 
 def layout(tree: PyTree) -> list[list[str]]:
-    """What `tree` is made of: its nodes by their classes, its leaves by dtype and shape.
+    """The structure of `tree`: classes of its nodes, dtypes and shapes of its leaves.
 
-    Written beside the arrays it tells, by [`eqopt.checkpoint.check_layout`][], whether
-    they go with another tree. [`eqopt.checkpoint.save`][] does so by itself.
+    Store it next to the arrays. [`eqopt.checkpoint.check_layout`][] then tells whether
+    they fit another tree. [`eqopt.checkpoint.save`][] does this automatically.
 
     !!! example
 
@@ -41,9 +41,8 @@ def layout(tree: PyTree) -> list[list[str]]:
 
     **Returns:**
 
-    Pairs of a key path and what stands there, which can go into JSON. Functions,
-    strings and whatever else is not an array and no number are left out, and so is
-    `None`.
+    Pairs of a key path and a description, which can be written as JSON. Functions,
+    strings, `None` and other leaves that are neither arrays nor numbers are omitted.
 
     **Raises:**
 
@@ -90,7 +89,7 @@ def is_key(x):
 
 @no_type_check
 def is_weak(x):
-    """Whether a leaf is an array of JAX whose type gives way to others."""
+    """Whether a leaf is a weakly typed JAX array."""
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
         getattr(x, "weak_type", False)  # which typed keys do not have
     )
@@ -112,7 +111,7 @@ def _described(x, path):
 def check_layout(
     saved: Sequence[Sequence[str]], like: PyTree, name: str = "the checkpoint"
 ) -> None:
-    """Raises an error that names key paths, unless arrays go with the tree `like`.
+    """Raises an error that names key paths, unless arrays fit the tree `like`.
 
     **Arguments:**
 
@@ -122,8 +121,8 @@ def check_layout(
 
     **Raises:**
 
-    A [`eqopt.checkpoint.CheckpointError`][] that lists where classes, dtypes or shapes
-    differ, and what only one of the two has.
+    A [`eqopt.checkpoint.CheckpointError`][] that lists differences of classes, dtypes
+    or shapes, and leaves that only one of the two has.
     """
     expected = layout(like)
     if [list(row) for row in saved] == expected:

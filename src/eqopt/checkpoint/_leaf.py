@@ -19,7 +19,7 @@ _Lost = tuple[str, str]  # what a leaf is, and what to do
 
 
 def check_savable(tree: PyTree) -> None:
-    """Raises an error that names the key path of a leaf that would not come back."""
+    """Raises an error with the key path of a leaf that could not be restored."""
     for path, leaf in jtu.tree_leaves_with_path(tree):
         lost = _lost(leaf)
         if lost is not None:
@@ -103,7 +103,7 @@ def write_leaf(file, x) -> None:
 
 @no_type_check
 def _stored(dtype):
-    """The dtype of an array in the file: NumPy's format knows no bfloat16."""
+    """The dtype of an array in the file: NumPy's format does not support bfloat16."""
     dtype = np.dtype(dtype)
     was_registered = dtype.isbuiltin == 2
     return np.dtype(f"V{dtype.itemsize}") if was_registered else dtype
@@ -111,10 +111,10 @@ def _stored(dtype):
 
 @no_type_check
 def read_leaf(file, like, path, weak, name):
-    """What `write_leaf` wrote, of the dtype and shape of `like`, or a `CheckpointError`.
+    """The result of `write_leaf`, with the dtype and shape of `like`, or an error.
 
-    It stands at `path` in the file `name`. `weak` has the paths of weak types, and is
-    `None` if the file is too old to say.
+    It is at `path` in the file `name`. `weak` has the paths of weak types, and is
+    `None` if the file is too old to contain them.
     """
     if not is_saved(like):
         return like
@@ -123,7 +123,7 @@ def read_leaf(file, like, path, weak, name):
         x = type(like)(x.item()) if is_number(like) else x
     except OSError:
         raise
-    # Whatever the bytes are, NumPy has an exception for it: some ten kinds.
+    # For invalid bytes, NumPy raises some ten kinds of exceptions.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
@@ -167,7 +167,7 @@ _HEADERS = {
 
 @no_type_check
 def _values(file, like):
-    """The next array, after its header has been compared: it may claim to be huge."""
+    """The next array. Its header is compared first, because it may claim to be huge."""
     begin = file.tell()
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
@@ -189,8 +189,8 @@ def _values(file, like):
 
 @no_type_check
 def _as_weak(x):
-    """`x` as an array of weak type, or `None` where JAX has no such thing."""
-    # What is written into a weak array takes on its type; Python numbers make these.
+    """`x` as a weakly typed array, or `None` if JAX has no such type."""
+    # Values written into a weak array take its type; Python numbers create weak arrays.
     weak = jnp.full(x.shape, x.dtype.type(0).item())
     return weak.at[...].set(x) if weak.dtype == x.dtype and is_weak(weak) else None
 

@@ -1,4 +1,4 @@
-"""A file that takes the place of another in one go, or leaves it alone."""
+"""Replaces a file atomically, or keeps it."""
 
 import contextlib
 import errno
@@ -43,7 +43,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _replaceable(target: pathlib.Path) -> os.stat_result | None:
-    """What is known of a file, `None` if there is none; nothing else may be replaced."""
+    """The status of a file, `None` if it does not exist; only regular files pass."""
     directory = target.parent
     if not os.path.lexists(directory):
         raise FileNotFoundError(
@@ -60,7 +60,7 @@ def _replaceable(target: pathlib.Path) -> os.stat_result | None:
 
 
 def _remove(unfinished: pathlib.Path) -> None:
-    """Deletes what a crash left, or a link (but not what it points to)."""
+    """Deletes the leftovers of a crash, or a link (but not its target)."""
     found = _found(unfinished)
     if found is None:
         return
@@ -114,7 +114,7 @@ def _not_written(error: OSError, target: pathlib.Path) -> OSError:
 
 
 def _sync_directory(directory: pathlib.Path) -> None:
-    """Makes a renaming last, where directories can be opened: not on Windows."""
+    """Makes a renaming durable, if directories can be opened: not on Windows."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -33,7 +33,7 @@ class BlockAxes(metaclass=Explained):
 
     - `axes`: the axis, or a tuple of axes, along which a block extends. Negative ones
         count from the end. There is a block for each index of all other axes. `None`
-        stands for all axes.
+        means all axes.
     - `groups`: how many blocks of equal size the first one of `axes` is split into. It
         divides the size of that axis. Defaults to 1.
 
@@ -54,7 +54,7 @@ class BlockAxes(metaclass=Explained):
 
 
 # A tree of `BlockAxes` like the parameters or a prefix of it, or a function of the
-# parameters that gives one. (It is checked below, for the message.)
+# parameters that returns one. (It is checked below, for the message.)
 Blocks: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 ELEMENTS, WHOLE = BlockAxes(()), BlockAxes()
@@ -70,8 +70,8 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     - Biases of all these layers, and of norms: a block for each element.
     - Scales of norms, and all arrays elsewhere: one block for the array.
 
-    Layers are known by their class, and subclasses count. Of a stack of layers, made with
-    `eqx.filter_vmap`, each layer has blocks of its own.
+    Layers are recognised by their class, including subclasses. In a stack of layers,
+    made with `eqx.filter_vmap`, each layer has its own blocks.
 
     !!! example
 
@@ -86,7 +86,7 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     **Returns:**
 
     A tree of [`eqopt.groups.BlockAxes`][] with the structure of `params`, and `None` at
-    leaves that are no parameters.
+    leaves that are not parameters.
     """
     _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     return treedef.unflatten(_of_layers(params))
@@ -123,7 +123,7 @@ def _heads(layer: Any, name: str) -> int:
 
 
 def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
-    """The blocks of an array in this field of a layer, or elsewhere if it has no name."""
+    """The blocks of an array in this field of a layer; no name means no layer."""
     if not name:
         return WHOLE
     if isinstance(layer, _NORMS) and name == "weight":

@@ -11,8 +11,7 @@ from ._selectors import Selector
 
 
 def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
-    """Labels for [`eqopt.Partition`][]: each parameter gets the label of its first
-    rule.
+    """Labels for [`eqopt.Partition`][]: the first rule that matches gives the label.
 
     !!! example
 
@@ -33,12 +32,12 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
 
     **Returns:**
 
-    A function of the parameters that gives a tree of labels.
+    A function of the parameters that returns a tree of labels.
 
     **Raises:**
 
-    A `ValueError` that lists key paths, when that function is called: if a parameter is
-    left over, or all that a rule matches has been taken by those before it.
+    A `ValueError` that lists key paths, when that function is called: if a parameter
+    has no label, or if earlier rules match everything that a rule matches.
     """
     return _Labels(tuple(rules.items()))
 

@@ -20,11 +20,11 @@ class _Stacked:
 
 
 def stacked(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Says to [`eqopt.groups.layerwise_decay`][] that a part is a stack of layers.
+    """Marks a part as a stack of layers for [`eqopt.groups.layerwise_decay`][].
 
     **Arguments:**
 
-    - `fn`: a function of the model that gives a part of it in which every array has a
+    - `fn`: a function of the model that returns a part of it in which every array has a
         leading axis of layers, as made with `eqx.filter_vmap`.
     """
     return _Stacked(fn)
@@ -55,7 +55,7 @@ def layerwise_decay(
 
     **Returns:**
 
-    A function of the parameters that gives a tree of factors.
+    A function of the parameters that returns a tree of factors.
 
     **Raises:**
 

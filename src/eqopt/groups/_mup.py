@@ -1,4 +1,4 @@
-"""Learning rates that stay when the width of a model changes."""
+"""Learning rates that stay valid when the width of a model changes."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ from .._types import Params
 class MupFactors(Module):
     """What [`eqopt.groups.mup`][] gives: two trees like the parameters.
 
-    They hold Python floats, and `None` at leaves that are no parameters.
+    They hold Python floats, and `None` at leaves that are not parameters.
 
     **Attributes:**
 
@@ -41,7 +41,7 @@ def mup(
     optimizer: str = "adam",
     weight_dimension_numbers: DimensionNumbers | None = None,
 ) -> MupFactors:
-    r"""Factors with which a learning rate found for a small model suits a wide one.
+    r"""Factors that transfer a learning rate from a small model to a wide one.
 
     This is the optimizer's part of the maximal update parametrization (µP). The base
     model is the one that the learning rate was tuned on. It is the same model, but
@@ -60,12 +60,12 @@ def mup(
     inputs first. Other parameters, such as biases, norms and embeddings, have only
     outputs.
 
-    A model has to do its own part: the initial values, and a multiplier on its output;
-    see [Transfer over widths](../width_transfer.md).
+    The model must do its own part: the initial values, and a multiplier on its output.
+    See [Transfer over widths](../width_transfer.md).
 
     !!! example
 
-        [`eqopt.ScaleByTree`][] goes before the decay, which then stays
+        Put [`eqopt.ScaleByTree`][] before the decay, which then stays
         $\eta_t \lambda p$ for all parameters:
 
         ```python
@@ -93,10 +93,10 @@ def mup(
         )
         ```
 
-        Without decay, `eqopt.ScaleByTree` may as well follow `eqopt.Adam(1e-3)`. After
-        `eqopt.AdamW` it would multiply the decay, too, and wide matrices would decay
-        less; to make up for that, each parameter needs a $\lambda$ of its own, multiplied
-        by `factors.weight_decay`.
+        Without decay, `eqopt.ScaleByTree` may also follow `eqopt.Adam(1e-3)`. After
+        `eqopt.AdamW`, it would also multiply the decay, and wide matrices would decay
+        less. To compensate, give each parameter its own $\lambda$, multiplied by
+        `factors.weight_decay`.
 
     **Arguments:**
 
@@ -110,9 +110,9 @@ def mup(
         layer to the fallback: a step of Muon changes the output less in a wide model.
     - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
         [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
-        of the parameters that gives one. Give it where the model has arrays of its own
-        with three axes or more; and what Muon has, if it has one. Defaults to what is
-        said above.
+        of the parameters that returns one. Give it where the model has its own arrays
+        with three axes or more; and what Muon has, if it has one. Defaults to the rules
+        above.
 
     **Returns:**
 
@@ -172,7 +172,7 @@ def _of_sgd(inputs: float | None, outputs: float | None) -> float:
     return outputs / inputs
 
 
-# `"muon"`: of what is left to its fallback.
+# `"muon"`: for parameters of its fallback.
 _RULES = {"adam": _of_adam, "sgd": _of_sgd, "muon": _of_adam}
 _FIX = "Build both models with the same function, which takes the width."
 
@@ -206,7 +206,7 @@ def _leaves_like(base_model: Params, model: Params) -> list:
 def _ratios(
     model: Params, index: int, base: Any, x: Any, axes: Axes | None
 ) -> tuple[float | None, float | None]:
-    """What the inputs and the outputs are multiplied by, `None` where they stay."""
+    """The factors of the inputs and the outputs, `None` where they are equal."""
     ratios = {
         axis: n / base.shape[axis] if base.shape[axis] else math.inf
         for axis, n in enumerate(x.shape)

@@ -12,11 +12,11 @@ from .._types import Params
 
 @dataclasses.dataclass(frozen=True)
 class Selector:
-    """A choice of parameters, made with the functions on this page.
+    """A selection of parameters, made with the functions on this page.
 
-    It is a function of the parameters that gives a tree of bools, so that it goes
-    wherever a `mask` does. `a & b` chooses what both choose, `a | b` what one of them
-    does, and `~a` everything else.
+    It is a function of the parameters that returns a tree of bools, so you can use it
+    wherever a `mask` is accepted. `a & b` selects what both select, `a | b` what at
+    least one of them selects, and `~a` everything else.
     """
 
     description: str
@@ -27,7 +27,7 @@ class Selector:
 
         **Raises:**
 
-        A `ValueError` that lists the key paths there are, if a rule matches nothing.
+        A `ValueError` that lists the available key paths, if a rule matches nothing.
         """
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         return treedef.unflatten(self.choose(params))
@@ -85,7 +85,7 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
     **Arguments:**
 
-    - `predicate`: a function of an array (or its shape and dtype) that gives a bool.
+    - `predicate`: a function of an array (or its shape and dtype) that returns a bool.
     - `required`: whether it is an error if there is no such parameter.
     """
     return _rule(
@@ -136,9 +136,9 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
     **Arguments:**
 
-    - `fn`: a function of the model that gives a part of it, or a tuple of parts, as in
-        `eqx.tree_at`.
-    - `required`: whether it is an error if there are no parameters.
+    - `fn`: a function of the model that returns a part of it, or a tuple of parts, as
+        in `eqx.tree_at`.
+    - `required`: whether it is an error if there are not parameters.
     """
     return _rule(
         f"where({getattr(fn, '__name__', fn)})", lambda p: pointed_at(fn, p), required
@@ -154,7 +154,7 @@ def pointed_at(fn: Callable[[Any], Any], params: Params) -> list[bool]:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Stands for the leaf of that number."""
+    """The leaf with that number."""
 
     index: int
 

@@ -1,4 +1,4 @@
-"""Bridges to other libraries, each of which is imported when its bridge is entered."""
+"""Bridges to other libraries, each of which is imported when its bridge is used."""
 
 from .._lazy import attach_stub
 

@@ -1,4 +1,4 @@
-"""Checks of what users pass; the values of traced arrays are let through."""
+"""Checks of arguments; the values of traced arrays are not checked."""
 
 from typing import Any
 

@@ -25,9 +25,9 @@ def matrix_inverse_pth_root(
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
     r"""$(A + \epsilon \lambda I)^{-1/p}$ by a coupled Newton iteration.
 
-    $\lambda$ is the largest eigenvalue of $A$, at least 1e-16. Of
-    $B = (A + \epsilon \lambda I) / \lambda$ and
-    $z = \frac{1 + p}{2 \|B\|_F}$, it starts with $M = z B$, $X = z^{1/p} I$ and repeats
+    $\lambda$ is the largest eigenvalue of $A$, at least 1e-16. With
+    $B = (A + \epsilon \lambda I) / \lambda$ and $z = \frac{1 + p}{2 \|B\|_F}$, it
+    starts with $M = z B$, $X = z^{1/p} I$ and repeats
 
     $$T = \tfrac{1}{p} \bigl((p + 1) I - M\bigr), \quad
         M \leftarrow T^p M, \quad X \leftarrow X T,$$
@@ -48,14 +48,14 @@ def matrix_inverse_pth_root(
 
     **Returns:**
 
-    The root, in the dtype of `matrix`, and $\max |M - I|$ that goes with it, in at least
+    The root, in the dtype of `matrix`, and its error $\max |M - I|$, in at least
     float32, in which everything is computed. The root of a zero matrix is
-    $(10^{-16} \epsilon)^{-1/p} I$. The iteration has a forward-mode derivative only.
+    $(10^{-16} \epsilon)^{-1/p} I$. The iteration has only a forward-mode derivative.
 
     **Raises:**
 
     A `ValueError` or `TypeError` if `matrix` is not square or not real and floating, if
-    `p` is no positive Python integer, or if `ridge_epsilon` or `error_tolerance` is
+    `p` is not a positive Python integer, or if `ridge_epsilon` or `error_tolerance` is
     negative.
 
     ??? cite "Reference"
@@ -108,8 +108,8 @@ def _inverse_root(a, p, num_iters, ridge, tolerance, precision):
 
     def errors(m):
         rest = m - identity
-        # The second one, of eigenvalues, only falls, and grows by rounding alone. The
-        # first one, of elements, also grows where ever more eigenvalues come near to 1.
+        # The second one, of eigenvalues, only falls, and grows only by rounding. The
+        # first one, of elements, also grows if more and more eigenvalues approach 1.
         return jnp.max(jnp.abs(rest)), jnp.linalg.norm(rest)
 
     def is_growing(now, before):

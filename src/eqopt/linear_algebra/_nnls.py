@@ -33,7 +33,7 @@ def nnls(
 
     - `A`: a real matrix of floating dtype.
     - `b`: a vector of as many numbers as `A` has rows, or a matrix with such columns,
-        each of which is a problem by itself.
+        each of which is a separate problem.
     - `iters`: how many repetitions there are, a Python integer of at least 0.
     - `unroll`: how many of them to a step of the compiled loop, as of `jax.lax.scan`.
         Defaults to 1.
@@ -48,7 +48,7 @@ def nnls(
     **Raises:**
 
     A `ValueError` or `TypeError` if shapes do not fit, if something is not real and
-    floating, if `iters` is no Python integer, or if `L` is not positive.
+    floating, if `iters` is not a Python integer, or if `L` is not positive.
 
     ??? cite "Reference"
 

@@ -31,9 +31,10 @@ def power_iteration(
     r"""The eigenvalue of largest modulus of a matrix, and its eigenvector.
 
     Repeats $v \leftarrow A v / \|A v\|_2$ until
-    $\|A v - \lambda v\|_2 < \epsilon\, |\lambda|$ for $\lambda = \langle v, A v \rangle$,
-    or until there have been enough repetitions. They converge if $A$ can be diagonalized
-    and one eigenvalue has a larger modulus than all others.
+    $\|A v - \lambda v\|_2 < \epsilon\, |\lambda|$ for
+    $\lambda = \langle v, A v \rangle$, or until the maximum number of iterations. It
+    converges if $A$ can be diagonalized and one eigenvalue has a larger modulus than
+    all others.
 
     !!! example
 
@@ -61,13 +62,13 @@ def power_iteration(
     **Returns:**
 
     $\lambda$, in at least float32, and the eigenvector, of length 1, in the dtypes of
-    `v0` (else of `matrix`). If $A v = 0$, as for a zero matrix, these are 0 and $v$. The
-    iteration has a forward-mode derivative only.
+    `v0` (else of `matrix`). If $A v = 0$, as for a zero matrix, these are 0 and $v$.
+    The iteration has only a forward-mode derivative.
 
     **Raises:**
 
     A `ValueError` or `TypeError` if `matrix` is not square or of integers, if `v0` does
-    not fit to it or is missing, or if `error_tolerance` is negative.
+    not fit or is missing, or if `error_tolerance` is negative.
 
     ??? cite "Reference"
 
@@ -124,7 +125,7 @@ def _random(matrix, key):
 
 
 def _checked(product: Callable, start: PyTree) -> Callable:
-    """`product` of a tree in the wide dtypes, with the error if it gives another one."""
+    """`product` of a tree in the wide dtypes; an error if it returns another one."""
 
     def checked(v):
         out = parameters(

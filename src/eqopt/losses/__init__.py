@@ -1,4 +1,4 @@
-"""Losses: pure functions of predictions and targets, one value for each example."""
+"""Losses: pure functions of predictions and targets that return one value per example."""
 
 from .._lazy import attach_stub
 

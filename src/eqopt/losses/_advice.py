@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 
 def advice(name: str, array: Any, target: str, shape: tuple[int, ...]) -> str:
-    """How to give `array`, which the user calls `name`, the shape that `target` says."""
+    """How to give `array`, called `name` by the user, the shape `target`."""
     own = jnp.shape(array)
     whole = lambda n: ", ".join([":"] * n)
     if own and _without_ones(own) == _without_ones(shape):
@@ -35,7 +35,7 @@ def _without_ones(shape: tuple[int, ...]) -> list[int]:
 
 
 def _index(own: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """What is in brackets to turn `own` into `shape` where only ones differ."""
+    """The index in brackets that turns `own` into `shape`, if only ones differ."""
     left, right, index = list(own), list(shape), []
     while left or right:
         if left and right and left[0] == right[0]:

@@ -21,12 +21,12 @@ from ._logarithms import weighted
 def sigmoid_binary_cross_entropy(
     logits: Float[Array | np.ndarray, "*shape"], labels: RealArrayLike
 ) -> Float[Array, "*shape"]:
-    r"""The cross entropy of a yes or no, from its logit.
+    r"""The binary cross entropy, from logits.
 
     $$\ell(x, y) = -y \log \sigma(x) - (1 - y) \log(1 - \sigma(x)), \qquad
       \sigma(x) = \frac{1}{1 + e^{-x}}$$
 
-    With $0 \log 0 = 0$: an infinite logit that is right costs nothing.
+    With $0 \log 0 = 0$: a correct infinite logit costs nothing.
 
     **Arguments:**
 
@@ -35,7 +35,7 @@ def sigmoid_binary_cross_entropy(
 
     **Returns:**
 
-    An array of the shape and dtype of `logits`: for many labels of each example, take
+    An array of the shape and dtype of `logits`. For several labels per example, take
     the sum or mean over them.
 
     **Raises:**
@@ -54,7 +54,7 @@ def sigmoid_focal_loss(
     alpha: RealScalarLike | None = None,
     gamma: RealScalarLike = 2.0,
 ) -> Float[Array, "*shape"]:
-    r"""The cross entropy of a yes or no, with less weight on what is easy.
+    r"""The focal loss: binary cross entropy with less weight on easy examples.
 
     $$\ell(x, y) = w\, (1 - p)^\gamma\, \ell_{\text{BCE}}(x, y), \qquad
       p = y\, \sigma(x) + (1 - y)(1 - \sigma(x)), \qquad
@@ -115,7 +115,7 @@ def hinge_loss(
 ) -> Float[Array, "*shape"]:
     r"""The hinge loss of support vector machines, $\max(0, 1 - x y)$.
 
-    Where $x y = 1$, its derivative is the mean of those on both sides.
+    Where $x y = 1$, its derivative is the mean of the derivatives on both sides.
 
     **Arguments:**
 
@@ -143,8 +143,8 @@ def perceptron_loss(
 ) -> Float[Array, "*shape"]:
     r"""The loss of the perceptron, $\max(0, -x y)$.
 
-    Where $x = 0$, its derivative is the mean of those on both sides, so that a model of
-    zeros learns.
+    Where $x = 0$, its derivative is the mean of the derivatives on both sides, so that
+    a model of zeros learns.
 
     **Arguments:**
 
@@ -170,7 +170,7 @@ def perceptron_loss(
 def sparsemax_loss(
     logits: Float[Array | np.ndarray, "*shape"], labels: RealArrayLike
 ) -> Float[Array, "*shape"]:
-    r"""The sparsemax loss of a yes or no, which is 0 from a margin of 1 on.
+    r"""The binary sparsemax loss, which is 0 for margins of at least 1.
 
     $$\ell(x, y) = \begin{cases}
         0 & s \le -1 \\

@@ -1,4 +1,4 @@
-"""Embeddings: close for what belongs together, far apart for what does not."""
+"""Losses of embeddings: similar ones should be close, others far apart."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def ntxent(
       s_{ij} = \frac{\cos(z_i, z_j)}{\tau}$$
 
     over all pairs $P$ of different examples with equal labels, in both orders. Without
-    any such pair it is 0; an example of zeros has the cosine 0 with all others.
+    any such pair, the loss is 0. An example of zeros has the cosine 0 with all others.
 
     **Arguments:**
 
@@ -101,7 +101,7 @@ def triplet_margin_loss(
     margin: RealScalarLike = 1.0,
     eps: RealScalarLike = 1e-6,
 ) -> Float[Array, "..."]:
-    r"""What is alike closer than what is not, by a margin.
+    r"""The triplet loss: similar embeddings are closer than others, by a margin.
 
     $$\ell(a, p, n) = \max\left(0, d(a, p) - d(a, n) + m\right), \qquad
       d(x, y) = \Big(\sum_i |x_i - y_i|^q + \epsilon\Big)^{1/q}$$

@@ -30,12 +30,12 @@ def softmax_cross_entropy(
     axis: Axes = -1,
     where: RealArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""The cross entropy of a softmax, from the probabilities of classes.
+    r"""The cross entropy of a softmax, for target probabilities.
 
     $$\ell(x, y) = -\sum_i y_i \log p_i, \qquad p_i = \frac{e^{x_i}}{\sum_j e^{x_j}}$$
 
-    With $0 \log 0 = 0$: a class whose logit is minus infinity costs nothing unless it
-    has a label. Where all logits are minus infinity, all $p_i$ are 0.
+    With $0 \log 0 = 0$: a class with a logit of minus infinity costs nothing unless it
+    has a label. If all logits are minus infinity, all $p_i$ are 0.
 
     **Arguments:**
 
@@ -66,8 +66,8 @@ def safe_softmax_cross_entropy(
 ) -> Float[Array, "..."]:
     r"""The cross entropy of a softmax over the last axis.
 
-    It is [`eqopt.losses.softmax_cross_entropy`][], which is safe, too: both hold
-    $0 \log 0$ to be 0.
+    This is [`eqopt.losses.softmax_cross_entropy`][] over the last axis. Both are safe:
+    they treat $0 \log 0$ as 0.
 
     **Arguments:**
 
@@ -94,12 +94,12 @@ def softmax_cross_entropy_with_integer_labels(
     axis: Axes = -1,
     where: RealArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""The cross entropy of a softmax, from the number of the class.
+    r"""The cross entropy of a softmax, for integer labels.
 
     $$\ell(x, k) = \log \sum_j e^{x_j} - x_k$$
 
-    A label out of range makes the loss of its example NaN, and the gradient zero. So
-    does -1: it is not the last class. Such labels may stand where there is no example:
+    A label out of range makes the loss of its example NaN, and the gradient zero. This
+    includes -1, which is not the last class. Use such labels for padding:
 
     !!! example
 
@@ -143,7 +143,7 @@ def softmax_cross_entropy_with_integer_labels(
         x = jnp.moveaxis(x, axes, last).reshape(shape)
         mask = jnp.moveaxis(mask, axes, last).reshape(shape)
     is_there = jnp.any(mask, -1)
-    # What is not there may be NaN, which must not reach the gradient of the other terms.
+    # Masked values may be NaN, which must not reach the gradient of the other terms.
     x = jnp.where(is_there[..., None], x, 0)
     loss = log_normalizer(x, (k.ndim,), mask)[..., 0] - pick(x, k)
     loss = jnp.where(is_label(k, x.shape[-1]), loss, jnp.nan)
@@ -158,7 +158,7 @@ def poly_loss_cross_entropy(
     axis: Axes = -1,
     where: RealArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""The Poly-1 loss: cross entropy, and a term that is linear in the probability.
+    r"""The Poly-1 loss: cross entropy plus a term that is linear in the probability.
 
     $$\ell(x, y) = \sum_i y_i \left(-\log p_i + \epsilon\, (1 - p_i)\right)$$
 

@@ -37,7 +37,7 @@ def ctc_loss(
       p_t(k) = \frac{e^{x_{tk}}}{\sum_j e^{x_{tj}}}$$
 
     where $A(y)$ has all sequences $\pi$ of $T$ classes that become $y$ if runs of equal
-    classes are made one, and then blanks are left out.
+    classes are made one, and then blanks are omitted.
 
     - Without labels, all frames are blank. Without frames, the loss is 0 if there are
         no labels, either.
@@ -65,8 +65,8 @@ def ctc_loss(
     - `labels`: $y$, integers of shape `(batch, labels)`.
     - `label_paddings`: of shape `(batch, labels)`, 1 or true for each label that is
         none. These must be the last ones.
-    - `blank_id`: the class that is no label, an integer. Defaults to 0.
-    - `log_epsilon`: what stands for $\log 0$, negative. Losses above `-log_epsilon` are
+    - `blank_id`: the class for blanks, an integer. Defaults to 0.
+    - `log_epsilon`: the value for $\log 0$, negative. Losses above `-log_epsilon` are
         not exact. Defaults to -1e5.
 
     **Returns:**
@@ -122,8 +122,8 @@ def ctc_loss_with_forward_probs(
     $$\alpha_\varnothing(t, n) = \text{those that end with a blank}, \qquad
       \alpha_y(t, n) = \text{those that end with the label } y_n.$$
 
-    In the last frame $\alpha_\varnothing(T, n)$ is for both endings together, so that
-    the loss is $-\log \alpha_\varnothing(T, N)$.
+    In the last frame, $\alpha_\varnothing(T, n)$ includes both endings, so the loss is
+    $-\log \alpha_\varnothing(T, N)$.
 
     **Arguments:**
 
@@ -133,8 +133,8 @@ def ctc_loss_with_forward_probs(
 
     The losses, of shape `(batch,)`; $\log \alpha_\varnothing$ for $n = 0, \dots, N$, of
     shape `(frames, batch, labels + 1)`; and $\log \alpha_y$ for $n = 1, \dots, N$, of
-    shape `(frames, batch, labels)`. All have the dtype of `logits`. What is impossible
-    has about `log_epsilon` or less.
+    shape `(frames, batch, labels)`. All have the dtype of `logits`. Impossible events
+    have about `log_epsilon` or less.
 
     **Raises:**
 

@@ -1,18 +1,17 @@
 """The forward recursion of CTC, and its derivative.
 
-With n labels behind, a sequence ends with a blank (there are N + 1 such states) or with
-the n-th label (N states). In a frame with the log-probabilities b of the blank and e of
-the label,
+After n labels, a sequence ends with a blank (there are N + 1 such states) or with the
+n-th label (N states). In a frame with the log-probabilities b of the blank and e of the
+label,
 
     blank'(n) = b + log(exp blank(n) + exp label(n))
     label'(n) = e(n) + log(exp label(n) + exp from(n))
 
-where from(n) is blank(n - 1) if the label repeats the one before it, for these need a
-blank between them, and the first logarithm for n - 1 otherwise. So there are two
-additions of logarithms in a frame. What they add is all there is to know about the
-derivative: the shares of the two summands. They come from the states of all frames at
-once, outside the loop, so that the loop over the tangents only multiplies and adds. JAX
-transposes it.
+where from(n) is blank(n - 1) if the label repeats the previous one, because these need
+a blank between them. Otherwise, from(n) is the first logarithm for n - 1. So a frame
+needs two additions of logarithms. The derivative only needs the shares of the two
+summands in each. These are computed from the states of all frames at once, outside the
+loop, so the loop over the tangents only multiplies and adds. JAX transposes it.
 """
 
 from typing import Any
@@ -36,7 +35,7 @@ def forward(
 ) -> tuple[
     Float[Array, "frames batch labels_and_1"], Float[Array, "frames batch labels"]
 ]:
-    """Both kinds of states after every frame. Padded frames leave them as they are.
+    """Both kinds of states after every frame. Padded frames do not change them.
 
     All logarithms are finite. The start has no derivative.
     """
@@ -54,7 +53,7 @@ def forward(
 
 
 def _sources(blank: Any, label: Any, repeats: Any) -> tuple[Any, Any]:
-    """The states with either ending, and those that a new label comes from."""
+    """The states with either ending, and the states that a new label follows."""
     either = logaddexp(blank[..., 1:], label)
     either = jnp.concatenate([blank[..., :1], either], -1)
     return either, jnp.where(repeats, blank[..., :-1], either[..., :-1])
@@ -63,7 +62,7 @@ def _sources(blank: Any, label: Any, repeats: Any) -> tuple[Any, Any]:
 def _shares(
     blank: Any, label: Any, repeats: Any, pads: Any
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """How much of each state comes from which one in the frame before."""
+    """The share of each state that comes from each state of the previous frame."""
     _, source = _sources(blank, label, repeats)
     pads = pads[..., None]
     stay = jax.nn.sigmoid(label - source)

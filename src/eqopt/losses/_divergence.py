@@ -1,4 +1,4 @@
-"""How much one distribution differs from another, by Kullback and Leibler."""
+"""Kullback-Leibler divergences between distributions."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def kl_divergence(
 
     $$D(q \,\|\, p) = \sum_i q_i\, (\log q_i - \log p_i)$$
 
-    With $0 \log 0 = 0$: where $q_i = 0$ nothing is added, whatever $p_i$ is, and all
+    With $0 \log 0 = 0$: where $q_i = 0$, nothing is added, whatever $p_i$ is, and all
     derivatives are 0.
 
     **Arguments:**
@@ -110,12 +110,12 @@ def generalized_kl_divergence(
     axis: Axes = -1,
     where: RealArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""The Kullback-Leibler divergence of what need not sum to one.
+    r"""The Kullback-Leibler divergence of vectors that need not sum to one.
 
     $$D(q \,\|\, p) = \sum_i \left(q_i\, (\log q_i - \log p_i) - q_i + p_i\right)$$
 
-    It is never negative, and 0 only where both are equal: the Bregman divergence of
-    $\sum_i (x_i \log x_i - x_i)$.
+    It is never negative, and 0 only where both are equal. It is the Bregman divergence
+    of $\sum_i (x_i \log x_i - x_i)$.
 
     **Arguments:**
 
@@ -148,7 +148,7 @@ def generalized_kl_divergence(
         ```
     """
     owner = "generalized_kl_divergence"
-    # What is masked has p = q = 0, and adds nothing to either sum.
+    # Masked elements have p = q = 0, and add nothing to either sum.
     log_p, q, axes = _prepared(
         owner, log_predictions, axis, where, -jnp.inf, targets=(targets, 0)
     )

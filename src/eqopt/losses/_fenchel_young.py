@@ -1,4 +1,4 @@
-"""Losses made of the maximum of a regularized linear function."""
+"""Losses based on the maximum of a regularized linear function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,14 +21,14 @@ from ._logarithms import weighted
 def make_fenchel_young_loss(
     max_fun: Callable[..., Any],
 ) -> Callable[..., Float[Array, "..."]]:
-    r"""The Fenchel-Young loss of a function that is a maximum.
+    r"""The Fenchel-Young loss of a function that is defined as a maximum.
 
     $$\ell(s, y) = f(s) - y \cdot s, \qquad
       f(s) = \max_p \left(p \cdot s - \Omega(p)\right)$$
 
-    Its gradient is $p - y$ with the best $p$, which is the gradient of $f$. The
-    constant $\Omega(y)$ of the paper is left out; it is 0 for one-hot $y$ where
-    $\Omega$ is an entropy, and then the loss is never negative.
+    Its gradient is $p - y$ with the maximizing $p$, which is the gradient of $f$. The
+    constant $\Omega(y)$ of the paper is omitted. If $\Omega$ is an entropy, it is 0 for
+    one-hot $y$, and then the loss is never negative.
 
     !!! example
 

@@ -1,8 +1,7 @@
-"""From what users pass to what the formulas take: checked, masked, in enough precision.
+"""Converts arguments of losses to arrays: checked, masked, in sufficient precision.
 
-Losses never broadcast one array of the user's to another: `(32,)` against `(32, 1)`
-would be `(32, 32)`, and train something else without a word. Only a single number goes
-with every shape.
+Losses never broadcast one array of the user to another: `(32,)` against `(32, 1)` would
+become `(32, 32)`, and silently train something else. Only single numbers are broadcast.
 """
 
 from typing import Any, TypeAlias
@@ -24,7 +23,7 @@ Axes: TypeAlias = int | tuple[int, ...] | None
 
 
 def widen(*values: Any) -> list[Array]:
-    """The values as arrays of one real dtype: float64 if one of them has it, or
+    """The values as arrays of one real dtype: float64 if one of them has it, else
     float32.
 
     Python numbers have no say.
@@ -46,7 +45,7 @@ def as_scalar(
     includes_low: bool = True,
     includes_high: bool = True,
 ) -> Float[Array, ""]:
-    """A finite number in a range, of which both ends are part unless said otherwise.
+    """A finite number in a range, which includes both ends by default.
 
     The value of a traced one is let through.
     """
@@ -82,7 +81,7 @@ def check_same_shape(
 
 
 def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> None:
-    """Raises a `ValueError` unless there is one label for each place along `axes`."""
+    """Raises a `ValueError` unless there is one label for each index along `axes`."""
     expected = tuple(n for i, n in enumerate(jnp.shape(array)) if i not in axes)
     if jnp.shape(labels) != expected:
         raise ValueError(
@@ -122,9 +121,9 @@ def as_axes(owner: str, axis: Axes, ndim: int) -> tuple[int, ...]:
 def as_mask(
     owner: str, where: RealArrayLike | None, shape: tuple[int, ...], axes: Any
 ) -> Bool[Array, "..."]:
-    """`where` as an array of bools of the given shape, all of them true for `None`.
+    """`where` as an array of bools of the given shape; all true for `None`.
 
-    It may leave out the axes that the loss sums over, or have size 1 along any axis.
+    It may omit the axes that the loss sums over, or have size 1 along any axis.
     """
     if where is None:
         return jnp.ones(shape, bool)
@@ -153,7 +152,7 @@ def is_label(labels: Integer[Array, "*shape"], count: int) -> Bool[Array, "*shap
 def pick(
     x: Float[Array, "*shape classes"], labels: Integer[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """The element of each last axis that the label names, or any one if it names none."""
+    """The element of each last axis that the label selects, or any if it selects none."""
     if x.shape[-1] == 0:
         return jnp.zeros(labels.shape, x.dtype)
     index = jnp.where(is_label(labels, x.shape[-1]), labels, jnp.zeros_like(labels))

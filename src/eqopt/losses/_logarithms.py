@@ -1,4 +1,4 @@
-"""Probabilities in the space of logarithms, where the one of zero is minus infinity."""
+"""Log-probabilities, where minus infinity stands for zero."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,9 +16,9 @@ def weighted(
 def log_normalizer(
     x: Float[Array, "*shape"], axes: tuple[int, ...], mask: Bool[Array, "*shape"]
 ) -> Float[Array, "..."]:
-    r"""$\log \sum_i e^{x_i}$ over what the mask leaves, with `keepdims`.
+    r"""$\log \sum_i e^{x_i}$ over unmasked elements, with `keepdims`.
 
-    It is 0 where nothing is left. Elements of minus infinity do no harm.
+    It is 0 if all elements are masked. Elements of minus infinity are allowed.
     """
     x = jnp.where(mask, x, -jnp.inf)
     top = lax.stop_gradient(jnp.max(x, axes, keepdims=True, initial=-jnp.inf))
@@ -30,7 +30,7 @@ def log_normalizer(
 def log_softmax(
     x: Float[Array, "*shape"], axes: tuple[int, ...], mask: Bool[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """The logarithm of the softmax of what the mask leaves, and of 0 for the rest."""
+    """The log-softmax of unmasked elements, and 0 for the rest."""
     return jnp.where(mask, x, -jnp.inf) - log_normalizer(x, axes, mask)
 
 

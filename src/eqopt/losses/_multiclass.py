@@ -1,4 +1,4 @@
-"""One of many classes: losses with margins, from scores and the number of the class."""
+"""Multiclass losses with margins, from scores and integer labels."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ def multiclass_hinge_loss(
 
     $$\ell(x, k) = \max_i \left(x_i + [i \ne k]\right) - x_k$$
 
-    It is 0 where the score of the label is higher than all others by at least 1. A
-    label out of range makes the loss of its example NaN, and the gradient zero.
+    It is 0 where the score of the label is at least 1 higher than all others. A label
+    out of range makes the loss of its example NaN, and the gradient zero.
 
     **Arguments:**
 
@@ -64,7 +64,7 @@ def multiclass_hinge_loss(
 def multiclass_perceptron_loss(
     scores: Float[Array | np.ndarray, "*shape classes"], labels: IntegerArrayLike
 ) -> Float[Array, "*shape"]:
-    r"""The loss of the perceptron with many classes, $\max_i x_i - x_k$.
+    r"""The multiclass perceptron loss, $\max_i x_i - x_k$.
 
     It is 0 where no score is higher than the score of the label. A label out of range
     makes the loss of its example NaN, and the gradient zero.
@@ -101,7 +101,7 @@ def multiclass_perceptron_loss(
 def multiclass_sparsemax_loss(
     scores: Float[Array | np.ndarray, "*shape classes"], labels: IntegerArrayLike
 ) -> Float[Array, "*shape"]:
-    r"""The sparsemax loss: like cross entropy, but 0 from a margin of 1 on.
+    r"""The sparsemax loss: like cross entropy, but 0 for margins of at least 1.
 
     $$\ell(x, k) = \max_{p \in \Delta}
         \left(p \cdot x + \tfrac12 (1 - |p|^2)\right) - x_k$$
@@ -146,10 +146,10 @@ def multiclass_sparsemax_loss(
 
 
 def _sparsemax(x: Float[Array, "*shape classes"]) -> Float[Array, "*shape classes"]:
-    """The point of the simplex that is nearest to `x`.
+    """The point of the simplex nearest to `x`.
 
-    It is `max(x - t, 0)` with the `t` that makes the sum one. The classes that are not
-    zero come from sorting; `t` is then linear in them, and has simple derivatives.
+    It is `max(x - t, 0)`, with `t` such that the sum is one. The nonzero classes are
+    found by sorting; then `t` is linear in them, and has simple derivatives.
     """
     x = x - lax.stop_gradient(jnp.max(x, -1, keepdims=True))
     descending = -jnp.sort(-lax.stop_gradient(x), axis=-1)

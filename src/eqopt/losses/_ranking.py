@@ -26,7 +26,7 @@ def ranking_softmax_loss(
     weights: RealArrayLike | None = None,
     reduce_fn: Callable[..., Any] | None = jnp.mean,
 ) -> Float[Array, "..."]:
-    r"""The ranking softmax loss of ListNet: high scores for what is relevant.
+    r"""The ranking softmax loss of ListNet: relevant items should have high scores.
 
     $$\ell(s, y) = -\sum_i w_i\, y_i \log \frac{e^{s_i}}{\sum_j e^{s_j}}$$
 
@@ -44,7 +44,7 @@ def ranking_softmax_loss(
 
     **Returns:**
 
-    What `reduce_fn` makes of an array of shape `(...)`, in the dtype of `logits`.
+    The result of `reduce_fn` for an array of shape `(...)`, in the dtype of `logits`.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Losses of the error of a prediction, element by element."""
+"""Element-wise losses of the error of a prediction."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def huber_loss(
     *,
     delta: RealScalarLike = 1.0,
 ) -> Float[Array, "*shape"]:
-    r"""The Huber loss: quadratic in small errors, linear in large ones.
+    r"""The Huber loss: quadratic for small errors, linear for large ones.
 
     $$\ell(x, y) = \begin{cases}
         \frac12 e^2 & |e| \le \delta \\

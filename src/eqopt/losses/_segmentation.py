@@ -45,9 +45,9 @@ def dice_loss(
       I_c = \sum_i p_{ic}\, t_{ic}, \quad P_c = \sum_i p_{ic}, \quad
       T_c = \sum_i t_{ic}.$$
 
-    With $\alpha = \beta = \frac12$ this is one minus the Dice coefficient
-    $2 I / (P + T)$. A larger $\alpha$ punishes false positives, a larger $\beta$ false
-    negatives. A class that is in neither costs nothing, also with $s = 0$.
+    With $\alpha = \beta = \frac12$, this is one minus the Dice coefficient
+    $2 I / (P + T)$. A larger $\alpha$ penalizes false positives, a larger $\beta$ false
+    negatives. A class that is in neither costs nothing, even with $s = 0$.
 
     **Arguments:**
 
@@ -64,7 +64,7 @@ def dice_loss(
         there is one class. Defaults to `True`.
     - `reduction`: what becomes of the classes, `"mean"`, `"sum"` or `"none"`. Defaults
         to the mean, which is not weighted.
-    - `ignore_background`: whether to leave out class 0 if there are others. Defaults to
+    - `ignore_background`: whether to exclude class 0 if there are others. Defaults to
         `False`.
     - `axis`: the axes of the pixels, without the axis of the classes. Defaults to all
         but the first and last.
@@ -149,7 +149,8 @@ def multiclass_generalized_dice_loss(
       w_c \propto \frac{1}{n_c^2 + 10^{-7}}, \qquad \sum_c w_c = C$$
 
     where $n_c$ is the sum of the targets of class $c$ over all pixels of the batch. A
-    class that is not in the batch has the largest weight of those that are.
+    class that is missing from the batch gets the largest weight among the classes that
+    are present.
 
     **Arguments:**
 
@@ -157,7 +158,7 @@ def multiclass_generalized_dice_loss(
         of shape `(batch, ..., classes)`.
     - `targets`: one-hot, of the same shape.
     - `smooth`, `apply_softmax`: as in [`eqopt.losses.dice_loss`][].
-    - `ignore_background`: whether to leave out class 0 from the mean. Its weight still
+    - `ignore_background`: whether to exclude class 0 from the mean. Its weight still
         counts for the sum of all weights. Defaults to `False`.
 
     **Returns:**
@@ -194,8 +195,8 @@ def multiclass_generalized_dice_loss(
     size = jnp.sum(t, tuple(range(t.ndim - 1)))
     is_there = size > 0
     weights = 1 / (jnp.square(size) + 1e-7)
-    # Differs from Optax, where a class that is not there weighs 1e7: all others would
-    # count for nothing.
+    # Differs from Optax, where a missing class has the weight 1e7, so that no other
+    # class matters.
     largest = jnp.max(weights, initial=0, where=is_there)
     largest = jnp.where(jnp.any(is_there), largest, 1)
     weights = jnp.where(is_there, weights, largest)

@@ -34,8 +34,9 @@ def cosine_similarity(
     $$\cos(x, y) = \frac{x \cdot y}
         {\max(|x|, \sqrt\epsilon) \max(|y|, \sqrt\epsilon)}$$
 
-    The one with a vector of zeros is 0, and so are its derivatives if $\epsilon = 0$.
-    Vectors whose squares overflow or vanish have the right cosine, too.
+    The cosine with a vector of zeros is 0, and so are its derivatives if
+    $\epsilon = 0$. It is also correct for vectors with squares that overflow or
+    underflow.
 
     **Arguments:**
 
@@ -70,7 +71,7 @@ def cosine_distance(
 ) -> Float[Array, "..."]:
     r"""One minus the cosine of the angle between two vectors, in $[0, 2]$.
 
-    For the formula and all arguments see [`eqopt.losses.cosine_similarity`][]. The
+    For the formula and all arguments, see [`eqopt.losses.cosine_similarity`][]. The
     distance to a vector of zeros is 1.
 
     **Arguments:**
@@ -112,7 +113,7 @@ def _cosine(
 def scaled(
     x: Float[Array, "*shape"], eps: Float[Array, ""], axes: tuple[int, ...]
 ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
-    r"""A multiple of $x$, and with `keepdims` the same one of $\max(|x|, \sqrt\epsilon)$.
+    r"""A multiple of $x$ and, with `keepdims`, of $\max(|x|, \sqrt\epsilon)$.
 
     The largest element becomes 1, so that no square overflows, and not all vanish.
     """

@@ -1,4 +1,4 @@
-"""How the values of the microbatches are combined: what there is to choose from."""
+"""How the values of the microbatches are combined: the options."""
 
 import enum
 from collections.abc import Callable
@@ -20,22 +20,26 @@ class AccumulationType(enum.Enum):
     """The sum."""
 
     MEAN = enum.auto()
-    """The mean, each microbatch weighted by its number of rows. Its divisor counts all
-    microbatches, also those that `num_real_microbatches` leaves out (as zeros)."""
+    """The mean, with each microbatch weighted by its number of rows. The divisor counts
+    all microbatches, including those that `num_real_microbatches` omits (as zeros).
+    """
 
     RUNNING_MEAN = enum.auto()
-    """The mean over the microbatches that have been evaluated: the same as `MEAN`,
-    unless `num_real_microbatches` leaves some out."""
+    """The mean over the evaluated microbatches: the same as `MEAN`, unless
+    `num_real_microbatches` omits some.
+    """
 
     CONCAT = enum.auto()
     """The concatenation along axis 0, in the order of the rows of the batch. Scalars
-    are stacked, one per microbatch. What `num_real_microbatches` leaves out is zero."""
+    are stacked, one per microbatch. Microbatches that `num_real_microbatches` omits are
+    zero.
+    """
 
 
 class Accumulator(Module):
     """A custom way to combine what a function returns for each microbatch.
 
-    It stands for the program
+    It represents the program
 
     ```python
     carry = init(jax.eval_shape(lambda: value_0))
@@ -44,9 +48,9 @@ class Accumulator(Module):
     return finalize(carry)
     ```
 
-    where a value is that part of the function's output at which the accumulator stands,
-    an array or a whole subtree. Any leaf of it that is not an array is `None`. If the
-    microbatch size does not divide the batch size then the last value comes from fewer
+    where a value is the part of the function's output at the position of the
+    accumulator, an array or a whole subtree. Leaves that are not arrays are `None`. If
+    the microbatch size does not divide the batch size, the last value comes from fewer
     rows.
 
     !!! example

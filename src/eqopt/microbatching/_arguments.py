@@ -1,4 +1,4 @@
-"""The arguments of a call, and which part of them each microbatch gets."""
+"""The arguments of a call, and the part of them for each microbatch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from ._state import StateArgument, find_state
 
 
 class Arguments(eqx.Module):
-    """What a function is called with: a batch, and everything else."""
+    """The arguments of a function: a batch, and everything else."""
 
     batch: Batch
     state: StateArgument | None
@@ -43,10 +43,10 @@ def find_arguments(
     kwarg_axes: dict[str, int],
     size: int | None,
 ) -> Arguments:
-    """Tells the batch, the State and a single key in `kwargs["key"]` from one another.
+    """Separates the batch, the State and a single key in `kwargs["key"]`.
 
-    A single key is split into one for each row if `kwarg_axes` has it, and otherwise
-    folded with the number of the microbatch. The arguments are as for `find_batch`.
+    If `kwarg_axes` contains it, a single key is split into one per row. Otherwise, it
+    is folded with the number of the microbatch. The arguments are as for `find_batch`.
     """
     others = {i: x for i, x in enumerate(args) if arg_axes[i] is None}
     others |= {name: x for name, x in kwargs.items() if name not in kwarg_axes}

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 def clip_factors(
     norms: Float[Array, " examples"], limit: Any
 ) -> Float[Array, " examples"]:
-    """By how much to multiply what has these norms, for norms of at most `limit`.
+    """The factors that reduce the given norms to at most `limit`.
 
-    A zero gradient is not clipped. Of a norm that is NaN nothing is known, so the factor
-    is zero: what is NaN itself still is, and what is finite adds nothing.
+    A zero gradient is not clipped. For a NaN norm the factor is zero: NaN values stay
+    NaN, and finite values add nothing.
     """
     limit = jnp.asarray(limit, norms.dtype)
     exceeds = norms > limit

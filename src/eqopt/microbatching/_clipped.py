@@ -1,4 +1,4 @@
-"""Norms of the gradients of examples, and sums of clipped ones."""
+"""Norms of per-example gradients, and sums of clipped ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,16 +31,17 @@ def clipped_grad(
     method: Method = "auto",
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., tuple[PyTree, PerExampleNorms]]:
-    r"""Adds up the gradients of all examples, each of them clipped.
+    r"""Sums the gradients of all examples, each of them clipped.
 
     $$\sum_i w_i\, g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)$$
 
-    It costs little more than the gradient of the sum, and most $g_i$ never exist: where a
-    matrix $W$ multiplies rows $x_t$ of an example, and $y_t$ are the gradients with
-    respect to the products, the norm of $\sum_t x_t y_t^T$ and the sum over examples
-    follow from $x_t$ and $y_t$. For this, the function is traced, and the products,
-    convolutions and look-ups of its parameters found, whatever the layers are called
-    that make them: see [`eqopt.microbatching.gradient_paths`][].
+    It costs little more than the gradient of the sum, and most $g_i$ are never
+    computed. If a matrix $W$ multiplies the rows $x_t$ of an example, and $y_t$ are the
+    gradients with respect to the products, both the norm of $\sum_t x_t y_t^T$ and the
+    sum over examples follow from $x_t$ and $y_t$. For this purpose, the function is
+    traced to find the products, convolutions and look-ups of its parameters,
+    independently of the layers that contain them: see
+    [`eqopt.microbatching.gradient_paths`][].
 
     !!! example
 
@@ -91,8 +92,8 @@ def clipped_grad(
     - `microbatch_size`: the number of examples per microbatch. Need not divide the
         number of examples. Defaults to `None`: all at once.
     - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$, or `RUNNING_MEAN`,
-        which leaves out of this what `num_real_microbatches` leaves out. Defaults to the
-        sum.
+        which excludes the microbatches that `num_real_microbatches` omits from this.
+        Defaults to the sum.
     - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, each
         norm is over the part of the gradient with the same label, and each part is
         clipped by its own norm.
@@ -116,11 +117,11 @@ def clipped_grad(
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.micro_grad`][] does; if an argument is both
-    differentiated and a batch; if `l2_norm_clip` is negative or does not fit `groups`, or
-    these have no string for a parameter; if `fun` returns an `eqx.nn.State`, which mixes
-    the examples; and, with `method="ghost"`, a list of the parameters for which that
-    fails.
+    The `ValueError`s of [`eqopt.microbatching.micro_grad`][]; also if an argument is
+    both differentiated and a batch; if `l2_norm_clip` is negative or does not fit
+    `groups`, or these have no string for a parameter; if `fun` returns an
+    `eqx.nn.State`, which mixes the examples; and, with `method="ghost"`, a list of the
+    parameters for which it is not possible.
     """
     if accumulator is AccumulationType.CONCAT:
         raise ValueError(
@@ -153,8 +154,8 @@ def per_example_grad_norms(
 ) -> Callable[..., PerExampleNorms]:
     """The norm of the gradient of each example, without computing the gradients.
 
-    To tell outliers and wrong labels, to select data, or for the noise scale of
-    gradients: see [`eqopt.aggregating.gradient_noise_scale`][].
+    Use the norms to find outliers and wrong labels, to select data, or to compute the
+    noise scale of gradients: see [`eqopt.aggregating.gradient_noise_scale`][].
 
     !!! example
 
@@ -195,8 +196,8 @@ def gradient_paths(
     - `"ghost"`: each use is the factor of a product of matrices, the kernel of a
         convolution, or a table to look something up. The norm follows from the other
         factor, without the gradient of any example, or from that if it is smaller.
-    - `"direct"`: gradients of examples are computed. They are no larger than the values
-        that the parameter is combined with: that is so of biases and of the scales of
+    - `"direct"`: per-example gradients are computed. They are no larger than the values
+        that the parameter is combined with, as for biases and for the scales of
         normalisation layers.
     - `"per_example"`: per-example gradients are computed, and are larger. Choose the
         microbatch size so that the gradients of one microbatch fit into memory. Reasons
@@ -219,8 +220,8 @@ def gradient_paths(
 
     **Returns:**
 
-    A function with the arguments of `fun`, of which nothing is computed, that returns a
-    tree like the gradient with one of these words for each parameter. Under
+    A function with the arguments of `fun` that computes nothing and returns a tree like
+    the gradient with one of these words for each parameter. Under
     `eqx.filter_eval_shape`, shapes and dtypes of the arguments are enough.
 
     **Raises:**

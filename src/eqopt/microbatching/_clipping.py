@@ -1,4 +1,4 @@
-"""The gradients of the examples of a microbatch, in factors: norms and clipped sums."""
+"""Per-example gradients of a microbatch in factors: norms and clipped sums."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -24,8 +24,8 @@ from ._state import is_state
 from ._weights import make_weights
 
 
-# A tree of labels like the arguments that are differentiated, a prefix of it, or a
-# function that makes one of them, such as `eqopt.groups.label` returns.
+# A tree of labels like the differentiated arguments, a prefix of it, or a function that
+# returns one of them, such as the result of `eqopt.groups.label`.
 Groups: TypeAlias = PyTree | Callable[[PyTree], PyTree]
 
 _SUM, _CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
@@ -48,7 +48,7 @@ class PerExampleNorms(NamedTuple):
 
 
 class _Examples(eqx.Module):
-    """Gradients of the examples of a microbatch, in factors, and their norms by group."""
+    """Per-example gradients of a microbatch, in factors, and their norms by group."""
 
     factors: list[list[AbstractFactor]]
     norms: dict[Any, Float[Array, "*examples"]]
@@ -292,14 +292,14 @@ class _Call(NamedTuple):
 def _norm_and_bound(
     squares: Sequence[tuple[Array, Array]],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The norm of what has these squared norms and errors, one for each of its parts."""
+    """The norm with these squared norms and errors, one for each of its parts."""
     dtype = wide_dtype(*(x.dtype for pair in squares for x in pair))
     value, error = (
         sum((pair[i].astype(dtype) for pair in squares), start=jnp.zeros((), dtype))
         for i in range(2)
     )
     value = jnp.maximum(value, 0)  # rounding can make it negative
-    # An error that is less than can ever matter changes nothing.
+    # An error that is too small to matter changes nothing.
     bound = jnp.maximum(value, (1 - _NO_MATTER) * value + error)
     return safe_sqrt(value), jnp.sqrt(lax.stop_gradient(bound))
 
@@ -308,5 +308,5 @@ _NO_MATTER = 1e-3  # of the square of a norm
 
 
 def _without_zeros(x: Array, weights: Float[Array, " examples"]) -> Array:
-    # Zero times what is not finite is not zero.
+    # Zero times a value that is not finite is not zero.
     return jnp.where(jnp.expand_dims(weights, range(1, x.ndim)) == 0, 0, x)

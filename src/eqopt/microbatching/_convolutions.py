@@ -1,8 +1,8 @@
-"""Convolutions that are as fast in a loop as they are outside one.
+"""Convolutions that are as fast inside a loop as outside.
 
-XLA on a CPU has a fast convolution, for which the channels come last. It moves them
-there by itself, but only outside loops; inside, the same convolution takes ten times as
-long.
+XLA on a CPU has a fast convolution, which requires the channels to be last. Outside
+loops, XLA moves them there automatically. Inside, the same convolution takes ten times
+as long.
 """
 
 from collections.abc import Sequence

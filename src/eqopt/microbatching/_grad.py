@@ -38,10 +38,10 @@ def micro_grad(
     """Computes the gradient for every example, transforms it, and accumulates.
 
     The gradients of different examples are combined only after `transform_fn`, which
-    can clip or square them, say. They exist for one microbatch at a time.
+    can clip or square them, for example. They exist for one microbatch at a time.
 
-    As with `eqx.filter_grad`, the gradient is with respect to the floating-point arrays
-    of an argument; there is `None` in place of its other leaves.
+    Like `eqx.filter_grad`, it differentiates with respect to the floating-point arrays
+    of an argument; other leaves are `None`.
 
     !!! example
 
@@ -109,8 +109,8 @@ def micro_grad(
 
     **Returns:**
 
-    A function with the arguments of `fun` that returns `(gradients, aux)`. The former
-    are accumulated; `aux` is a named tuple with the fields `values` (the scalars),
+    A function with the arguments of `fun` that returns `(gradients, aux)`. `gradients`
+    are accumulated. `aux` is a named tuple with the fields `values` (the scalars),
     `metrics` and `aux` (`None` without `has_aux`), all with one entry per example along
     axis 0; only an `eqx.nn.State` in `aux` is the last one, for all of them.
 

@@ -1,4 +1,4 @@
-"""Look into a traced function, and evaluate it with other rules for some equations."""
+"""Inspects a traced function, and evaluates it with other rules for some equations."""
 
 import functools
 from collections import Counter
@@ -54,7 +54,7 @@ def checkpointed(eqn: JaxprEqn, fun: Callable[..., Any]) -> Callable[..., Any]:
 def flattened(
     closed: ClosedJaxpr | Jaxpr,
 ) -> tuple[list[tuple[JaxprEqn, list[Any]]], list[Any]]:
-    """All equations, as if no call were among them, with their inputs, and the outputs.
+    """All equations with their inputs, as if there were no calls, and the outputs.
 
     An input or output is a variable, `None` if it is a number.
     """
@@ -80,7 +80,7 @@ def flattened(
 
 
 def has_equation(jaxpr: ClosedJaxpr | Jaxpr, name: str) -> bool:
-    """Whether there is a primitive of that name, also in calls."""
+    """Whether there is a primitive with that name, including inside calls."""
     return any(
         eqn.primitive.name == name
         or any(has_equation(inner, name) for inner in _inner_of(eqn))
@@ -104,7 +104,7 @@ def dtype_of(var: Any) -> Any:
 
 
 def as_array(x: Any, like: Any) -> Array:
-    """An output of a traced function: a scalar without inputs comes as a number."""
+    """An output of a traced function: a scalar without inputs is a number."""
     return x if isinstance(x, jax.Array) else jnp.asarray(x, like.dtype)
 
 
@@ -151,9 +151,9 @@ def _opened(closed: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
 
 
 def last_products(closed: ClosedJaxpr) -> list[bool]:
-    """For each output, whether it is a product of matrices and not used otherwise.
+    """For each output, whether it is a matrix product and not used otherwise.
 
-    XLA merges the sum of such rows, as gradients of examples are, into one product of
+    XLA merges the sum of such rows, such as per-example gradients, into one product of
     larger matrices.
     """
     eqns = {var: eqn for eqn in closed.jaxpr.eqns for var in eqn.outvars}

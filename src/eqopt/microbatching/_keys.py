@@ -1,4 +1,4 @@
-"""One random key for all of a batch: what each row and each microbatch makes of it."""
+"""One random key for a whole batch: the keys for each row and microbatch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The loss of one example, and what it is differentiated with respect to."""
+"""The loss of one example, and the arguments to differentiate with respect to."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ class _LossAt(eqx.Module):
         return chosen[0] if isinstance(self.loss.argnums, int) else chosen
 
     def expand(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Examples as batches of one, if the function is to get them so."""
+        """Examples as batches of one, if the function expects batches."""
         if not self.loss.keep_batch_dim:
             return args
         return tuple(
@@ -61,9 +61,7 @@ class _LossAt(eqx.Module):
     def value_and_aux(
         self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """The loss of the function for expanded arguments, with the arguments in `wrt`
-        replaced.
-        """
+        """The loss for expanded arguments, with the arguments in `wrt` replaced."""
         chosen = (wrt,) if isinstance(self.loss.argnums, int) else wrt
         replaced = dict(zip(self.argnums, chosen, strict=True))
         args = tuple(replaced.get(i, x) for i, x in enumerate(args))

@@ -1,4 +1,4 @@
-"""How the values of the microbatches are combined: which rule is for what."""
+"""How the values of the microbatches are combined: choosing the rules."""
 
 from typing import Any
 

@@ -45,32 +45,31 @@ def microbatch(
     weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
-    """Evaluates a function of a batch one microbatch after the other.
+    """Evaluates a function of a batch, one microbatch after the other.
 
-    What would need too much memory for the whole batch at once then needs only as much
-    as for one microbatch. What `fun` returns for each microbatch is combined by
-    `accumulator`: it is for you to say that your function is, for example, a sum over
-    rows.
+    This needs only as much memory as one microbatch. `accumulator` combines the results
+    of `fun` for the microbatches. You must choose an accumulator that matches the
+    function, for example if your function is a sum over rows.
 
     Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`, so that an array that
-    is sharded over its batch axis stays where it is. If `microbatch_size` does not
-    divide the batch then the `n` full microbatches share the first rows in this manner,
-    and the rows that remain are a smaller microbatch of their own, the last one.
+    is sharded over its batch axis need not move. If `microbatch_size` does not divide
+    the batch, the `n` full microbatches share the first rows in this manner, and the
+    remaining rows form a smaller, last microbatch.
 
     A single random key that is passed as `key=` does not become a single dropout mask:
-    microbatch `i` gets `jr.fold_in(key, i)`. If `argnames` has `"key"` then there is a
-    key for each row instead, `jr.split(key, rows)`, or those that you pass, and the
-    result does not depend on the microbatch size.
+    microbatch `i` gets `jr.fold_in(key, i)`. If `argnames` contains `"key"`, each row
+    has its own key instead, either from `jr.split(key, rows)` or as passed by you, and
+    the result does not depend on the microbatch size.
 
-    If one of the other arguments is an `eqx.nn.State`, and the output holds one, then
-    each microbatch gets the State that the one before has returned, and the last one is
+    If one of the other arguments is an `eqx.nn.State`, and the output contains one,
+    each microbatch gets the State that the previous one returned. The last one is
     returned, whatever the accumulator. So batch normalisation sees one microbatch at a
-    time. A microbatch without weight passes its State on like any other.
+    time. A microbatch without weight also passes its State on.
 
     `fun` is traced once, or twice if there is a smaller microbatch. The result can be
     differentiated, but reverse-mode differentiation keeps the intermediate values of
-    *all* microbatches: for a gradient in little memory, microbatch the function that
-    computes it, as in the second example.
+    *all* microbatches. To save memory, microbatch the function that computes the
+    gradient, as in the second example.
 
     !!! example
 
@@ -119,7 +118,7 @@ def microbatch(
         first ones; the smaller one counts as the last. `SUM` leaves the others out,
         `MEAN` still divides by the number of all microbatches, `RUNNING_MEAN` by this
         number, and `CONCAT` has zeros for them. It can be an integer array, so that
-        another number needs no recompilation; it is then clipped to what there is, and
+        another number needs no recompilation; it is then clipped to the valid range, and
         reverse-mode differentiation is not available.
 
     **Returns:**

@@ -1,4 +1,4 @@
-"""The rows of a batch: which arrays have them, and which go into which microbatch."""
+"""The rows of a batch: which arrays have them, and how microbatches divide them."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def reshape_batch_axis(
 
     **Arguments:**
 
-    - `tree`: any pytree. Leaves that are not arrays are left alone.
+    - `tree`: any pytree. Leaves that are not arrays stay unchanged.
     - `microbatch_size`: the number of rows per microbatch. Must divide the batch axis
         of every array.
     - `axis`: the batch axis. May be negative.
@@ -69,7 +69,7 @@ def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
 
 
 class Split(eqx.Module):
-    """`rows` rows cut into `count` microbatches of `size` rows, and one of `rest`."""
+    """`rows` rows divided into `count` microbatches of `size` rows, and one of `rest`."""
 
     rows: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
@@ -107,7 +107,7 @@ class Split(eqx.Module):
 
 
 class Batch(eqx.Module):
-    """The leaves of `(args, kwargs)`, of which any microbatch can be asked for."""
+    """The leaves of `(args, kwargs)`, with access to any microbatch."""
 
     leaves: list[Any]
     axes: tuple[int | None, ...]  # of each leaf; `None` if every row has all of it
@@ -119,7 +119,7 @@ class Batch(eqx.Module):
         return self._take(index)
 
     def last(self) -> list[Any]:
-        """The leaves for the `split.rest` rows at the end that fill no microbatch."""
+        """The leaves for the last `split.rest` rows, which fill no microbatch."""
         return self._take(None)
 
     def _take(self, index: Any) -> list[Any]:
@@ -130,7 +130,7 @@ class Batch(eqx.Module):
 
 
 def take_rows(x: Any, axis: int, split: Split, index: Any) -> Any:
-    """The rows of `x` in the microbatch `index`, or in the last, smaller one: `None`."""
+    """The rows of `x` in the microbatch `index`; `None` means the last, smaller one."""
     return _last(x, axis, split) if index is None else _full(x, axis, split, index)
 
 
@@ -167,7 +167,7 @@ def find_batch(
     kwarg_axes: Mapping[str, int],
     size: int | None,
 ) -> Batch:
-    """Finds the arrays with a batch axis, and checks that they can be cut alike.
+    """Finds the arrays with a batch axis, and checks that they have equal sizes.
 
     **Arguments:**
 
@@ -264,7 +264,7 @@ def _common_length(
 
 
 def check_size(microbatch_size: StaticInteger | None) -> Any:
-    """The size as an integer of Python's, or `None`; raises unless it is positive."""
+    """The size as a Python integer, or `None`; raises unless it is positive."""
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(
             f"`microbatch_size` must be a positive int, got {microbatch_size}."

@@ -1,4 +1,4 @@
-"""How the values of the microbatches are combined: how it is done."""
+"""How the values of the microbatches are combined: the rules."""
 
 import abc
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from ._weights import Part, weigh, weighted_sum
 
 
 class AbstractRule(eqx.Module):
-    """An accumulator that has seen the part of the output it is for."""
+    """An accumulator that has seen its part of the output."""
 
     @abc.abstractmethod
     def aggregate(self, values: Any, part: Part) -> Any:
-        """Combines the rows of the microbatch `part`, which lie along axis 0."""
+        """Combines the rows of the microbatch `part`, which are along axis 0."""
 
     @abc.abstractmethod
     def init(self, like: Any) -> Any:
@@ -54,7 +54,7 @@ class Keep(AbstractRule):
 
 
 class Custom(AbstractRule):
-    """For whatever stands at the place of an `Accumulator`."""
+    """For anything at the position of an `Accumulator`."""
 
     accumulator: Accumulator
 
@@ -72,7 +72,7 @@ class Custom(AbstractRule):
 
 
 class Thread(AbstractRule):
-    """For the State: each microbatch gets the one that the one before has returned."""
+    """For the State: each microbatch gets the one from the previous microbatch."""
 
     initial: Any
 
@@ -119,7 +119,8 @@ class Total(AbstractRule):
     def finalize(self, carry: Array) -> Array:
         if self.divisor is not None:
             carry = carry / jnp.asarray(self.divisor, carry.dtype)
-        # Rows of integers have got the dtype that `jnp.sum` or `jnp.mean` gives them.
+        # Rows of integers already have the dtype that `jnp.sum` or `jnp.mean` gives
+        # them.
         return carry.astype(self.dtype) if self._inexact else carry
 
     @property
@@ -178,7 +179,7 @@ def state_leaves(rules: PyTree, initial: Sequence[Any], carry: Any) -> Sequence[
 
 
 def each(rules: PyTree, method: str, *trees: Any, **kwargs: Any) -> Any:
-    """Calls a method of every rule with what stands at its place in `trees`."""
+    """Calls a method of every rule with the values at its position in `trees`."""
     return jtu.tree_map(
         lambda rule, *values: getattr(rule, method)(*values, **kwargs),
         rules,

@@ -1,4 +1,4 @@
-"""The `eqx.nn.State` that goes from one microbatch to the next."""
+"""The `eqx.nn.State` that is passed from one microbatch to the next."""
 
 from typing import Any, TypeGuard
 
@@ -23,7 +23,7 @@ def is_state(x: Any) -> TypeGuard[eqx.nn.State]:
 
 
 def find_state(arguments: dict[int | str, Any]) -> StateArgument | None:
-    """The `eqx.nn.State` among `arguments`, those that are no batches, if there is one.
+    """The `eqx.nn.State` among `arguments` that are not batches, if there is one.
 
     **Raises:**
 

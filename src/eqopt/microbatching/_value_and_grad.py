@@ -26,11 +26,10 @@ def micro_value_and_grad(
 ) -> Callable[..., Any]:
     """The value and the gradient of a mean loss, with the memory of one microbatch.
 
-    As `eqx.filter_value_and_grad`, it differentiates with respect to the floating-point
-    arrays of the first argument; there is `None` in place of its other leaves. It is
-    [`eqopt.microbatching.microbatch`][] of that, with `AccumulationType.MEAN`: which
-    rows go together, and what becomes of a `key=` and of an `eqx.nn.State`, is told
-    there.
+    Like `eqx.filter_value_and_grad`, it differentiates with respect to the
+    floating-point arrays of the first argument; its other leaves are `None`. It applies
+    [`eqopt.microbatching.microbatch`][] with `AccumulationType.MEAN`. See there for how
+    rows are grouped, and how `key=` and an `eqx.nn.State` are handled.
 
     !!! example
 
@@ -74,8 +73,8 @@ def micro_value_and_grad(
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.microbatch`][] does, and if the first argument
-    is a batch.
+    The `ValueError`s of [`eqopt.microbatching.microbatch`][], and one if the first
+    argument is a batch.
     """
     size = check_size(microbatch_size)
     check_accumulator(aux_accumulator, "aux_accumulator")

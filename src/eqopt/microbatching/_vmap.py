@@ -30,12 +30,12 @@ def micro_vmap(
 ) -> Callable[..., Any]:
     """Vectorises a function of one example, with the memory of one microbatch.
 
-    As `eqx.filter_vmap`, arrays are mapped and other leaves are passed to every example
-    unchanged. Unlike there, the examples are evaluated in microbatches, and the outputs
-    can be reduced on the way, so that they need never exist all at once.
+    Like `eqx.filter_vmap`, it maps over arrays and passes other leaves to every example
+    unchanged. Unlike `eqx.filter_vmap`, it evaluates the examples in microbatches. The
+    outputs can be reduced along the way, so they need not all exist at once.
 
-    An `eqx.nn.State` that is not mapped goes from one microbatch to the next, if `fun`
-    returns it too. All examples of a microbatch must return the same.
+    An `eqx.nn.State` that is not mapped is passed from one microbatch to the next, if
+    `fun` also returns it. All examples of a microbatch must return the same State.
 
     !!! example
 
@@ -73,13 +73,13 @@ def micro_vmap(
 
     **Returns:**
 
-    A function with the arguments of `fun`, those that are mapped having one more axis.
+    A function with the arguments of `fun`; mapped arguments have one more axis.
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.microbatch`][] does (only that integers have a
-    mean here, as in `jnp.mean`), if `out_axes` is not 0, and if examples return an
-    `eqx.nn.State` that is not the same for all of them.
+    The `ValueError`s of [`eqopt.microbatching.microbatch`][] (except that integers have
+    a mean here, as in `jnp.mean`); also if `out_axes` is not 0, and if examples return
+    an `eqx.nn.State` that is not the same for all of them.
     """
     size = check_size(microbatch_size)
     check_accumulator(accumulator)

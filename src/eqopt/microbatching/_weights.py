@@ -1,4 +1,4 @@
-"""How much each row, and with it each microbatch, counts."""
+"""How much each row, and so each microbatch, counts."""
 
 import abc
 from typing import Any
@@ -15,7 +15,7 @@ from ._rows import Split, check_shards, take_rows
 
 
 class Part(eqx.Module):
-    """What there is to know about one microbatch when its value is accumulated."""
+    """The weights and sizes of one microbatch, for accumulating its value."""
 
     index: Any
     is_rest: bool  # is it the last, smaller one?
@@ -24,7 +24,7 @@ class Part(eqx.Module):
 
 
 class AbstractWeights(eqx.Module):
-    """What a value is multiplied by in a mean, and what their sum is divided by."""
+    """The factor of a value in a mean, and the divisor of their sum."""
 
     split: eqx.AbstractVar[Split]
     has_rows: eqx.AbstractVar[bool]  # has the output one entry per row?
@@ -94,12 +94,12 @@ class _Given(AbstractWeights):
 
 
 def _divisor(total: Array) -> Array:
-    # Where nothing counts, the sum is zero, and so is the mean.
+    # If no row counts, the sum is zero, and so is the mean.
     return jnp.where(total == 0, 1, total)
 
 
 def make_weights(weights: Any, split: Split, has_rows: bool) -> AbstractWeights:
-    """The weights of microbatches, from those that the user gives to rows, if any.
+    """The weights of microbatches, from the user's weights of rows, if any.
 
     `has_rows`: whether the function's output has one entry per row.
     """
@@ -140,12 +140,12 @@ def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
 
 
 def weigh(value: Array, weight: Array) -> Array:
-    """`weight * value`, and nothing if the weight is zero, also of what is not finite."""
+    """`weight * value`, and zero if the weight is zero, even if the value is NaN."""
     return jnp.where(weight == 0, 0, value * weight.astype(value.dtype))
 
 
 def weighted_sum(values: Array, weights: Array | None) -> Array:
-    """The sum of `weights[i] * values[i]`, without those whose weight is zero."""
+    """The sum of `weights[i] * values[i]`, without values whose weight is zero."""
     if weights is None:
         weights = jnp.ones(values.shape[:1])
     else:

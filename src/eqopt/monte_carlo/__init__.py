@@ -1,4 +1,4 @@
-"""Gradients of expectations, estimated from samples, and how to make them vary less."""
+"""Gradients of expectations, estimated from samples, and how to reduce their variance."""
 
 from .._lazy import attach_stub
 

@@ -1,4 +1,4 @@
-"""What users pass to the estimators, checked: parameters, distributions, functions."""
+"""Checked arguments of the estimators: parameters, distributions, functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:
 
 
 def real_parameters(owner: str, params: PyTree) -> PyTree:
-    """The arrays of `params` that jacobians are taken by, the rest `None`."""
+    """The arrays of `params` to differentiate with respect to, the rest `None`."""
     arrays = parameters(params)
     if not jtu.tree_leaves(arrays):
         raise TypeError(
@@ -46,7 +46,7 @@ def build(
     params: PyTree,
     methods: tuple[str, ...] = ("sample",),
 ) -> Any:
-    """The distribution of `params`: a tuple or a list is spread over the arguments."""
+    """The distribution of `params`: a tuple or a list is unpacked into arguments."""
     spread = isinstance(params, tuple | list)
     dist = dist_builder(*params) if spread else dist_builder(params)
     missing = [name for name in methods if not callable(getattr(dist, name, None))]
@@ -86,7 +86,7 @@ def real_function(owner: str, function: Callable[[Any], Any]) -> Callable[[Any],
 def smooth_function(
     owner: str, function: Callable[[Any], Any]
 ) -> Callable[[Any], Array]:
-    """Like `real_function`, where integers, which have no derivative, are wrong, too."""
+    """Like `real_function`, but rejects integers, which have no derivative."""
 
     def value(x: Any) -> Array:
         y = function(x)

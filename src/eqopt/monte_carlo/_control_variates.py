@@ -1,4 +1,4 @@
-"""Estimates of gradients with the help of a function whose expectation is known."""
+"""Estimates of gradients that use a function with a known expectation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ def control_variates_jacobians(
     estimate_cv_coeffs: bool = False,
     estimate_cv_coeffs_num_samples: int = 20,
 ) -> tuple[PyTree, PyTree]:
-    r"""An estimate of a gradient by way of a function $h$ whose expectation is known.
+    r"""Estimates a gradient by means of a function $h$ with a known expectation.
 
     With the estimates $\hat\nabla_\theta$ of `grad_estimator`, for each sample $x_n$,
 
@@ -40,9 +40,9 @@ def control_variates_jacobians(
       \partial_\theta h(x_n; \theta)\big) + \beta\, \nabla_\theta\,
       \mathbb{E}_{p(x; \theta)} h(x; \theta).$$
 
-    All but the first term is 0 on average, so that the estimate is unbiased. Where $h$ is
-    like $f$, the noise of both cancels. $\partial_\theta h$ is there because $h$ may
-    depend on the parameters itself, not by its argument alone.
+    All terms except the first are 0 on average, so the estimate is unbiased. If $h$ is
+    similar to $f$, the noise of both cancels. $\partial_\theta h$ appears because $h$
+    may depend on the parameters directly, not only through its argument.
 
     !!! example
 
@@ -92,10 +92,10 @@ def control_variates_jacobians(
 
     **Raises:**
 
-    Errors as `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return anything
-    other than one real number, or if `grad_estimator` returns other than a tree like the
-    gradient, with arrays of shape `(num_samples, *param.shape)`; a `TypeError` if
-    `control_variate_from_function` returns other than three functions.
+    The errors of `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return
+    anything other than one real number, or if `grad_estimator` returns anything other
+    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`; a
+    `TypeError` if `control_variate_from_function` does not return three functions.
 
     ??? cite "Reference"
 
@@ -156,7 +156,7 @@ def estimate_control_variate_coefficients(
     control_variate_state: PyTree = None,
     eps: RealScalarLike = 1e-3,
 ) -> PyTree:
-    r"""How much of a control variate to take for the smallest variance.
+    r"""The coefficients of a control variate that minimize the variance.
 
     With the estimates $F_{ni}$ and $H_{ni}$ of the derivatives of the expectations of $f$
     and of $h$ by component $i$ of an array of parameters, from sample $n$,
@@ -185,8 +185,8 @@ def estimate_control_variate_coefficients(
 
     **Raises:**
 
-    Errors as [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError` if
-    `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
+    The errors of [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError`
+    if `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
     """
     owner = "estimate_control_variate_coefficients"
     check_scalar(owner, "eps", eps)
@@ -233,7 +233,7 @@ def _samples(owner, params, dist_builder, key, num_samples, low=1):
 def _jacobians(
     owner, function, h, grad_estimator, params, dist_builder, key, samples, state
 ):
-    """The estimates for the expectations of `function` and of `h`, both wide."""
+    """The wide estimates for the expectations of `function` and of `h`."""
     arrays = real_parameters(owner, params)
     num_samples = len(jtu.tree_leaves(samples)[0])
     value = lambda params, x: real_number(owner, "`cv`", h.cv(params, x, state))

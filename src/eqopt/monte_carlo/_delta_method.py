@@ -1,4 +1,4 @@
-"""A control variate that knows the function's slope and curvature at the mean."""
+"""A control variate that uses the function's slope and curvature at the mean."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +25,13 @@ def control_delta_method(
     $$h(x) = f(\mu) + g^\top (x - \mu) + \tfrac12 (x - \mu)^\top H (x - \mu), \qquad
       \mathbb{E}\, h(x) = f(\mu) + \tfrac12 \sum_i H_{ii}\, \sigma_i^2.$$
 
-    If $f$ is quadratic then $h = f$, and a gradient with this control variate is exact,
-    whichever estimator it is for. Elsewhere it helps if $\sigma$ is small against the
-    distances over which the curvature of $f$ changes, and harms if it is large: then
-    estimate the coefficients. It takes the Hessian, of $d^2$ numbers, once.
+    If $f$ is quadratic, then $h = f$, and a gradient with this control variate is
+    exact, for every estimator. Otherwise, it helps if $\sigma$ is small compared with
+    the distances over which the curvature of $f$ changes, and harms if $\sigma$ is
+    large: in that case, estimate the coefficients. It computes the Hessian, of $d^2$
+    numbers, once.
 
-    It is for [`eqopt.monte_carlo.control_variates_jacobians`][], as it stands.
+    Pass it to [`eqopt.monte_carlo.control_variates_jacobians`][] directly.
 
     **Arguments:**
 

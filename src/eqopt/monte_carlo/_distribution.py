@@ -1,4 +1,4 @@
-"""What a distribution is, and the one for which every estimator works."""
+"""The interface of a distribution, and the normal distribution for every estimator."""
 
 import abc
 import math
@@ -16,7 +16,7 @@ from ..numerics import common_dtype, wide_dtype
 
 
 class AbstractDistribution(Module):
-    """A distribution, as the functions of this namespace use it.
+    """The interface of a distribution for the functions of this namespace.
 
     Any other object with these two methods works, too: you need not subclass.
     """
@@ -25,8 +25,8 @@ class AbstractDistribution(Module):
     def sample(self, key: Any) -> PyTree:
         """One sample: an array, or a tree of such.
 
-        It has to work under `jax.vmap` over keys. Where it can be differentiated with
-        respect to the parameters, there is
+        It must work under `jax.vmap` over keys. If it can be differentiated with
+        respect to the parameters, you can use
         [`eqopt.monte_carlo.pathwise_jacobians`][].
 
         **Arguments:**
@@ -119,7 +119,7 @@ class MultiNormalDiag(AbstractDistribution):
 
         **Returns:**
 
-        An array of the shape of the axes in front, of at least float32.
+        An array with the shape of the leading axes, of at least float32.
 
         **Raises:**
 

@@ -36,9 +36,9 @@ def score_function_jacobians(
       f(x)\, \nabla_\theta \log p(x; \theta)\big] \approx \frac1N \sum_{n=1}^N
       f(x_n)\, \nabla_\theta \log p(x_n; \theta).$$
 
-    Nothing is asked of $f$, which may be discontinuous, and $x$ may be discrete. The
-    price is a large variance; [`eqopt.monte_carlo.control_variates_jacobians`][] makes it
-    smaller. All samples are computed at once, in as much memory as $N$ gradients.
+    $f$ may be discontinuous, and $x$ may be discrete. The price is a large variance,
+    which [`eqopt.monte_carlo.control_variates_jacobians`][] reduces. All samples are
+    computed at once, in as much memory as $N$ gradients.
 
     !!! example
 
@@ -65,15 +65,15 @@ def score_function_jacobians(
         tuple or a list, else `dist_builder(params)`. That is any object with the methods
         of [`eqopt.monte_carlo.AbstractDistribution`][], such as
         [`eqopt.monte_carlo.MultiNormalDiag`][].
-    - `key`: a seed or a key of `jax.random`. Samples depend on it alone.
+    - `key`: a seed or a key of `jax.random`. Samples depend only on it.
     - `num_samples`: $N \ge 1$, a Python integer.
 
     **Returns:**
 
     A tree like the gradient: instead of each parameter an array of its dtype and of
     shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
-    for all other leaves. The mean along the first axis is the estimate of the gradient;
-    from the variance along it follows the error.
+    for all other leaves. The mean along the first axis is the estimate of the gradient,
+    and the variance along it gives the error.
 
     **Raises:**
 
@@ -126,9 +126,9 @@ def pathwise_jacobians(
       \nabla_\theta f(g(\epsilon; \theta)) \approx \frac1N \sum_{n=1}^N
       \nabla_\theta f(g(\epsilon_n; \theta)).$$
 
-    It needs the derivative of $f$, which must not jump, and a distribution whose samples
-    can be differentiated with respect to its parameters. Where $f$ is smooth, its
-    variance is small, also in many dimensions.
+    It requires the derivative of $f$, which must not jump, and a distribution whose
+    samples can be differentiated with respect to its parameters. If $f$ is smooth, its
+    variance is small, even in many dimensions.
 
     **Arguments:**
 
@@ -147,8 +147,8 @@ def pathwise_jacobians(
 
     **Raises:**
 
-    Errors as [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
-    samples, or what `function` returns, are integers.
+    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
+    samples, or the results of `function`, are integers.
 
     ??? cite "Reference"
 

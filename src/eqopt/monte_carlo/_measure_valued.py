@@ -59,8 +59,8 @@ def measure_valued_jacobians(
 
     **Raises:**
 
-    Errors as [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if the
-    distribution is another one.
+    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
+    the distribution is another one.
 
     ??? cite "Reference"
 
@@ -114,9 +114,10 @@ def measure_valued_estimation_mean(
 
     where $x^\pm$ is $x$ with component $i$ replaced by $\mu_i \pm \sigma_i W_i$, and
     $W_i$ has the density $w e^{-w^2 / 2}$ of a Weibull distribution with shape 2 and
-    scale $\sqrt 2$. Coupled, $W_i$ is the same for $x^+$ and $x^-$; otherwise these are
-    independent. All other components are shared in either case. By coupling, the variance
-    vanishes where $f$ is even about the mean, and doubles where $f$ is linear.
+    scale $\sqrt 2$. With coupling, $W_i$ is the same for $x^+$ and $x^-$; otherwise,
+    they are independent. All other components are shared in either case. Coupling makes
+    the variance vanish where $f$ is even about the mean, and doubles it where $f$ is
+    linear.
 
     **Arguments:**
 
@@ -157,11 +158,11 @@ def measure_valued_estimation_std(
 
     where $x^+$ is $x$ with component $i$ replaced by $\mu_i + \sigma_i M_i$, and $M_i$
     has the density $\propto m^2 e^{-m^2 / 2}$ of the double-sided Maxwell distribution.
-    For $x^-$ it is a normal sample. Coupled, that is $U_i M_i$ with $U_i$ uniform in
-    $[0, 1)$, which is normal, too; otherwise it is independent of $M_i$. All other
-    components are shared in either case.
+    For $x^-$, the component is a normal sample. With coupling, that sample is $U_i M_i$
+    with $U_i$ uniform in $[0, 1)$, which is also normal; otherwise, it is independent
+    of $M_i$. All other components are shared in either case.
 
-    This is by the scale $\sigma_i$, not by its logarithm.
+    The derivative is with respect to the scale $\sigma_i$, not its logarithm.
 
     **Arguments:**
 
@@ -187,7 +188,7 @@ def measure_valued_estimation_std(
 
 
 def _weibull_pair(key, shape, dtype, coupling):
-    """Positive and negative samples for the mean, and what their difference weighs."""
+    """Positive and negative samples for the mean, and the weights of their difference."""
     # The square of such a sample, halved, is exponential.
     weibull = lambda key: jnp.sqrt(2 * jr.exponential(key, shape, dtype))
     up_key, down_key = jr.split(key)
@@ -196,7 +197,7 @@ def _weibull_pair(key, shape, dtype, coupling):
 
 
 def _maxwell_pair(key, shape, dtype, coupling):
-    """Positive and negative samples for the scale, and what their difference weighs."""
+    """Positive and negative samples for the scale, and weights of their difference."""
     up_key, down_key = jr.split(key)
     up = jr.double_sided_maxwell(up_key, 0.0, 1.0, shape, dtype)
     if coupling:

@@ -1,4 +1,4 @@
-"""A control variate that knows the mean of the function so far."""
+"""A control variate that uses the mean of the function so far."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +56,9 @@ def moving_avg_baseline(
       w_{t+1} = \beta_t w_t + (1 - \beta_t), \qquad b_0 = w_0 = 0,$$
 
     and the baseline of step $t$ is $b_t / w_t$, which is 0 as long as $w_t = 0$. It
-    depends on the steps before alone, so that the estimate is unbiased, and is for
-    [`eqopt.monte_carlo.score_function_jacobians`][]: the other estimators are not changed
-    by a constant.
+    depends only on earlier steps, so the estimate is unbiased. Use it with
+    [`eqopt.monte_carlo.score_function_jacobians`][]: a constant does not change the
+    other estimators.
 
     !!! example
 
@@ -96,7 +96,7 @@ def moving_avg_baseline(
     - `expected_cv(params, state)` is the baseline.
     - `update_state(params, samples, state)` is the
         [`eqopt.monte_carlo.MovingAvgBaselineState`][] of the next step. A mean that is
-        not finite is left out.
+        not finite is omitted.
 
     `None` for `state` is the state to start from.
 

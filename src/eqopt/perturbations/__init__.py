@@ -1,4 +1,4 @@
-"""Derivatives of functions that have none: of their means over random perturbations."""
+"""Derivatives of means over random perturbations, for functions without derivatives."""
 
 from .._lazy import attach_stub
 

@@ -12,7 +12,7 @@ from .._construction import Module
 class Normal(Module):
     r"""The standard normal distribution, with density $\propto e^{-z^2 / 2}$.
 
-    Its mean is 0, so that a linear function is not changed by the perturbation.
+    Its mean is 0, so the perturbation does not change a linear function.
     """
 
     def sample(
@@ -32,8 +32,8 @@ class Normal(Module):
 class Gumbel(Module):
     r"""The standard Gumbel distribution, with density $e^{-z - e^{-z}}$.
 
-    With it, the perturbed one-hot argmax of $x$ is the softmax of $x / \sigma$. Its mean
-    is not 0 but Euler's constant, 0.577.
+    With this noise, the perturbed one-hot argmax of $x$ is the softmax of $x / \sigma$.
+    Its mean is not 0 but Euler's constant, 0.577.
     """
 
     def sample(

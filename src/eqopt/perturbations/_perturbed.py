@@ -27,7 +27,7 @@ def make_perturbed_fun(
     noise: Any = Gumbel(),  # noqa: B008, it is frozen
     use_baseline: bool = True,
 ) -> Callable[[Key, PyTree], PyTree]:
-    r"""A smooth stand-in for a function, such as one that is constant in pieces.
+    r"""A smooth replacement for a function, such as a piecewise constant one.
 
     $$f_\sigma(x) = \mathbb{E}\, f(x + \sigma z) \approx \frac1m \sum_{k=1}^m f(y_k),
       \qquad y_k = x + \sigma z_k.$$
@@ -37,9 +37,10 @@ def make_perturbed_fun(
     $$-\frac{1}{m \sigma} \sum_{k=1}^m \big(f(y_k) - f(x)\big)\,
       \nabla \log \mu(z_k)^\top$$
 
-    with the density $\mu$ of the noise. Both are unbiased, and so are derivatives of any
-    order and those with respect to `sigma`. $f$ itself is not differentiated with respect
-    to $x$. It is evaluated for all samples at once: $m + 1$ values, in that much memory.
+    with the density $\mu$ of the noise. Both are unbiased, and so are derivatives of
+    any order and derivatives with respect to `sigma`. $f$ itself is not differentiated
+    with respect to $x$. It is evaluated for all samples at once: $m + 1$ values, and
+    memory for as many.
 
     !!! example
 
@@ -72,7 +73,7 @@ def make_perturbed_fun(
     **Raises:**
 
     A `ValueError` if `num_samples` or `sigma` is out of its range, and a `TypeError` if
-    $x$ has no floating arrays or complex ones, or if `fun` returns other than real
+    $x$ has no floating arrays or has complex ones, or if `fun` does not return real
     arrays.
 
     ??? cite "Reference"

@@ -1,4 +1,4 @@
-"""Pictures, by matplotlib, which is imported when the first is drawn."""
+"""Pictures drawn by matplotlib, which is imported for the first picture."""
 
 from .._lazy import attach_stub
 

@@ -10,10 +10,10 @@ from ._axes import axes_or_current
 
 
 def state_memory(counts: Mapping[str, ByteCount], *, axes: Any = None) -> Any:
-    """Draws how many bytes states take: a bar for each, in parts.
+    """Draws the number of bytes of states: one bar for each, divided into parts.
 
-    The parts are the groups of parameters that were counted, or the slots of the state,
-    such as `"ScaleByAdamState.mu"`, if there are no groups.
+    The parts are the groups of parameters, or without groups the slots of the state,
+    such as `"ScaleByAdamState.mu"`.
 
     !!! example
 

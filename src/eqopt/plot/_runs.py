@@ -1,4 +1,4 @@
-"""Training runs: their losses over time, and at the end over learning rates."""
+"""Training runs: losses over time, and final losses over learning rates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -19,10 +19,10 @@ def training_curves(
     target: float | None = None,
     axes: Any = None,
 ) -> Any:
-    """Compares training runs: a line for each, with a band where there are several seeds.
+    """Compares training runs: a line for each, and a band for several seeds.
 
-    Lines are means over seeds, bands reach from the lowest to the highest. Losses that
-    are not finite are left out.
+    Lines are means over seeds, and bands range from the lowest to the highest. Losses
+    that are not finite are omitted.
 
     !!! example
 
@@ -69,11 +69,11 @@ def learning_rates(
     target: float | None = None,
     axes: Any = None,
 ) -> Any:
-    """Draws final losses over learning rates: how well a rate has to be chosen.
+    """Draws final losses over learning rates: how precisely a rate must be chosen.
 
-    A line ends where the loss is no longer finite; a cross at the upper edge stands for
-    the rates with which training fails. With several seeds, the line is their mean, and
-    a band reaches from the lowest to the highest.
+    A line ends where the loss is no longer finite; a cross at the upper edge marks
+    learning rates with which training fails. With several seeds, the line is their
+    mean, and a band ranges from the lowest to the highest.
 
     !!! example
 
@@ -114,7 +114,7 @@ def learning_rates(
     for label, values in arrays.items():
         [line] = _line(axes, at, values, label, marker="o", markersize=3)
         failed = at[~np.isfinite(values).all(0)]
-        # In coordinates of the axes: whatever the losses are, it is at the edge.
+        # In coordinates of the axes, so that it is at the edge for all losses.
         axes.plot(
             failed,
             np.full(len(failed), 0.98),

@@ -71,7 +71,7 @@ def schedule(
 
 
 def default_labels(schedules: Sequence[Schedule]) -> list[str]:
-    """Names of classes and functions, with the fields by which namesakes differ."""
+    """Names of classes and functions; equal names get the fields that differ."""
     names = [getattr(s, "__name__", type(s).__name__) for s in schedules]
     counts = Counter(names)
     return [

@@ -1,4 +1,4 @@
-"""Bounds on each number by itself."""
+"""Separate bounds on each number."""
 
 from typing import Any
 
@@ -56,14 +56,14 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
     **Returns:**
 
-    A tree like `tree`, of the same shapes and dtypes. A bound that is met is constant:
-    there the derivative by $x$ is 0.
+    A tree like `tree`, of the same shapes and dtypes. At a bound, the result is
+    constant: there, the derivative by $x$ is 0.
 
     **Raises:**
 
     A `ValueError` that names the key path if structures or shapes do not fit, or if
-    $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for what is
-    no real number.
+    $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for what
+    is not a real number.
     """
     parts = take("box", "tree", tree)
     low = _bounds("box", "lower", lower, tree, parts)
@@ -122,8 +122,8 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is no
-    real number (the value of a traced one is not looked at), or if there are no
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
+    a real number (the value of a traced one is not checked), or if there are no
     floating-point arrays or complex ones.
     """
     parts = take("linf_ball", "tree", tree)
@@ -157,7 +157,7 @@ def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
 
 
 def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """A bound for each array, each of them checked except for its value."""
+    """A bound for each array, checked except for its value."""
     column = resolve(name, given, tree, None)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):

@@ -1,4 +1,4 @@
-"""What a normal vector defines: a line, a hyperplane, a halfspace."""
+"""Sets defined by a normal vector: a line, a hyperplane, a halfspace."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
     **Raises:**
 
     A `ValueError` or `TypeError` as [`eqopt.projections.vector`][], and if `b` is not
-    finite, has axes or is no real number (the value of a traced one is not looked at).
+    finite, has axes or is not a real number (the value of a traced one is not checked).
     """
     parts = take("hyperplane", "x", x)
     a = aligned("hyperplane", "a", a, x, parts)
@@ -65,8 +65,8 @@ def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
 
     **Returns:**
 
-    A tree like `x`, of the same shapes and dtypes. A point of the halfspace does not
-    change, and none does if $a = 0$.
+    A tree like `x`, of the same shapes and dtypes. Points of the halfspace do not
+    change. If $a = 0$, no point changes.
 
     **Raises:**
 
@@ -112,7 +112,7 @@ def _minus(xs: _Arrays, a: _Normal, t: Float[Array, ""]) -> _Arrays:
 def _foot(
     xs: _Arrays, normal: _Normal, b: Float[Array, ""]
 ) -> tuple[_Normal, Float[Array, ""]]:
-    r"""The normal $a$, in some length, and the $t$ that goes with that; 0 if $a = 0$."""
+    r"""The scaled normal $a$, and the corresponding $t$; 0 if $a = 0$."""
     a = [n if n is None else n.astype(b.dtype) for n in normal]
     given = [n for n in a if n is not None]
     if not given:

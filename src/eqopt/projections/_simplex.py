@@ -1,4 +1,4 @@
-"""The simplex, and what is made of such: spheres and balls of the sum of moduli."""
+"""The simplex, and the spheres and balls of the sum of moduli based on it."""
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,9 @@ from ._trees import narrowed, scalar, take, widened
 def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $x_i \ge 0$ and $\sum_i x_i = s$: $\max(x - \tau, 0)$.
 
-    $\tau$ is such that the sum, over all arrays together, is $s$. It is found by Newton's
-    method, which ends after finitely many passes, of which few are needed; nothing is
-    sorted or joined.
+    $\tau$ is such that the sum, over all arrays together, is $s$. It is found by
+    Newton's method, which ends after finitely many passes, usually few. Nothing is
+    sorted or concatenated.
 
     !!! example
 
@@ -35,8 +35,8 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is no
-    real number (the value of a traced one is not looked at), or if there are no
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
+    a real number (the value of a traced one is not checked), or if there are no
     floating-point arrays or complex ones.
 
     ??? cite "Reference"
@@ -183,7 +183,7 @@ def _project(xs: _Arrays, scale: Real[Array, ""]) -> _Arrays:
 def _newton(
     xs: _Arrays, scale: Float[Array, ""], tau: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """The tau with which the numbers that are above the old one have the right sum."""
+    """The tau for which the numbers above the old one have the right sum."""
     above = [x > tau for x in xs]
     count = sum(jnp.sum(a) for a in above)
     total = _total([jnp.where(a, x, 0) for a, x in zip(above, xs, strict=True)])

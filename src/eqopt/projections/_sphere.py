@@ -35,8 +35,8 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is no
-    real number (the value of a traced one is not looked at), or if there are no
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
+    a real number (the value of a traced one is not checked), or if there are no
     floating-point arrays.
     """
     parts = take("l2_ball", "tree", tree, complex_too=True)
@@ -100,10 +100,10 @@ def _ball(
 def _polar(
     xs: list[Inexact[Array, "..."]],
 ) -> tuple[list[Inexact[Array, "..."]], Float[Array, ""], Float[Array, ""]]:
-    """The direction of `xs`, and their norm as a multiple of a unit, and that unit.
+    """The direction of `xs`, their norm as a multiple of a unit, and the unit.
 
-    The direction does not depend on the unit, so that this may be a constant. It is 0 if
-    `xs` are.
+    The direction does not depend on the unit, so the unit may be a constant. The
+    direction is 0 if `xs` are.
     """
     unit = largest(xs)
     xs = [x / unit.astype(x.dtype) for x in xs]

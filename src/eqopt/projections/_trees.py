@@ -1,4 +1,4 @@
-"""What is projected: the floating-point arrays of a tree, and the numbers beside it."""
+"""Arguments of projections: the floating-point arrays of a tree, and numbers."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ..numerics import common_dtype, wide_dtype
 
 
 class Parts(NamedTuple):
-    """The arrays of a tree, their numbers among its leaves, and the way back."""
+    """The arrays of a tree, their indices among its leaves, and the inverse."""
 
     arrays: list
     places: list[int]
@@ -28,7 +28,7 @@ class Parts(NamedTuple):
 
 
 def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Parts:
-    """Takes the arrays to project out of `tree`, which the user calls `name`.
+    """Takes the arrays to project from `tree`, called `name` by the user.
 
     **Raises:**
 
@@ -69,7 +69,7 @@ def _described(tree: PyTree) -> str:
 
 
 def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """The arrays of `given` next to the arrays of `tree`; `None` stands for zeros.
+    """The arrays of `given` next to the arrays of `tree`; `None` means zeros.
 
     **Raises:**
 
@@ -151,7 +151,7 @@ def narrowed(
 def largest(arrays: list[Inexact[Array, "..."]]) -> Float[Array, ""]:
     r"""About $\max_i |x_i|$, or 1 if that is 0: divided by it, no square overflows.
 
-    It is taken for a constant: what is computed after the division must not depend on it.
+    It is treated as a constant: results after the division must not depend on it.
     """
     tops = jnp.stack([jnp.max(jnp.abs(x), initial=0) for x in arrays])
     top = jnp.max(lax.stop_gradient(tops))

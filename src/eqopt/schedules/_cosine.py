@@ -18,7 +18,7 @@ def half_wave(
 ) -> Float[Array, ""]:
     """From 1 at the count 0 to exactly 0 from `decay_steps` on.
 
-    `duration` is the number of steps where an integer does not hold it.
+    `duration` is the number of steps if it does not fit into an integer.
     """
     dtype = exponent.dtype
     if duration is None:
@@ -69,7 +69,7 @@ def _warmup_cosine_decay(
 
 
 class CosineDecay(AbstractSchedule):
-    r"""Down along half a wave of the cosine: slowly at first and at last.
+    r"""Down along half a cosine wave: slowly at the beginning and at the end.
 
     $$s(t) = I \left((1 - \alpha) \left(
         \frac{1 + \cos(\pi \min(t, T) / T)}{2}
@@ -86,7 +86,7 @@ class CosineDecay(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `decay_steps` is not positive or no integer, if
+    A `ValueError` or `TypeError` if `decay_steps` is not positive or not an integer, if
     `exponent` is negative, or if a value is not finite or has axes.
 
     ??? cite "Reference"
@@ -124,7 +124,7 @@ class CosineDecay(AbstractSchedule):
 
 
 class WarmupCosineDecay(AbstractSchedule):
-    r"""Up along a straight line, then down along half a wave of the cosine.
+    r"""Up along a straight line, then down along half a cosine wave.
 
     $$s(t) = \begin{cases}
         I + (M - I)\, t / W & t < W \\
@@ -150,7 +150,7 @@ class WarmupCosineDecay(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is negative or no integer, if
+    A `ValueError` or `TypeError` if a number of steps is negative or not an integer, if
     `decay_steps` is not more than `warmup_steps`, if `exponent` is negative, or if a
     value is not finite or has axes.
     """

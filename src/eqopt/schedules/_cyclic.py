@@ -56,7 +56,7 @@ def _cyclic(
 
 
 class Cyclic(AbstractSchedule):
-    r"""Up and down along straight lines, again and again: triangles.
+    r"""Up and down along straight lines, repeatedly: triangles.
 
     $$s(t) = I + (M - I)\, h(t) \begin{cases}
         u / U & u \le U \\
@@ -81,9 +81,9 @@ class Cyclic(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    if there is no such `mode`, if `gamma` is out of its range, or if a value is not
-    finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is out of its range or not an
+    integer, if there is no such `mode`, if `gamma` is out of its range, or if a value
+    is not finite or has axes.
 
     ??? cite "Reference"
 

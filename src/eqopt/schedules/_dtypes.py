@@ -1,11 +1,11 @@
 """The dtypes that schedules compute in.
 
-Counts and numbers of steps stay integers until they are divided: float32 tells no two
-neighbours above 2**24 apart. Values are float32, unless somebody has float64 arrays.
-A number of steps may be beyond int32 while counts are not: see `compiled`.
+Counts and numbers of steps stay integers until they are divided, because float32 cannot
+distinguish neighbours above 2**24. Values are float32, unless there are float64 arrays.
+A number of steps may exceed int32, while counts may not: see `compiled`.
 
-This runs whenever a schedule is called, perhaps outside `jit`, and what it gives is
-checked where it goes: checking it here too would double the time.
+This runs whenever a schedule is called, perhaps outside `jit`. The result is checked
+where it is used: checking it here too would double the time.
 """
 
 import functools
@@ -32,7 +32,7 @@ _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 @no_type_check
 def of_counts(call):
-    """Makes a function of a schedule and one count take arrays of counts, too."""
+    """Makes a function of a schedule and one count accept arrays of counts too."""
 
     @functools.wraps(call)
     def of_each(schedule, count):
@@ -47,9 +47,9 @@ def of_counts(call):
 
 @no_type_check
 def compiled(function, static_argnames=()):
-    """`jax.jit`, in which all integers are int64 if one of the arguments needs that.
+    """`jax.jit`, with all integers as int64 if one of the arguments needs it.
 
-    No count reaches so many steps without x64, but the ratio of the two matters.
+    Without x64, no count reaches that many steps, but the ratio of the two matters.
     """
     jitted = jax.jit(function, static_argnames=static_argnames)
 
@@ -89,7 +89,7 @@ def as_integers(owner, *names):
 
 @no_type_check
 def integers(owner, *values):
-    """What is made of such fields: pairs of a name and a value."""
+    """The values computed from such fields: pairs of a name and a value."""
     _check_scalars(owner, values)
     return [jtu.tree_map(as_integer, x) for _, x in values]
 
@@ -106,7 +106,7 @@ def as_integer(value):
 
 @no_type_check
 def reachable(boundaries):
-    """The counts, which ascend, up to the first that is beyond the largest."""
+    """The counts, which ascend, up to the first that exceeds the largest."""
     largest = largest_count()
     within = itertools.takewhile(
         lambda x: isinstance(x, jax.Array) or int(x) <= largest, boundaries
@@ -116,7 +116,7 @@ def reachable(boundaries):
 
 @no_type_check
 def later(start, steps):
-    """The count so many steps later; what is beyond the largest may saturate at it."""
+    """The count that many steps later; it may saturate at the largest count."""
     if not isinstance(start, jax.Array) and not isinstance(steps, jax.Array):
         return int(start) + int(steps)
     start, steps = as_count(start), as_count(steps)
@@ -131,7 +131,7 @@ def as_reals(owner, *names):
 
 @no_type_check
 def reals(owner, *values):
-    """What is made of such fields: pairs of a name and a value, or a tuple of values."""
+    """The values computed from such fields: pairs, or a tuple of values."""
     _check_scalars(owner, values)
     dtype = real_dtype(*jtu.tree_leaves([x for _, x in values]))
     return [jtu.tree_map(lambda v: _as_array(v, dtype), x) for _, x in values]
@@ -141,7 +141,7 @@ def reals(owner, *values):
 def real_dtype(*values):
     """float64 if there is a float64 array among the values, else float32.
 
-    Numbers, and the weakly typed arrays that stem from them, have no say.
+    Numbers, and weakly typed arrays derived from them, do not count.
     """
     wide = any(
         isinstance(x, jax.Array | np.ndarray)
@@ -172,7 +172,7 @@ def largest_count():
 
 @no_type_check
 def largest_steps():
-    """The largest number of steps, which may be more than all counts."""
+    """The largest number of steps, which may exceed all counts."""
     return 2**63 - 1 if HAS_INT64 else largest_count()
 
 

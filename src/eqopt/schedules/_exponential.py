@@ -1,4 +1,4 @@
-"""Down, or up, by the same factor in every so many steps."""
+"""Down, or up, by the same factor after every number of steps."""
 
 from functools import partial
 
@@ -71,7 +71,8 @@ def _warmup_exponential_decay(
 
 
 def _check_decay(owner: "ExponentialDecay | WarmupExponentialDecay") -> None:
-    # Differs from Optax, where a rate of 0, or a transition of no steps, is no decay.
+    # Differs from Optax, where a rate of 0, or a transition of no steps, means no
+    # decay.
     check_positive(owner, "decay_rate")
     check_steps(owner, "transition_steps", 1)
     check_steps(owner, "transition_begin", 0)
@@ -99,8 +100,8 @@ class ExponentialDecay(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    if `decay_rate` is not positive, or if a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is out of its range or not an
+    integer, if `decay_rate` is not positive, or if a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -125,7 +126,7 @@ class ExponentialDecay(AbstractSchedule):
 
 
 class WarmupExponentialDecay(AbstractSchedule):
-    r"""Up along a straight line, then down by the same factor in every so many steps.
+    r"""Up along a straight line, then down by the same factor per number of steps.
 
     $$s(t) = \begin{cases}
         I + (M - I)\, t / W & t < W \\
@@ -150,8 +151,8 @@ class WarmupExponentialDecay(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    if `decay_rate` is not positive, or if a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is out of its range or not an
+    integer, if `decay_rate` is not positive, or if a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -180,7 +181,7 @@ class WarmupExponentialDecay(AbstractSchedule):
 
 
 class Step(AbstractSchedule):
-    r"""By the same factor at every so many steps, and constant in between.
+    r"""Multiplied by the same factor every so many steps, and constant in between.
 
     $$s(t) = I\, \gamma^{\lfloor t / S \rfloor}$$
 
@@ -195,7 +196,7 @@ class Step(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `step_size` is not positive or no integer, if
+    A `ValueError` or `TypeError` if `step_size` is not positive or not an integer, if
     `gamma` is not positive, or if a value is not finite or has axes.
     """
 

@@ -13,7 +13,7 @@ from ._validation import check_ascending, check_schedules, check_value
 
 
 class Join(AbstractSchedule):
-    r"""Schedules one after the other, each of which counts from its own beginning.
+    r"""Schedules one after the other; each counts from its own beginning.
 
     $$s(t) = s_i(t - b_i) \quad\text{for}\quad b_i \le t < b_{i+1},
         \qquad b_0 = 0,\; b_n = \infty$$
@@ -30,8 +30,9 @@ class Join(AbstractSchedule):
         )
         ```
 
-    A schedule is evaluated at counts of its own only: at others it sees the nearest of
-    them, and is ignored. So what it does outside cannot make derivatives NaN.
+    A schedule is evaluated only at its own counts. At others it is evaluated at the
+    nearest one, and the result is ignored. So its values outside cannot make
+    derivatives NaN.
 
     **Arguments:**
 
@@ -82,7 +83,7 @@ def one_after_the_other(
     boundaries: Iterable[Any],
     count: IntScalarLike,
 ) -> Float[Array, ""]:
-    """The value of the schedule whose turn it is; each counts from its own beginning."""
+    """The value of the active schedule; each counts from its own beginning."""
     count = as_count(count)
     starts = reachable((0, *boundaries))
     values = []

@@ -1,4 +1,4 @@
-"""One way up and one way down, for large learning rates."""
+"""One increase and one decrease, for large learning rates."""
 
 from functools import partial
 
@@ -52,7 +52,7 @@ def _fraction_of_steps(
 def _boundary(
     owner: "LinearOneCycle | CosineOneCycle", name: str
 ) -> Int[Array | np.ndarray, ""]:
-    """The count that is a given fraction of all steps, rounded down."""
+    """The count at a given fraction of all steps, rounded down."""
     fraction, steps = getattr(owner, name), owner.transition_steps
     if isinstance(fraction, int | float) and isinstance(steps, int):
         return as_integer(int(fraction * steps))  # in float64, as in Optax
@@ -70,7 +70,7 @@ def _check_cycle(owner: "LinearOneCycle | CosineOneCycle") -> None:
 
 
 class CosineOneCycle(AbstractSchedule):
-    r"""Up along half a wave of the cosine, then further down along another one.
+    r"""Up along half a cosine wave, then down further along another one.
 
     From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, and to $M / (d f)$ at
     $T$, where it stays. The curves are cosines, as in
@@ -91,9 +91,9 @@ class CosineOneCycle(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `transition_steps` is not positive or no integer, if
-    `pct_start` is out of its range, if a factor is not positive, or if a value is not
-    finite or has axes.
+    A `ValueError` or `TypeError` if `transition_steps` is not positive or not an
+    integer, if `pct_start` is out of its range, if a factor is not positive, or if a
+    value is not finite or has axes.
 
     ??? cite "Reference"
 
@@ -131,7 +131,7 @@ class CosineOneCycle(AbstractSchedule):
 
 
 class LinearOneCycle(AbstractSchedule):
-    r"""Up and down along straight lines, and at last further down.
+    r"""Up and down along straight lines, then further down.
 
     From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, back to $M / d$ at
     $\lfloor q\,T \rfloor$, and to $M / (d f)$ at $T$, where it stays.
@@ -155,9 +155,9 @@ class LinearOneCycle(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `transition_steps` is not positive or no integer, if
-    a fraction is out of its range, if a factor is not positive, or if a value is not
-    finite or has axes.
+    A `ValueError` or `TypeError` if `transition_steps` is not positive or not an
+    integer, if a fraction is out of its range, if a factor is not positive, or if a
+    value is not finite or has axes.
     """
 
     transition_steps: IntScalarLike

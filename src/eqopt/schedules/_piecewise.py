@@ -27,7 +27,7 @@ from ._schedule import AbstractSchedule
 from ._validation import check_ascending, check_finite, is_real
 
 
-# How much of an interval is left when the fraction `x` of it has passed.
+# The remaining part of an interval after the fraction `x` of it.
 LEFT = {
     "linear": lambda x: 1 - x,
     "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),
@@ -40,9 +40,9 @@ def interpolate(
     boundaries: tuple[Int[Array, ""], ...],
     interpolate_type: str,
 ) -> Float[Array, ""]:
-    """From the first value at 0 to each of the others at its boundary, and then constant.
+    """From the first value at 0 to each of the others at its boundary, then constant.
 
-    Of an interval without steps only the end is seen.
+    For an interval without steps, only the end is used.
     """
     heights = jnp.stack(values)
     starts = jnp.stack([jnp.zeros_like(count), *boundaries])
@@ -138,8 +138,8 @@ class PiecewiseConstant(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a boundary is negative, no integer, or there twice,
-    if a scale is negative, or if a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a boundary is negative, not an integer, or
+    repeated, if a scale is negative, or if a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -163,11 +163,11 @@ class PiecewiseConstant(AbstractSchedule):
 
 
 class PiecewiseInterpolate(AbstractSchedule):
-    r"""Through given values at given counts, along lines or half waves of the cosine.
+    r"""Through given values at given counts, along lines or half cosine waves.
 
     The values are $v_0 = I$ at the count 0 and $v_i = f_i v_{i-1}$ at the count $b_i$.
-    Each is a multiple of the one before it, not of $I$. After the last one the value
-    stays. In between, with $x = (t - b_i) / (b_{i+1} - b_i)$,
+    Each is a multiple of the previous value, not of $I$. After the last one, the value
+    is constant. In between, with $x = (t - b_i) / (b_{i+1} - b_i)$,
 
     $$s(t) = v_{i+1} + (v_i - v_{i+1})\, g(x), \qquad
         g(x) = 1 - x \;\text{ or }\; (1 + \cos \pi x) / 2.$$
@@ -182,9 +182,9 @@ class PiecewiseInterpolate(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a boundary is negative, no integer, or there twice,
-    if a scale is negative, if there is no such `interpolate_type`, or if a value is not
-    finite or has axes.
+    A `ValueError` or `TypeError` if a boundary is negative, not an integer, or
+    repeated, if a scale is negative, if there is no such `interpolate_type`, or if a
+    value is not finite or has axes.
     """
 
     interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True)
@@ -214,12 +214,12 @@ class PiecewiseInterpolate(AbstractSchedule):
 
 
 class MultiStep(AbstractSchedule):
-    r"""By the same factor at each of some counts, and constant in between.
+    r"""Multiplied by the same factor at each of some counts, and constant in between.
 
     $$s(t) = I\, \gamma^{\#\{i \,:\, m_i \le t\}}$$
 
-    This is `torch.optim.lr_scheduler.MultiStepLR`. For other factors at other counts
-    there is [`eqopt.schedules.PiecewiseConstant`][].
+    This is `torch.optim.lr_scheduler.MultiStepLR`. For different factors, use
+    [`eqopt.schedules.PiecewiseConstant`][].
 
     **Arguments:**
 

@@ -41,7 +41,7 @@ def no_losses_yet(dtype: DTypeLike) -> dict[str, Array]:
 
 
 def after_one_more(owner: Any, state: Any, value: Any) -> dict[str, Array]:
-    """The numbers after one more value, which may make a loss complete."""
+    """The numbers after one more value, which may complete a loss."""
     value = jnp.asarray(value).astype(state.avg_value.dtype)
     count = state.count + 1
     with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
@@ -102,7 +102,7 @@ class ReduceOnPlateauState(eqx.Module):
 
 
 class ReduceOnPlateau(AbstractStatefulSchedule):
-    r"""Multiplied by a factor when the loss has stopped getting smaller.
+    r"""Multiplied by a factor when the loss stops decreasing.
 
     The rule is the same as in [`eqopt.ReduceLROnPlateau`][], which scales updates. This
     schedule works for any hyperparameter, inside [`eqopt.Scheduled`][]:
@@ -117,7 +117,8 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
         ```
 
     The optimizer's `update` and `step` need the extra argument `value`, which is the
-    loss; of what should grow, pass the negative. The loss of a step counts in that step.
+    loss. For a metric that should grow, pass the negative. The loss of a step counts in
+    that step.
 
     To reduce what is a schedule already, use [`eqopt.ReduceLROnPlateau`][].
 

@@ -1,4 +1,4 @@
-"""From one value to another by a power of the time that is left."""
+"""From one value to another by a power of the remaining time."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -15,7 +15,7 @@ def remaining(
     transition_begin: Int[Array, ""],
     dtype: jnp.dtype,
 ) -> Float[Array, ""]:
-    """How much of a transition is left: 1 up to its beginning, 0 from its end on."""
+    """The remaining fraction of a transition: 1 before it begins, 0 after its end."""
     elapsed = jnp.maximum(count, transition_begin) - transition_begin
     ratio = elapsed.astype(dtype) / jnp.maximum(transition_steps, 1).astype(dtype)
     # Under `vmap` XLA divides by multiplying with 1 / T, and T / T may be more than 1
@@ -44,8 +44,9 @@ def polynomial(
     transition_begin: Int[Array, ""],
 ) -> Float[Array, ""]:
     left = remaining(count, transition_steps, transition_begin, init_value.dtype)
-    # The derivative of `pow` by its exponent is finite, 0, also at the base 0. That by
-    # its base is not, but nothing that can be differentiated goes into the base.
+    # The derivative of `pow` by its exponent is finite, 0, also at the base 0. The
+    # derivative by its base is not, but the base depends on nothing that can be
+    # differentiated.
     return (init_value - end_value) * left**power + end_value
 
 
@@ -73,8 +74,8 @@ class Linear(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is negative or no integer, or if
-    a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is negative or not an integer, or
+    if a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -98,7 +99,7 @@ class Linear(AbstractSchedule):
 
 
 class Polynomial(AbstractSchedule):
-    r"""From one value to another, by a power of the time that is left.
+    r"""From one value to another by a power of the remaining time.
 
     $$s(t) = \begin{cases}
         I & t < B \\
@@ -119,7 +120,7 @@ class Polynomial(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is negative or no integer, if
+    A `ValueError` or `TypeError` if a number of steps is negative or not an integer, if
     `power` is negative, or if a value is not finite or has axes.
     """
 

@@ -1,4 +1,4 @@
-"""Down along half a wave of the cosine, again and again."""
+"""Down along half a cosine wave, repeatedly."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -31,7 +31,7 @@ def _cycle(
 ) -> tuple[Int[Array, ""], Int[Array, ""], Float[Array, ""]]:
     """How many steps of the current cycle have been taken, and its length.
 
-    A length beyond all counts is the largest of them, and as a float what it is.
+    A length that exceeds all counts is clipped to the largest; as a float it is exact.
     """
     largest = jnp.iinfo(count.dtype).max
     first, factor = jnp.maximum(decay_steps, 1), jnp.maximum(t_mult, 1)
@@ -71,7 +71,7 @@ def _cosine_restarts(
 
 
 class CosineRestarts(AbstractSchedule):
-    r"""Down along half a wave of the cosine, again and again, more and more slowly.
+    r"""Down along half a cosine wave, repeatedly, with longer and longer cycles.
 
     $$s(t) = E + (I - E)\, \frac{1 + \cos(\pi\, (t - t_i) / T_i)}{2}
         \quad\text{for}\quad t_i \le t < t_i + T_i,$$
@@ -79,8 +79,8 @@ class CosineRestarts(AbstractSchedule):
     where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the lengths
     before it, is where it begins.
 
-    This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles of any
-    lengths and heights there is [`eqopt.schedules.SGDR`][].
+    This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles with
+    arbitrary lengths and heights, use [`eqopt.schedules.SGDR`][].
 
     **Arguments:**
 
@@ -134,7 +134,7 @@ class SGDR(AbstractSchedule):
         )
         ```
 
-    Each takes its `decay_steps`. After the last one its end value stays.
+    Each lasts for its `decay_steps`. After the last one, its end value remains.
 
     **Arguments:**
 
@@ -152,7 +152,7 @@ class SGDR(AbstractSchedule):
 
     cosine_kwargs: tuple[WarmupCosineDecay, ...]
 
-    # Dictionaries are checked by the schedules that are made of them.
+    # The schedules that are created from the dictionaries check them.
     def __init__(self, cosine_kwargs: Iterable[Any]):
         self.cosine_kwargs = tuple(
             WarmupCosineDecay(**x) if isinstance(x, Mapping) else x

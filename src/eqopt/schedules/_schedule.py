@@ -1,6 +1,6 @@
-"""What a schedule is, and what arithmetic makes of schedules.
+"""The base class of schedules, and schedules made by arithmetic.
 
-Both are in one file: what `a + b` gives is a schedule itself.
+Both are in one file, because `a + b` is itself a schedule.
 """
 
 import abc
@@ -33,8 +33,8 @@ class AbstractSchedule(Module):
     as a `lambda`. A subclass of this class has its numbers as leaves: they can be
     changed without a new trace, mapped over and differentiated through.
 
-    Schedules are added and multiplied, to others, to functions of the count and to
-    numbers: `a + b`, `a - b`, `a * b`, `0.1 * a`, `a / 2`, `-a`.
+    Schedules can be added and multiplied, with other schedules, functions of the count
+    and numbers: `a + b`, `a - b`, `a * b`, `0.1 * a`, `a / 2`, `-a`.
 
     !!! example
 
@@ -56,7 +56,7 @@ class AbstractSchedule(Module):
 
     @abc.abstractmethod
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        """The value in the step before which `count` steps have been taken.
+        """The value in the step after `count` steps.
 
         **Arguments:**
 
@@ -119,7 +119,7 @@ class AbstractSchedule(Module):
 class Constant(AbstractSchedule):
     r"""Always the same value: $s(t) = c$.
 
-    It is of use as a part of a [`eqopt.schedules.Join`][].
+    Use it as a part of a [`eqopt.schedules.Join`][].
 
     **Arguments:**
 
@@ -140,7 +140,7 @@ class Constant(AbstractSchedule):
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         as_count(count)
         (value,) = as_reals(self, "value")
-        # A copy: whoever keeps it in a state may donate that.
+        # A copy: a caller that keeps it in a state may donate it.
         return jnp.array(value)
 
 
@@ -174,7 +174,7 @@ class _AbstractReduction(AbstractSchedule):
 class Sum(_AbstractReduction):
     r"""The sum of schedules: $s(t) = \sum_i s_i(t)$.
 
-    This is what `a + b` gives, where one of both may be a number or a function.
+    This is the result of `a + b`, where one of them may be a number or a function.
 
     **Arguments:**
 
@@ -193,7 +193,7 @@ class Sum(_AbstractReduction):
 class Product(_AbstractReduction):
     r"""The product of schedules: $s(t) = \prod_i s_i(t)$.
 
-    This is what `a * b` gives, where one of both may be a number or a function.
+    This is the result of `a * b`, where one of them may be a number or a function.
 
     **Arguments:**
 
@@ -265,7 +265,7 @@ def _common(*values: Any) -> list[Float[Array, ""]]:
 
 
 def _combined(kind: type[Sum] | type[Product], *operands: Any) -> Any:
-    """Their sum or product, without sums in sums or products in products."""
+    """The schedules of a sum or product, without nested sums or products."""
     schedules = [_as_schedule(x) for x in operands]
     if any(x is None for x in schedules):
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Schedules that look at more than the number of steps."""
+"""Schedules that depend on more than the number of steps."""
 
 import abc
 from typing import Any, ClassVar
@@ -8,10 +8,10 @@ from .._types import State
 
 
 class AbstractStatefulSchedule(Module):
-    """A hyperparameter as a function of what has happened so far.
+    """A hyperparameter as a function of past events, such as losses.
 
-    It stands instead of a hyperparameter, and [`eqopt.Scheduled`][] around the whole
-    optimizer keeps its state.
+    Pass it as a hyperparameter, and wrap the whole optimizer in [`eqopt.Scheduled`][],
+    which keeps the schedule's state.
 
     !!! example
 
@@ -53,7 +53,7 @@ class AbstractStatefulSchedule(Module):
 
     @abc.abstractmethod
     def __call__(self, state: State, **extra: Any) -> Any:
-        """The value in the step to come, a 0-d array.
+        """The value for the next step, a 0-d array.
 
         **Arguments:**
 

@@ -89,7 +89,7 @@ def check_schedules(owner: object, schedules: tuple[Any, ...]) -> None:
 
 
 def check_schedule(owner: object, place: str, schedule: Any) -> None:
-    """Raises a `TypeError` unless what is in that place is a function of the count."""
+    """Raises a `TypeError` unless the value is a function of the count."""
     message = (
         f"{type(owner).__name__}: `{place}` must be a schedule or a function of the "
         "count, but is"
@@ -119,7 +119,7 @@ def is_real(value: Any) -> bool:
 
 
 def check_value(owner: object, place: str, value: Any) -> None:
-    """Raises a `TypeError` unless a schedule gave a real number or a 0-d array."""
+    """Raises a `TypeError` unless a schedule returned a real number or a 0-d array."""
     if not is_real(value):
         raise TypeError(
             f"{type(owner).__name__}: a schedule must give a real number or a 0-d "
@@ -134,7 +134,7 @@ def ascending_or_equal(low: Any, high: Any) -> bool:
 
 
 def fits(parts: tuple[Any, ...], whole: Any) -> bool:
-    """Whether the numbers of steps make up no more than the whole, if all are known."""
+    """Whether the numbers of steps sum to at most the total, if all are known."""
     if any(isinstance(x, Tracer) for x in (*parts, whole)):
         return True
     return sum(int(x) for x in parts) <= int(whole)

@@ -1,4 +1,4 @@
-"""Up along a straight line, and then not by a cosine or an exponential."""
+"""Up along a straight line, then neither by a cosine nor an exponential."""
 
 from functools import partial
 from typing import Literal
@@ -76,8 +76,8 @@ class WarmupConstant(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `warmup_steps` is negative or no integer, or if a
-    value is not finite or has axes.
+    A `ValueError` or `TypeError` if `warmup_steps` is negative or not an integer, or if
+    a value is not finite or has axes.
     """
 
     init_value: RealScalarLike
@@ -109,9 +109,10 @@ class WarmupStableDecay(AbstractSchedule):
         E & t \ge T
     \end{cases}$$
 
-    `cooldown` names $f$: $1 - x$, $1 - \sqrt x$ or $(1 + \cos \pi x) / 2$. From any state
-    before the cool-down, training can go on with a larger $T$. With `"1-sqrt"`, which
-    falls fast at first, the paper finds lower losses than with a line.
+    `cooldown` selects $f$: $1 - x$, $1 - \sqrt x$ or $(1 + \cos \pi x) / 2$. From any
+    state before the cool-down, training can continue with a larger $T$. With
+    `"1-sqrt"`, which falls quickly at first, the paper finds lower losses than with a
+    line.
 
     **Arguments:**
 
@@ -128,9 +129,9 @@ class WarmupStableDecay(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is negative or no integer, if
-    warm-up and cool-down are longer than it all, if there is no such `cooldown`, or if a
-    value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is negative or not an integer, if
+    warm-up and cool-down are longer than it all, if there is no such `cooldown`, or if
+    a value is not finite or has axes.
 
     ??? cite "Reference"
 
@@ -184,16 +185,16 @@ class WarmupStableDecay(AbstractSchedule):
 
 
 class InverseSquareRoot(AbstractSchedule):
-    r"""Up along a straight line, then down with the square root of the time.
+    r"""Up along a straight line, then down with the inverse square root of time.
 
     $$s(t) = \begin{cases}
         I + (M - I)\, t / W & t < W \\
         M \sqrt{\dfrac{\tau}{\tau + t - W}} & t \ge W
     \end{cases}$$
 
-    By default $\tau = W$, and the second part is $M \sqrt{W / t}$, as in the paper, where
-    $M = (d\,W)^{-1/2}$ for a model of width $d$. It never ends; to let it, see
-    [`eqopt.schedules.Join`][].
+    By default $\tau = W$, and the second part is $M \sqrt{W / t}$, as in the paper,
+    where $M = (d\,W)^{-1/2}$ for a model of width $d$. The decay never ends; to end it,
+    use [`eqopt.schedules.Join`][].
 
     **Arguments:**
 
@@ -206,8 +207,8 @@ class InverseSquareRoot(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if a number of steps is out of its range or no integer,
-    or if a value is not finite or has axes.
+    A `ValueError` or `TypeError` if a number of steps is out of its range or not an
+    integer, or if a value is not finite or has axes.
 
     ??? cite "Reference"
 

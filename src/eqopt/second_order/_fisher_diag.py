@@ -31,12 +31,12 @@ def fisher_diag(
     $$F = \nabla \ell(p, x)^2 \qquad\text{or}\qquad
       F = \frac1B \sum_{b=1}^B \nabla \ell(p, x_b)^2,$$
 
-    the first by default, the second with `per_example=True`. The first one is right for
-    one observation $x$. If $\ell$ is the mean over a batch then it is the square of a
-    mean, which vanishes at the minimum; the mean of the squares is the second one.
+    by default the first, with `per_example=True` the second. The first one is right for
+    one observation $x$. If $\ell$ is the mean over a batch, the first one is the square
+    of a mean, which vanishes at the minimum; the second one is the mean of the squares.
 
-    The first costs one gradient. The second costs one gradient of the batch in time, and
-    as much memory as the gradients of `microbatch_size` examples.
+    The first costs one gradient. The second takes the time of one gradient of the
+    batch, and the memory for the gradients of `microbatch_size` examples.
 
     !!! example
 

@@ -18,7 +18,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
     $$H v = \frac{d}{dt}\, \nabla L(p + t v)\,\Big|_{t = 0}.$$
 
-    It is exact, and costs about as much time as two more gradients and as much memory as
+    It is exact, takes about as much time as two more gradients, and as much memory as
     one more. $H$ is never formed.
 
     !!! example
@@ -45,7 +45,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
     **Raises:**
 
-    A `ValueError` if `v` does not fit to `params`, or if `loss` returns anything other
+    A `ValueError` if `v` does not fit `params`, or if `loss` returns anything other
     than one real number.
 
     ??? cite "Reference"

@@ -1,4 +1,4 @@
-"""A loss of a whole model, as a function of the arrays that it is differentiated by."""
+"""A loss of a whole model, as a function of the arrays to differentiate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from .._types import Params
 def loss_of_arrays(
     owner: str, name: str, loss: Callable[..., Any], params: Params, args: tuple
 ) -> Callable[[PyTree], Any]:
-    """`loss` at `args`, where the arrays take the places of those in `params`.
+    """`loss` at `args`, with the arrays in the positions of those in `params`.
 
     **Arguments:**
 

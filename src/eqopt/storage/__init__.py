@@ -1,4 +1,4 @@
-"""How the arrays of a state, and the parameters, are kept in fewer bytes."""
+"""Storing the arrays of a state, and the parameters, in fewer bytes."""
 
 from .._lazy import attach_stub
 

@@ -1,4 +1,4 @@
-"""What a storage is: one of arrays in a state, or one of parameters."""
+"""The base classes of storages, for arrays of a state and for parameters."""
 
 import abc
 from typing import Any, NamedTuple
@@ -25,14 +25,14 @@ class Slot(NamedTuple):
 
 
 class AbstractStateStorage(Module):
-    """A way to keep arrays of a state, for [`eqopt.StoreState`][].
+    """A way to store arrays of a state, for [`eqopt.StoreState`][].
 
     Subclass it and implement `keep`.
     """
 
     @abc.abstractmethod
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
-        """`x`, an array of a new state, as it is kept from now on.
+        """The object that stores `x`, an array of a new state.
 
         **Arguments:**
 
@@ -42,28 +42,29 @@ class AbstractStateStorage(Module):
 
 
 class AbstractParamStorage(Module):
-    """A way to keep parameters in two parts, for [`eqopt.StoreParams`][].
+    """A way to store parameters in two parts, for [`eqopt.StoreParams`][].
 
     Subclass it and implement `hide`.
     """
 
     @abc.abstractmethod
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> AbstractHidden | None:
-        """What is hidden at first, where `p` is all that is known of a parameter.
+        """The initial hidden part, if `p` is all that is known of a parameter.
 
         **Returns:**
 
-        The hidden part, in buffers of its own. `None` if the parameter is to stay
-        unchanged: because it has full precision already, say.
+        The hidden part, in separate buffers. `None` if the parameter should stay
+        unchanged, for example because it already has full precision.
 
         **Raises:**
 
-        A `TypeError` if it can be kept neither so nor as it is.
+        A `TypeError` if the parameter can neither be stored this way nor stay
+        unchanged.
         """
 
 
 def check_storage(owner: str, storage: Any, kind: type) -> None:
-    """Raises a `TypeError` unless `storage` is one of this kind, for this wrapper."""
+    """Raises a `TypeError` unless `storage` is of this kind, for this wrapper."""
     if isinstance(storage, kind):
         return
     [(others, other, _)] = [x for cls, x in _KINDS.items() if cls is not kind]
@@ -76,7 +77,7 @@ def check_storage(owner: str, storage: Any, kind: type) -> None:
     )
 
 
-# For what each kind is, for which wrapper, and one of it.
+# The purpose of each kind, its wrapper, and an example.
 _KINDS: dict[type, tuple[str, str, str]] = {
     AbstractStateStorage: ("states", "StoreState", "BlockwiseQuantized()"),
     AbstractParamStorage: ("parameters", "StoreParams", "SplitMasterWeights()"),

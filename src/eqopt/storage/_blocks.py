@@ -1,4 +1,4 @@
-"""Blocks: how a leaf is cut into pieces that share a scale."""
+"""Blocks: how a leaf is divided into pieces that share a scale."""
 
 import math
 from typing import Any
@@ -14,11 +14,11 @@ from .._typecheck import no_type_check
 
 
 class Blocks(eqx.Module):
-    """A leaf as blocks of at most `size` elements, none of which straddles two shards.
+    """A leaf as blocks of at most `size` elements, none of which spans two shards.
 
-    An array that is not sharded is one row, from its first element to its last. One that
-    is sharded along some axis is cut into rows before that axis, and along it into
-    shards.
+    An array that is not sharded is one row, from its first element to its last. A
+    sharded array is divided into rows along the axes before the sharded one, and into
+    shards along the sharded axis.
     """
 
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -30,7 +30,7 @@ class Blocks(eqx.Module):
 
     @property
     def layout_name(self) -> str:
-        """What decides on which element is where; it is written into checkpoints."""
+        """The values that determine the position of each element, for checkpoints."""
         if self.length % self.size == 0:
             return f"Blocks of {self.size}"
         return f"Blocks of {self.size} in {self.length}"
@@ -49,16 +49,16 @@ class Blocks(eqx.Module):
 
     @no_type_check
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The largest of each block of `x`, which is cut and nowhere below zero."""
+        """The largest element of each block of `x`, which is divided and not negative."""
         if pad := -self.length % min(self.size, self.length):
-            # XLA makes no array of it: it is read right here, and nowhere else.
+            # XLA makes no array of it, because it is only read here.
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
             x = x.reshape(*x.shape[:-1], -1, self.size)
         return jnp.max(x, axis=-1)
 
     @no_type_check
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """What `x` has for each block, for each element of what is cut."""
+        """The values of `x` for each block, repeated for each element."""
         x = x[..., None]
         if self.length % min(self.size, self.length) == 0:
             return x
@@ -67,7 +67,7 @@ class Blocks(eqx.Module):
 
     @no_type_check
     def flat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """What there is in each shard, as it is kept."""
+        """The contents of each shard, as stored."""
         return x.reshape(*self.rows, -1)
 
     @no_type_check
@@ -83,12 +83,12 @@ class Blocks(eqx.Module):
 
     @property
     def flat_spec(self) -> P:
-        """By which axes of a mesh what is kept is sharded."""
+        """The mesh axes by which the stored arrays are sharded."""
         return P(*self.spec[: len(self.rows) + 1])
 
 
 def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
-    """How to cut `x`, an array of at least one element."""
+    """How to divide `x`, an array of at least one element."""
     spec = _spec(x)
     axis = max((i for i, names in enumerate(spec) if names), default=0)
     shards = 1
@@ -99,7 +99,7 @@ def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
 
 
 def _spec(x: Any) -> tuple:
-    """By which axes of a mesh each axis of `x` is sharded, as far as that is known."""
+    """The mesh axes by which each axis of `x` is sharded, as far as known."""
     sharding = _sharding(x)
     if not isinstance(sharding, NamedSharding) or not any(sharding.spec):
         return ()

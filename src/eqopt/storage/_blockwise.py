@@ -72,7 +72,7 @@ def _codes_and_scales(map, blocks, x):
 
 @no_type_check
 def _automatically(fn, *arrays, specs):
-    """`fn(*arrays)`; on a mesh with explicit axes, what it returns has these specs."""
+    """`fn(*arrays)`; on a mesh with explicit axes, its results have these specs."""
     mesh = jax.typeof(arrays[0]).sharding.mesh
     if not mesh.explicit_axes:
         return fn(*arrays)
@@ -90,8 +90,8 @@ def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
 class BlockwiseQuantized(AbstractStateStorage):
     r"""Codes of 8 or 4 bits, and a scale for each block of neighbouring elements.
 
-    The scale $a$ of a block is its largest modulus, in float32. Of each element $x$ the
-    code of the number nearest to $x / a$ is kept, among 256 or 16:
+    The scale $a$ of a block is its largest modulus, in float32. For each element $x$,
+    the code of the number nearest to $x / a$ is stored, among 256 or 16:
 
     - 8 bits: the *dynamic* map, which has midpoints of $2^i$ equal intervals (of
         $2^{i+1}$ for slots that are never negative) in the decade
@@ -105,10 +105,10 @@ class BlockwiseQuantized(AbstractStateStorage):
     compared one by one, as in AdamW and Lion, but not for Muon and other optimizers that
     orthogonalize: a small error of the momentum becomes a large one of the direction.
 
-    Nothing is rounded on its way to the parameters: what an optimizer computes in this
-    step is used as it is, and rounded for the next step alone. (Derivatives through
-    several steps take what was stored as constant.) With 8 bits the state of AdamW takes
-    2.03 bytes per parameter instead of 8, with 4 bits 1.06.
+    Parameters are not affected by rounding in the current step: the optimizer uses its
+    computed values, and rounds them only for the next step. (Derivatives through
+    several steps treat stored values as constants.) With 8 bits, the state of AdamW
+    takes 2.03 bytes per parameter instead of 8; with 4 bits, 1.06.
 
     !!! example
 
@@ -174,11 +174,11 @@ class BlockwiseQuantized(AbstractStateStorage):
 class Float8(AbstractStateStorage):
     r"""Floats of 8 bits, and a scale for each block of neighbouring elements.
 
-    With the largest modulus $a$ of a block, an element $x$ is kept as $448\,x / a$ in
-    JAX's `float8_e4m3fn`, which has 3 binary digits and reaches down to $a / 230\,000$;
-    what is less is zero. [`eqopt.storage.BlockwiseQuantized`][] has twice the digits near
-    $a$, and reaches further down. Accelerators that know these floats convert them in
-    one instruction. Derivatives through several steps take what was stored as constant.
+    With the largest modulus $a$ of a block, an element $x$ is stored as $448\,x / a$ in
+    JAX's `float8_e4m3fn`, which has 3 binary digits and reaches down to $a / 230\,000$.
+    Smaller numbers become zero. [`eqopt.storage.BlockwiseQuantized`][] has twice the
+    digits near $a$, and reaches further down. Some accelerators convert these floats in
+    one instruction. Derivatives through several steps treat stored values as constants.
 
     **Arguments:**
 

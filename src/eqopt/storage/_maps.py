@@ -1,10 +1,10 @@
 r"""Maps of the numbers in $[-1, 1]$ to codes of 8 or 4 bits, and back.
 
-The *dynamic* map has midpoints of equal intervals in each decade, twice as many as in the
-decade below. So the place of a number among them is a piecewise linear function, whose
-slopes fall from decade to decade: the smallest of a few linear functions. The way back
-is the largest of a few. That is arithmetic on whole vectors; to search a sorted table,
-number by number, takes 5 to 60 times as long on a CPU.
+The *dynamic* map has midpoints of equal intervals in each decade, twice as many as in
+the decade below. So the index of a number among the midpoints is a piecewise linear
+function with slopes that fall from decade to decade: the smallest of a few linear
+functions. The inverse is the largest of a few. Both are arithmetic on whole vectors.
+Searching a sorted table number by number takes 5 to 60 times as long on a CPU.
 """
 
 import abc
@@ -23,12 +23,12 @@ class AbstractMap(eqx.Module):
 
     @property
     def layout_name(self) -> str:
-        """What it is in checkpoints, which have no static fields."""
+        """The name in checkpoints, which have no static fields."""
         return repr(self)
 
     @abc.abstractmethod
     def encode(self, y: Float[Array, "..."]) -> Shaped[Array, "..."]:
-        """The codes of the numbers that are nearest to `y`."""
+        """The codes of the numbers nearest to `y`."""
 
     @abc.abstractmethod
     def decode(self, codes: Shaped[Array, "..."], real: type) -> Float[Array, "..."]:
@@ -38,9 +38,10 @@ class AbstractMap(eqx.Module):
 class DynamicMap(AbstractMap):
     r"""Midpoints of $n_i$ intervals of $[0.1, 1]$, in units of $10^{i - d + 1}$.
 
-    Here $i = 0, …, d - 1$ for $d$ decades, one less than there are bits. Besides these
-    midpoints there are 0 and 1. If it is signed, then $n_i = 2^i$, and all midpoints are
-    there with both signs; else $n_i = 2^{i + 1}$. Codes are in the order of the numbers.
+    Here $i = 0, …, d - 1$ for $d$ decades, one less than there are bits. In addition to
+    these midpoints, there are 0 and 1. If the map is signed, then $n_i = 2^i$, and all
+    midpoints occur with both signs; otherwise, $n_i = 2^{i + 1}$. Codes are in the
+    order of the numbers.
     """
 
     bits: int = eqx.field(static=True)
@@ -48,7 +49,7 @@ class DynamicMap(AbstractMap):
 
     @property
     def _pieces(self) -> list[tuple[int, float, int]]:
-        """Of each decade: $n_i$, its unit, and the number of its first midpoint."""
+        """For each decade: $n_i$, its unit, and the number of its first midpoint."""
         double, decades = 1 if self.is_signed else 2, self.bits - 1
         return [
             (double * 2**i, 10.0 ** (i - decades + 1), double * (2**i - 1) + 1)

@@ -1,4 +1,4 @@
-"""Parameters of which the model has the high half, and the state the rest."""
+"""Parameters with the high half in the model, and the rest in the state."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from ._base import AbstractParamStorage, Slot
 
 
 class MasterWeights(AbstractParamStorage):
-    """A copy of each parameter in full precision, of which the model has the rounded.
+    """A full-precision copy of each parameter; the model has the rounded values.
 
-    4 bytes per parameter in float32; [`eqopt.storage.SplitMasterWeights`][] keeps the
-    same bits in 2. This one is for float16, too, and for where others write into the
-    model: at the beginning, and only then, the copy is made of what the model has.
+    It takes 4 bytes per parameter in float32; [`eqopt.storage.SplitMasterWeights`][]
+    stores the same bits in 2. Use this one for float16, and if other code writes into
+    the model. Only `init` copies the values of the model.
 
     **Arguments:**
 
@@ -74,18 +74,18 @@ class Master(AbstractHidden):
 
 
 class KahanSummation(AbstractParamStorage):
-    r"""Beside each parameter $p$ of half precision the error $k$ of rounding it.
+    r"""The rounding error $k$ of each half-precision parameter $p$.
 
-    The parameter is $p + k$, and so after an update $u$, computed in float32,
+    The parameter is $p + k$, and after an update $u$, computed in float32,
 
     $$p \leftarrow \operatorname{round}(p + k + u), \qquad
       k \leftarrow \operatorname{round}(p_{\text{old}} + k + u - p).$$
 
-    What is too small to move $p$ gathers in $k$. That is 2 bytes per parameter, and 16
-    binary digits in bfloat16, 22 in float16. For bfloat16
-    [`eqopt.storage.SplitMasterWeights`][] is exact in as many bytes.
+    Updates that are too small to move $p$ accumulate in $k$. This takes 2 bytes per
+    parameter, and gives 16 binary digits in bfloat16 and 22 in float16. For bfloat16,
+    [`eqopt.storage.SplitMasterWeights`][] is exact with the same number of bytes.
 
-    Parameters in float32 or float64 are left as they are.
+    Parameters in float32 or float64 stay unchanged.
 
     ??? cite "Reference"
 
@@ -131,12 +131,12 @@ class RoundingError(AbstractHidden):
 
 
 class SplitMasterWeights(AbstractParamStorage):
-    """Float32 parameters, of which the model has the high half and the state the rest.
+    """Float32 parameters with the high half in the model and the rest in the state.
 
-    The model's half is the number rounded to bfloat16. With 16 bits in the state both
-    together are all bits of the float32 number: training is that in float32, bit for
-    bit, in 4 bytes per parameter and no copy. With 8 bits it is 24 of 32 bits, in 3
-    bytes.
+    The model's half is the number rounded to bfloat16. With 16 bits in the state, both
+    together hold all bits of the float32 number: training equals float32 training bit
+    for bit, with 4 bytes per parameter and no copy. With 8 bits, they hold 24 of 32
+    bits, with 3 bytes.
 
     !!! example
 
@@ -146,7 +146,7 @@ class SplitMasterWeights(AbstractParamStorage):
         opt = eqopt.StoreParams(eqopt.AdamW(1e-3), storage)
         ```
 
-    Parameters in float32 or float64 are left as they are.
+    Parameters in float32 or float64 stay unchanged.
 
     **Arguments:**
 
@@ -200,7 +200,7 @@ class SplitMasterWeights(AbstractParamStorage):
 
 
 class LowBits(AbstractHidden):
-    """The last bits of a float32 number, of which the first were rounded."""
+    """The last bits of a float32 number whose first bits were rounded."""
 
     bits: UInt16[Array, "..."] | UInt8[Array, "..."]
 
@@ -225,7 +225,7 @@ class LowBits(AbstractHidden):
 
     @no_type_check
     def split(self, new, seen):
-        # One NaN of all that there are: rounded up, some would be numbers.
+        # The same NaN for all: rounded up, some would become numbers.
         new = jnp.where(jnp.isnan(new), jnp.nan, new).astype(jnp.float32)
         word = lax.bitcast_convert_type(new, jnp.uint32)
         if dropped := 16 - self._width:

@@ -39,9 +39,9 @@ class Rounded(AbstractStored):
 class Cast(AbstractStateStorage):
     """Another dtype, rounded to the nearest number.
 
-    Averages over many steps lose what is added to them: with $1 - b$ below the precision
-    of the dtype, 0.004 in bfloat16, they stand still. See
-    [`eqopt.storage.StochasticRounding`][], which does not.
+    Averages over many steps lose small contributions: with $1 - b$ below the precision
+    of the dtype, 0.004 in bfloat16, they stop changing.
+    [`eqopt.storage.StochasticRounding`][] does not have this problem.
 
     **Arguments:**
 
@@ -75,15 +75,15 @@ def _is_fit(dtype: Any) -> bool:
 
 
 class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
-    r"""bfloat16, rounded up or down at random, so that the mean is exact.
+    r"""bfloat16, rounded up or down at random, so that it is exact on average.
 
     A number $x$ between two neighbours $a < b$ of bfloat16 becomes $b$ with the
     probability $(x - a) / (b - a)$. Rounded to nearest, a parameter stops moving if all
     its updates are smaller than half the distance to a neighbour, 0.2 to 0.4 % of it.
     With stochastic rounding, it moves correctly on average.
 
-    For a state and for parameters. Each array has a random key of its own in the state,
-    which moves on in each step; replicas of a parameter are rounded alike.
+    Use it for a state or for parameters. Each array has its own random key in the
+    state, which changes in each step. Replicas of a parameter are rounded identically.
 
     !!! example
 
@@ -125,7 +125,7 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
 
 
 class Draws(AbstractHidden):
-    """The bits of the random key with which an array is rounded next."""
+    """The bits of the random key for the next rounding of an array."""
 
     key: UInt32[Array, "*key"]
     kind: str = eqx.field(static=True)
@@ -152,10 +152,10 @@ class Draws(AbstractHidden):
 
 @no_type_check
 def rounded_up_or_down(x, draws):
-    """`x` in bfloat16: its first 16 bits, of which one more if the rest is above a draw.
+    """`x` in bfloat16: its first 16 bits, rounded up if the rest exceeds a random draw.
 
-    Added to the rest, a draw of 16 bits is carried over as often as it says. What is not
-    finite stays.
+    A draw of 16 bits, added to the rest, is carried over with the right probability.
+    Values that are not finite stay unchanged.
     """
     word = lax.bitcast_convert_type(x, jnp.uint32)
     carried = (word + draws) & jnp.uint32(0xFFFF0000)

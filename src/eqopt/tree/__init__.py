@@ -1,4 +1,4 @@
-"""Arithmetic on, and search in, trees: models, gradients, states and optimizers."""
+"""Arithmetic and search for trees: models, gradients, states and optimizers."""
 
 from .._lazy import attach_stub
 

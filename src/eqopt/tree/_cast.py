@@ -1,4 +1,4 @@
-"""Other dtypes, other values for some numbers, and axes in front."""
+"""Other dtypes, other values for some numbers, and additional leading axes."""
 
 from typing import Any
 
@@ -43,14 +43,14 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
 
     **Returns:**
 
-    `tree` with the arrays cast. Integer arrays are no parameters, and stay, as does
-    everything else.
+    `tree` with the arrays cast. Integer arrays are not parameters and stay unchanged,
+    like everything else.
     """
     return replaced("cast", lambda x: _as(x, _dtype_for(x, dtype)), tree)
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
-    """`tree` with each array in the dtype of the one in another tree.
+    """`tree` with each array in the dtype of the corresponding array of another tree.
 
     **Arguments:**
 
@@ -100,7 +100,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
 
     **Returns:**
 
-    A dtype; the default one for floating-point numbers if there are no arrays.
+    A dtype; the default one for floating-point numbers if there are not arrays.
 
     **Raises:**
 
@@ -186,7 +186,7 @@ def clip(
     **Raises:**
 
     A `ValueError` if a bound has axes or is NaN, or if `min_value` is larger than
-    `max_value`. Traced values are let through.
+    `max_value`. Traced values are not checked.
     """
     low, high = (
         None if value is None else number("clip", name, value)
@@ -261,8 +261,8 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
 
     **Returns:**
 
-    `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are no parameters,
-    and stay, as does everything else.
+    `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are not parameters
+    and stay unchanged, like everything else.
     """
     return replaced("batch_shape", lambda x: _batched(x, shape), tree)
 

@@ -114,7 +114,7 @@ def full_like_leaf(
 ) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
-    # Under `jit` on an automatic mesh nothing else ties them to the shards of `x`.
+    # Under `jit` on an automatic mesh, nothing else ties them to the shards of `x`.
     return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled
 
 
@@ -128,7 +128,7 @@ def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> 
 
 
 def copy(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """The inexact arrays of `tree` in buffers of their own, for a state to keep.
+    """The inexact arrays of `tree` in separate buffers, for a state to keep.
 
     `dtype` as in `zeros_like`.
     """

@@ -27,15 +27,16 @@ def map_params(
     params: Params | None = None,
     transform_non_params: Callable[[Any], Any] | None = None,
 ) -> PyTree:
-    """Applies `f` to what stands for a parameter in the state of an optimizer.
+    """Applies `f` to the leaves of an optimizer's state that stand for parameters.
 
     Use it for shardings that follow the parameters, or to move averages to the host.
 
-    A leaf of the state *stands for a parameter* if it lies at the place of that parameter
-    in a tree with the structure of the parameters, and has its shape, whatever shape that
-    is. So first and second moments do, averages, and copies of the parameters. What does
-    not: counts, keys, learning rates, the scalar that NovoGrad keeps of each array, the
-    sums over rows and columns of Adafactor, and all of [`eqopt.Flatten`][]'s vectors.
+    A leaf of the state *stands for a parameter* if it has the position of that
+    parameter in a tree with the structure of the parameters, and the same shape,
+    whatever shape that is. This includes first and second moments, averages, and copies
+    of the parameters. It excludes counts, keys, learning rates, NovoGrad's scalar for
+    each array, Adafactor's sums over rows and columns, and all vectors of
+    [`eqopt.Flatten`][].
 
     !!! example
 
@@ -95,7 +96,7 @@ def map_params(
 
 
 def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
-    """What stands at the leaves of `abstract` in `state`, and the way back."""
+    """The leaves of `state` at the leaves of `abstract`, and the inverse."""
     treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
     try:
         return treedef.flatten_up_to(state), treedef
@@ -112,11 +113,11 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
 
 
 def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
-    """For each leaf of a state the number of the parameter that it stands for, or `None`.
+    """For each leaf of a state, the number of its parameter, or `None`.
 
-    A place and a shape alone could be found by accident: a single scalar parameter would
-    take every count for its own. So `init` is asked for another state, of parameters that
-    are larger by one along each axis, and have two entries where there was a scalar.
+    A matching position and shape could be a coincidence: every count would match a
+    single scalar parameter. So `init` also creates a state for parameters that are
+    larger by one along each axis, and have two entries instead of a scalar.
     """
     leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
     shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]
@@ -145,7 +146,7 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
     try:
         state = eqx.filter_eval_shape(init, params)
     except Exception:
-        # A mask or a measurement may be made for these shapes alone.
+        # A mask or a measurement may only fit these shapes.
         return {}
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
     return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
@@ -153,10 +154,10 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
 
 @no_type_check  # called once per node
 def nested_in(structure, node):
-    """For each leaf of `node` its places in the trees of that structure around it.
+    """For each leaf of `node`, its positions in the trees of that structure around it.
 
-    That in the smallest one comes first: parameters in a tuple have the structure of a
-    chain's state, too.
+    The position in the smallest tree comes first: parameters in a tuple also have the
+    structure of a chain's state.
     """
     if is_stored(node) or jtu.all_leaves([node]):
         return [[0] if structure == _LEAF else []]
@@ -174,11 +175,11 @@ _LEAF = jtu.tree_structure(0)
 
 
 class _Anything(eqx.Module):
-    """Stands for all parameters: a tree without leaves, and so are trees made from it."""
+    """Represents all parameters: a tree without leaves, and so are trees made from it."""
 
 
 def _inferred(init: Callable, state: State) -> Params:
-    """Parameters of which `state` would be the state; only their shapes matter.
+    """Parameters for which `init` would return `state`; only their shapes matter.
 
     Trees like the parameters are where `init` leaves `_Anything`. One of their
     structures is the structure of the parameters, and their largest shapes are the
@@ -206,7 +207,7 @@ def _inferred(init: Callable, state: State) -> Params:
 
 @no_type_check  # called once per node
 def _at_marks(marked: Any, state: Any) -> Iterator[Any]:
-    """What stands in `state` at the marks; static fields may be others."""
+    """The parts of `state` at the marks; static fields may differ."""
     if isinstance(marked, _Anything):
         yield state
     elif not jtu.all_leaves([marked]):

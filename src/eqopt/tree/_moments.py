@@ -29,7 +29,7 @@ def update_moment(
 
     **Returns:**
 
-    `moments`, moved on, in the dtypes that they had. It is computed in at least float32.
+    The updated `moments`, in their own dtypes. They are computed in at least float32.
 
     **Raises:**
 
@@ -54,8 +54,8 @@ def update_moment_per_elem_norm(
 
     **Returns:**
 
-    `moments`, moved on, in the dtypes that they had. It is computed in at least float32;
-    its derivative at $g = 0$ is finite for $k \ge 1$.
+    The updated `moments`, in their own dtypes. They are computed in at least float32;
+    the derivative at $g = 0$ is finite for $k \ge 1$.
 
     **Raises:**
 
@@ -108,7 +108,7 @@ def update_infinity_moment(
 
     **Returns:**
 
-    `moments`, moved on, in the dtypes that they had. It is computed in at least float32.
+    The updated `moments`, in their own dtypes. They are computed in at least float32.
     NaN stays NaN.
 
     **Raises:**
@@ -142,7 +142,7 @@ def update_infinity_moment(
 def bias_correction(
     moment: PyTree, decay: RealScalarLike, count: IntegerLike
 ) -> PyTree:
-    r"""The moving average $m / (1 - \beta^t)$, as if it had not started at zero.
+    r"""The moving average $m / (1 - \beta^t)$, corrected for its start at zero.
 
     **Arguments:**
 
@@ -153,13 +153,13 @@ def bias_correction(
 
     **Returns:**
 
-    `moment`, divided, in the dtypes that it had. The divisor, which is
+    `moment`, divided, in its own dtypes. The divisor, which is
     [`eqopt.numerics.bias_correction`][], is computed in at least float32.
 
     **Raises:**
 
     A `ValueError` if `decay` is out of range or `count` is not positive. Traced values
-    are let through.
+    are not checked.
 
     ??? cite "Reference"
 

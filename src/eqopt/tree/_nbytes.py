@@ -64,9 +64,9 @@ def nbytes(
     params: Params | None = None,
     groups: PyTree | Callable[[Params], PyTree] | None = None,
 ) -> ByteCount:
-    """How many bytes a state takes, by slots and by groups of parameters.
+    """The number of bytes of a state, by slots and by groups of parameters.
 
-    No array is needed: `eqx.filter_eval_shape(opt.init, model)` tells before a run.
+    It needs no arrays: pass `eqx.filter_eval_shape(opt.init, model)` before a run.
 
     !!! example
 
@@ -92,8 +92,8 @@ def nbytes(
 
     **Returns:**
 
-    An [`eqopt.tree.ByteCount`][]; `print` it, or take its `total`. Of arrays that are
-    sharded, the bytes on all devices are counted once.
+    An [`eqopt.tree.ByteCount`][]; `print` it, or use its `total`. For sharded arrays,
+    it counts the bytes on all devices once.
 
     **Raises:**
 

@@ -63,8 +63,8 @@ def random_like(
 
     **Returns:**
 
-    A tree of the same structure, sharded like `target_tree`. What an array gets does not
-    depend on the shapes of the others.
+    A tree of the same structure, sharded like `target_tree`. The numbers for an array
+    do not depend on the shapes of the others.
 
     **Raises:**
 
@@ -99,7 +99,7 @@ def _sharded_like(x: Any, sample: Any) -> Any:
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
     """`input_tree` with the bits of its typed random keys instead.
 
-    Typed keys can be neither compared as numbers nor saved by
+    Typed keys can neither be compared as numbers nor saved by
     `eqx.tree_serialise_leaves`; the arrays of bits can.
 
     **Arguments:**

@@ -24,7 +24,7 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
     **Returns:**
 
     A 0-d array in the dtype to which the dtypes of `tree` promote, of at least the
-    precision of float32; 0 if there are no arrays.
+    precision of float32; 0 if there are not arrays.
     """
     return _total([jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
 
@@ -39,7 +39,7 @@ def max(tree: PyTree) -> Float[Array, ""]:
     **Returns:**
 
     A 0-d array in the dtype to which the dtypes of `tree` promote, at least float32;
-    minus infinity if there are no numbers.
+    minus infinity if there are not numbers.
 
     **Raises:**
 
@@ -57,7 +57,7 @@ def min(tree: PyTree) -> Float[Array, ""]:
 
     **Returns:**
 
-    A 0-d array, as for [`eqopt.tree.max`][]; infinity if there are no numbers.
+    A 0-d array, as for [`eqopt.tree.max`][]; infinity if there are not numbers.
 
     **Raises:**
 
@@ -79,7 +79,7 @@ def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
 
 
 def size(tree: PyTree) -> int:
-    """How many numbers there are in the arrays of `tree`: its parameters.
+    """The number of elements in the arrays of `tree`: its parameters.
 
     **Arguments:**
 
@@ -107,7 +107,7 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
 
     A 0-d array in the dtype to which the dtypes of the trees promote, of at least the
     precision of float32, whatever the hardware multiplies matrices in; 0 if there are
-    no arrays.
+    not arrays.
 
     **Raises:**
 
@@ -133,7 +133,7 @@ def allclose(
     r"""Whether the arrays of two trees are equal up to rounding.
 
     That is, whether $|a - b| \le \text{atol} + \text{rtol}\,|b|$ for all numbers. To
-    compare all that is in two trees, exactly by default, use `eqx.tree_equal`.
+    compare all leaves of two trees, exactly by default, use `eqx.tree_equal`.
 
     **Arguments:**
 
@@ -145,7 +145,7 @@ def allclose(
 
     **Returns:**
 
-    A 0-d array of one bool; true if there are no arrays.
+    A 0-d array of one bool; true if there are not arrays.
 
     **Raises:**
 

@@ -17,7 +17,7 @@ _Filtering: TypeAlias = Callable[[tuple, Any], bool] | None
 def get_all_with_path(
     tree: PyTree, key: str, filtering: _Filtering = None
 ) -> list[tuple[tuple, Any]]:
-    """Everything in `tree` that goes by the name `key`, with its key path.
+    """Everything in `tree` with the name `key`, with its key path.
 
     **Arguments:**
 
@@ -61,7 +61,7 @@ def _children(node: Any) -> Sequence[tuple[Any, Any]]:
 
 @no_type_check
 def on_the_way(tree: Any, path: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """The nodes from the root to the leaf at `path`, each with the key that leads on."""
+    """The nodes from the root to the leaf at `path`, each with the key to the next."""
     for key in path:
         yield tree, key
         tree = next(child for k, child in _children(tree) if k == key)
@@ -73,7 +73,7 @@ def _name(entry):
 
 
 def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = None):
-    """The one value in `tree` that goes by the name `key`.
+    """The only value in `tree` with the name `key`.
 
     !!! example
 
@@ -106,7 +106,7 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
 
 
 def step_count(state: State) -> Integer[Array, ""]:
-    """How many steps the optimizer with this state has taken.
+    """The number of steps that the optimizer with this state has taken.
 
     Every optimizer answers, also in chains, groups and wrappers.
 
@@ -116,9 +116,9 @@ def step_count(state: State) -> Integer[Array, ""]:
         print(f"step {eqopt.tree.step_count(state)}: loss {loss}")
         ```
 
-    What counts are steps of the optimizer: within [`eqopt.MultiSteps`][] one for several
-    mini-steps, within [`eqopt.ApplyIfFinite`][] none where a step is skipped. The count
-    starts again where [`eqopt.Lookahead`][] starts its inner optimizer again.
+    Steps of the optimizer count: inside [`eqopt.MultiSteps`][], one for several
+    mini-steps; inside [`eqopt.ApplyIfFinite`][], none for a skipped step. The count
+    restarts if [`eqopt.Lookahead`][] restarts its inner optimizer.
 
     **Arguments:**
 
@@ -126,8 +126,8 @@ def step_count(state: State) -> Integer[Array, ""]:
 
     **Returns:**
 
-    A 0-d integer array of the state: the `count` beside the `learning_rate` in use, if
-    there is one, else the outermost `count`. Of several, it is the first.
+    A 0-d integer array of the state: the `count` next to the current `learning_rate`,
+    if there is one, else the outermost `count`. If there are several, the first one.
 
     **Raises:**
 
@@ -156,7 +156,7 @@ def _is_count(x):
 
 
 def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
-    """A copy of `tree` in which everything that goes by one of some names is replaced.
+    """A copy of `tree` with everything replaced that has one of the given names.
 
     !!! example
 

@@ -1,4 +1,4 @@
-"""Several trees leaf by leaf, and the numbers beside them: what all arithmetic shares."""
+"""Several trees leaf by leaf, with numbers: shared by all arithmetic."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ from ..numerics import common_dtype, wide_dtype
 
 
 class Rows(NamedTuple):
-    """Trees laid out beside one another.
+    """Aligned trees.
 
     **Attributes:**
 
     - `leaves`: the leaves of the first tree, `None` included.
     - `rows`: for each of them, if it is an array, the arrays of the other trees at its
-        place, in which `None` stands for a tree that has none; else `None`.
+        place, in which `None` means a tree that has none; else `None`.
     - `treedef`: the structure of the first tree.
     """
 
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows:
-    """Lays out `trees`, which the user of `owner` calls by these names.
+    """Aligns `trees`, which the arguments of `owner` call by these names.
 
     `may_lack` says whether a further tree may have `None` where the first has an array.
 
@@ -70,11 +70,11 @@ def column_of(
 
 
 def check_numbers(owner: str, name: str, tree: PyTree) -> None:
-    """Raises a `TypeError` if Python's numbers stand where there should be arrays.
+    """Raises a `TypeError` if there are Python numbers instead of arrays.
 
-    A number in a module is part of the model, as the probability of `eqx.nn.Dropout` is,
-    and so is one beside arrays. But where there are only numbers, in dictionaries, lists
-    and tuples, somebody means them to count.
+    A number in a module is part of the model, like the probability of `eqx.nn.Dropout`,
+    and so is a number next to arrays. But if dictionaries, lists and tuples contain
+    only numbers, the caller probably meant them to count.
     """
     if any(map(is_parameter, jtu.tree_leaves(tree))):
         return
@@ -90,7 +90,7 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
 
 @no_type_check  # called once per leaf
 def _problem(name, x, other, y, may_lack):
-    """What is wrong with a leaf `y` beside `x`, if anything."""
+    """The problem with a leaf `y` next to `x`, if any."""
     if not is_parameter(x):
         numbers = int, float, complex
         if isinstance(x, numbers) and isinstance(y, numbers) and x != y:
@@ -140,14 +140,14 @@ def elementwise(
 ) -> PyTree:
     """The first of `trees` with each array `x` replaced by `fn(x, y)`.
 
-    With more than two trees, that is replaced by `fn` of it and the next one, and so on.
-    It is computed in at least float32, and rounded once to the dtype of `x`. Where a tree
-    has `None`, it is passed over.
+    With more than two trees, the result is replaced by `fn` of it and the next one, and
+    so on. It is computed in at least float32, and rounded once to the dtype of `x`.
+    Where a tree has `None`, it is skipped.
 
     **Raises:**
 
-    As `together`, and a `TypeError` that names the key path if an imaginary part would be
-    lost.
+    The errors of `together`, and a `TypeError` that names the key path if an imaginary
+    part would be lost.
     """
     leaves, rows, treedef = together(owner, trees, may_lack=may_lack)
     fold = lambda *xs: functools.reduce(fn, xs)
@@ -196,7 +196,7 @@ def own_dtype(x: Any) -> np.dtype:
 
 
 def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
-    """`tree`, which the user calls `name`, with `fn(x)` for each array `x`.
+    """`tree`, called `name` by the user, with `fn(x)` for each array `x`.
 
     Computed and rounded as in `elementwise`.
     """
@@ -210,7 +210,7 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
 
 
 def replaced(owner: str, fn: Callable, tree: PyTree) -> PyTree:
-    """`tree` with `fn(x)` instead of each array `x`, everything else as it is."""
+    """`tree` with `fn(x)` instead of each array `x`; everything else stays unchanged."""
     check_numbers(owner, "tree", tree)
     return jtu.tree_map(lambda x: fn(x) if is_parameter(x) else x, tree)
 

@@ -120,7 +120,7 @@ class ScaleByAdamMini(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `block_axes`: [`eqopt.groups.BlockAxes`][] for each parameter: a tree like the
-        parameters or a prefix of it, or a function of the parameters that gives one.
+        parameters or a prefix of it, or a function of the parameters that returns one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
         and takes any other array as one block. It matters in `init` only.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each

@@ -82,8 +82,8 @@ class ScaleByADOPT(AbstractLeafwise):
         parameter.
     - `nesterov`: whether to use Nesterov momentum.
     - `use_clipping`: whether to clip what goes into the mean (real and imaginary part
-        each by itself). Without it, one gradient that is small at first and large later
-        can throw the parameters far off.
+        separately). Without it, one gradient that is small at first and large later can
+        throw the parameters far off.
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each

@@ -39,7 +39,7 @@ class ScaleByStableAdamState(AbstractMomentsState):
 
 
 class _Decays(eqx.Module):
-    """Stands at each parameter that decays."""
+    """Marks each parameter that decays."""
 
 
 def _surprise(
@@ -47,7 +47,7 @@ def _surprise(
 ) -> Float[Array, ""]:
     """How much larger than expected the gradient of a leaf is, at least 1."""
     # XLA on a CPU would store squares that are divided by squares, and a root that the
-    # update shares. This way it stores the quotient alone, leaf by leaf.
+    # update shares. This way it stores only the quotient, leaf by leaf.
     least = jnp.maximum(nu_hat, eps * eps)
     return jnp.maximum(1, block_rms(g / jnp.sqrt(jnp.where(least > 0, least, 1))))
 

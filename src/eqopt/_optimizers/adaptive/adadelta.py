@@ -125,7 +125,7 @@ class Adadelta(AbstractOptimizer):
     - All others: see [`eqopt.ScaleByAdadelta`][].
     """
 
-    # Differs from Optax in: without a learning rate, Optax's leaves out the minus sign.
+    # Differs from Optax in: without a learning rate, Optax drops the minus sign.
     learning_rate: ScalarOrSchedule = 1.0
     rho: Hyperparameter = 0.9
     eps: Hyperparameter = 1e-6

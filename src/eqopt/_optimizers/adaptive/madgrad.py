@@ -79,8 +79,7 @@ def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
 
 
 class ScaleByMADGRAD(AbstractLeafwise):
-    r"""Dual averaging: moves to the point given by the start and the sum of all
-    gradients.
+    r"""Dual averaging: the start and the sum of all gradients give the parameters.
 
     $$\begin{aligned}
       \lambda_k &= (\eta_k + \varepsilon) \sqrt{k + 1} \\

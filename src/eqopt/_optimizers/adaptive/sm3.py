@@ -58,7 +58,7 @@ def sm3(
 def _maxima(x: Float[Array, "*leaf"], shape: tuple[int, ...]) -> Float[Array, "*set"]:
     """The maxima of `x` over all axes along which `shape` is 1."""
     axes = [axis for axis, size in enumerate(shape) if size == 1]
-    # Nothing is below zero; and an array without elements has a maximum, too.
+    # Zero is a lower bound, so that an array without elements has a maximum too.
     return jnp.max(x, axes, keepdims=True, initial=0)
 
 

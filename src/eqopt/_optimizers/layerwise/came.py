@@ -62,8 +62,8 @@ class ScaleByCAMEState(eqx.Module):
     s_col: Nonnegative
 
 
-# An array, or the empty tuple where a leaf has no statistics of this kind. (`None` would
-# say that there is no parameter.)
+# An array, or the empty tuple if a leaf has no statistics of this kind. (`None` would
+# mean that there is no parameter.)
 _Statistics: TypeAlias = PyTree[Float[Array, "..."]]
 
 

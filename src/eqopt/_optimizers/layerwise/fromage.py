@@ -46,8 +46,7 @@ class _Contract(AbstractLeafwise):
 
 
 class Fromage(AbstractOptimizer):
-    r"""Fromage: each layer turns by the same angle, independently of its gradient's
-    size.
+    r"""Fromage: each layer turns by the same angle, whatever its gradient's size.
 
     $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
       \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$

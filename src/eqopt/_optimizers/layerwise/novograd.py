@@ -80,7 +80,7 @@ class ScaleByNovoGrad(AbstractFused):
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
-        precision of a parameter that has more: it is but one number.
+        precision of a parameter that has more: it is only one number.
 
     **Raises:**
 

@@ -41,7 +41,7 @@ ScaleType: TypeAlias = Literal["channel", "tensor"]
 Projection: TypeAlias = Literal["random", "svd"]
 Low: TypeAlias = Inexact[Array, "r long"]
 
-# Beside norms that are divided by.
+# Added to norms that are divisors.
 _EPS = 1e-8
 
 
@@ -103,7 +103,7 @@ def apollo(
     new_norm = safe_norm(u, 0, axis=(0, 1), keepdims=True)
     if max_growth is not None:
         growth = jnp.maximum(new_norm / (norm + _EPS), max_growth) / max_growth
-        # Nothing has a limit by an update of zero, which there is before the first, too.
+        # An update of zero limits nothing. The one before the first counts as zero.
         limited = jnp.where(norm > 0, 1 / growth, 1)
         u, new_norm = u * limited, new_norm * limited
     u = step_size * safe_sqrt(scale) * u

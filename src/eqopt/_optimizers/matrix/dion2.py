@@ -45,7 +45,7 @@ class ScaleByDion2State(eqx.Module):
     **Attributes:**
 
     - `mu`: the sum of the gradients, less what was taken from it: a tree like the
-        parameters, with `None` where there is no matrix.
+        parameters, with `None` where there is not a matrix.
     - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates, with
         the axes of the parameter and size 1 along its inputs. Otherwise `None`.
     """
@@ -69,7 +69,7 @@ class Largest(eqx.Module):
     def __call__(self, x: Inexact[Array, "m n"]) -> tuple[Int[Array, " k"], int]:
         """Their places, and the axis that these count along."""
         axis = 0 if self.always_rows or x.shape[0] <= x.shape[1] else 1
-        # Which ones is no smooth function of the gradients.
+        # The selection is not a smooth function of the gradients.
         sizes = jnp.sum(jnp.abs(lax.stop_gradient(x)), 1 - axis)
         count = max(1, math.ceil(self.fraction * x.shape[axis]))
         return lax.top_k(sizes, count)[1], axis

@@ -93,7 +93,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `side`: of what there is a second moment: `"rows"`, the outputs, as in the paper; or
+    - `side`: what has a second moment: `"rows"`, the outputs, as in the paper; or
         `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each

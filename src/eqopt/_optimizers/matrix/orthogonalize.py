@@ -35,7 +35,7 @@ SCALES = {
 }
 
 
-# Beside the norm that the iteration divides by.
+# Added to the norm that the iteration divides by.
 NS_EPS = 1e-7
 
 
@@ -46,7 +46,7 @@ class NewtonSchulz(eqx.Module):
 
     - `rows`: the coefficients of each step.
     - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by it.
-    - `by_gram`: whether to iterate on $X X^*$ alone.
+    - `by_gram`: whether to iterate only on $X X^*$.
     - `restarts`: the steps before which $X X^*$ is computed again then.
     - `ns_dtype`: in what to iterate.
     """

@@ -101,10 +101,11 @@ class ScaleByMuon(AbstractTransformation):
         start, the fewer steps are needed.
     - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
         are which: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None` like the
-        parameters or a prefix of it, or a function of the parameters that gives one. One
-        alone is for all arrays of two axes or more. Defaults to the weights of
+        parameters or a prefix of it, or a function of the parameters that returns one.
+        One alone is for all arrays of two axes or more. Defaults to the weights of
         Equinox's linear, convolution and recurrent layers, and to arrays of two axes
-        (inputs first) that stand in no layer of `equinox.nn`. Embeddings are no matrices.
+        (inputs first) that are in no layer of `equinox.nn`. Embeddings are not
+        matrices.
 
     **Raises:**
 

@@ -40,7 +40,7 @@ from .parts.turns import Turn, turns
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
 
-# Beside the norm that a direction is divided by.
+# Added to the norm that a direction is divided by.
 _GRAFT_EPS = 1e-16
 
 
@@ -143,10 +143,9 @@ class ScaleByShampoo(AbstractMatrixwise):
     $$U_t = \hat L_t^{-e}\, \bar G_t\, \hat R_t^{-e} \qquad
       u_t = \frac{\|A(\bar G_t)\|_F}{\|U_t\|_F}\, U_t$$
 
-    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If
-    $\beta_2 = 1$, the factors are plain sums, as in the paper. The roots are recomputed
-    every $k$ steps. $A$ is the method whose step length is grafted onto the direction.
-    It divides $\bar G_t$:
+    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If $\beta_2 = 1$,
+    the factors are plain sums, as in the paper. The roots are new every $k$ steps. $A$ is
+    the method whose step length is grafted onto the direction. It divides $\bar G_t$:
 
     - `"adam"`: by $\sqrt{\nu_t / (1 - \beta_g^t)} + \varepsilon_g$, with
         $\nu_t = \beta_g \nu_{t-1} + (1 - \beta_g)\, |G_t|^2$;
@@ -154,8 +153,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
     - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
 
-    Parameters that are not matrices pass unchanged and have no state. A stack holds
-    many matrices.
+    Other parameters pass unchanged and have no state. A stack holds many matrices.
 
     With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
     covariance of the gradients. Each is whitened by the other, with eigenvalues of at
@@ -176,8 +174,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`.
     - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$: then $\bar G_t$ is $\mu_t$,
         corrected for its start at zero.
-    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a gradient
-        are left out.
+    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a
+        gradient are omitted.
     - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided` or `kl`.
     - `precondition_frequency`: $k$, an integer or a 0-d array of one.
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.

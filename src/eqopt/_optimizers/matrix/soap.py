@@ -155,7 +155,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     - `max_precond_dim`: a side that is larger has no factor; without any this is Adam.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
     - `block_size`: sides that are larger are split into equal blocks of at most this
-        size, each of which is a matrix of its own. Defaults to none.
+        size, each of which is a separate matrix. Defaults to none.
     - `correct_bias`: whether to correct $\mu$ and $\nu$ for their start at zero.
     - `skip_first`: whether the first call only makes the preconditioner. If not, it is
         made of the first gradient before the first step.
@@ -264,8 +264,7 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references. (The authors' code applies the decay to the parameters after the
-    step.)
+    the references. (The authors apply the decay to the parameters after the step.)
 
     **Arguments:**
 

@@ -108,8 +108,7 @@ def sinkhorn(
 
 
 class ScaleBySinkhorn(AbstractMatrixwise):
-    r"""Scales rows and columns of each matrix alternately, until both have equal
-    lengths.
+    r"""Scales rows and columns of each matrix alternately, to equal lengths.
 
     $$\begin{aligned}
       X_0 &= G \\
@@ -210,8 +209,8 @@ class SCALE(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for
-    the last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
+    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for the
+    last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
     reference.
 
     !!! example

@@ -69,7 +69,7 @@ def cocob(
     scale = jnp.maximum(jnp.maximum(scale, jnp.abs(g)), eps)
     subgradients = subgradients + jnp.abs(g)
     reward = jnp.maximum(reward - (g.conj() * (p - init_particles)).real, 0)
-    # Nothing was bet where all gradients were zero.
+    # Nothing was bet if all gradients were zero.
     safe_scale = jnp.where(scale > 0, scale, 1)
     fraction = theta / jnp.maximum(subgradients + safe_scale, alpha * safe_scale)
     bet = fraction * (1 + reward / safe_scale)

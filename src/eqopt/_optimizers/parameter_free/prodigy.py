@@ -161,8 +161,9 @@ class Prodigy(AbstractMeasured):
         ```
     """
 
-    # Differs from Optax in: 0 / 0 is no estimate. There, a gradient or a learning rate of
-    # zero in the first step makes everything NaN. The authors' code leaves out the step.
+    # Differs from Optax in: 0 / 0 is not an estimate. There, a gradient or a learning
+    # rate of zero in the first step makes everything NaN. The authors' code skips the
+    # step.
 
     learning_rate: ScalarOrSchedule = 1.0
     b1: Hyperparameter = 0.9

@@ -175,7 +175,8 @@ class AbstractMoMo(AbstractMeasured):
         )
         barf = b1 * state.barf + (1 - b1) * value
         gamma = b1 * state.gamma + (1 - b1) * sums.g_p
-        # Of the model: its value where the decay alone leads, and from there its descent.
+        # The model's value at the point that the decay alone leads to, and its descent
+        # from there.
         height, slope = barf - gamma + shrunk.d_p, shrunk.d_d
         lb = lower_bound
         if self.adapt_lower_bound:

@@ -65,14 +65,14 @@ class ScaleByLBFGS(AbstractTransformation):
     $u = H_t g$ takes $4 m$ passes over arrays of the size of the parameters; $2 m + 2$
     such arrays are kept.
 
-    Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i|
-    |y_i|$ count, with the rounding error $\varepsilon$: others would make $H$ infinite
-    or negative. If the parameters have not moved at all, as after a failed line search,
-    all pairs are forgotten, and the next direction is the gradient.
+    Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i| |y_i|$ count, with the
+    rounding error $\varepsilon$: others would make $H$ infinite or negative. If the
+    parameters have not moved, as after a failed line search, all pairs are forgotten, and
+    the next direction is the gradient.
 
-    It is not for gradients of mini-batches, of which no two differ by the curvature
-    alone. All leaves are one vector. A complex parameter counts as two real ones; its
-    gradient is the conjugate of what `jax.grad` gives: `grads = eqopt.tree.conj(grads)`.
+    Do not use it for gradients of mini-batches, because these differ by more than the
+    curvature. All leaves are one vector. A complex parameter counts as two real ones.
+    Pass conjugated gradients: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 

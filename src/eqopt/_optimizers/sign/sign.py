@@ -35,7 +35,7 @@ class ScaleBySign(AbstractStateless):
 
 
 class SignSGD(AbstractOptimizer):
-    r"""Gradient descent that looks at the signs of the gradient alone.
+    r"""Gradient descent that uses only the signs of the gradient.
 
     $$p_t = p_{t-1} - \eta_t \operatorname{sign}(g_t)$$
 

@@ -1,1 +1,1 @@
-"""Averages of the parameters, and what goes ahead of them or follows them."""
+"""Averages of the parameters, and steps that extrapolate from them."""

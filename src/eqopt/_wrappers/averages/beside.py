@@ -1,4 +1,4 @@
-"""Moving an average towards the parameters, and putting it instead."""
+"""Moving an average towards the parameters, and replacing the parameters by it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def follow(
     *,
     weight: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    """Here `g` is not an update, but the parameter itself."""
+    """Here `g` is the parameter itself, not an update."""
     # The first value is the whole average, without the rounding of a difference.
     moved = average + weight * (g - average)
     return g, jnp.where(weight == 1, g, moved)
@@ -53,7 +53,7 @@ def followed(
     state: Any,
     shared: Mapping[str, Any],
 ) -> Any:
-    """`state` with the average moved towards the parameters, updated if not yet so."""
+    """`state` with the average moved towards the updated parameters."""
     owner = type(state).__name__.removesuffix("State")
     if updates is None:
         pipeline = Pipeline(beside(owner, "average", state.average, params), None, {})
@@ -69,20 +69,20 @@ def followed(
 def synced(
     steps_since_sync: Int[Array, ""], period: IntegerLike
 ) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Whether a slow step is due after this one, and the steps since the last then."""
+    """Whether a slow step follows, and then the number of steps since the last one."""
     count = steps_since_sync + 1
     due = count >= jnp.asarray(period, jnp.int32)
     return due, jnp.where(due, 0, count).astype(jnp.int32)
 
 
 def averaged_or(params: Params, state: Any, weight_sum: Array) -> Params:
-    """`params` with the average instead, unless that has no weight yet."""
+    """`params` replaced by the average, unless that has no weight yet."""
     shared, reads = {"weight_sum": weight_sum}, {"average": state.average}
     return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
 
 
 def put_beside(state: Any, params: Params, leafwise: Leafwise) -> Params:
-    """`params` with what the equation makes of them and of the one tree it reads."""
+    """The result of the equation for `params` and the one tree that it reads."""
     owner = type(state).__name__.removesuffix("State")
     ((slot, tree),) = leafwise.reads.items()
     pipeline = Pipeline(beside(owner, slot, tree, params), None, {})
@@ -91,7 +91,7 @@ def put_beside(state: Any, params: Params, leafwise: Leafwise) -> Params:
 
 
 def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
-    """The parameters of which `tree`, a field of the state, has a value.
+    """The parameters that have a value in `tree`, a field of the state.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Gradients ahead of the parameters, in the direction in which they have been moving."""
+"""Gradients ahead of the parameters, extrapolated along their recent movement."""
 
 import dataclasses
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def behind(
 
 
 class EMANesterov(AbstractFused):
-    r"""Takes the gradients ahead: where the average of the last steps points.
+    r"""Extrapolates the parameters along the average of the last steps.
 
     $$\begin{aligned}
       y_t &= x_t + \beta_t\, v_t & v_0 &= 0 \\
@@ -74,11 +74,12 @@ class EMANesterov(AbstractFused):
       v_{t+1} &= \gamma\, v_t + (1 - \gamma)\, (x_{t+1} - x_t)
     \end{aligned}$$
 
-    where $u_t$ is the update of the inner optimizer. The parameters are $y$: take the
-    gradients there. Evaluate with $x$, that is with `opt.eval_params(state, params)`. A
-    constant $u$ moves them by $u / (1 - \beta)$ in each step in the end: expect a smaller
-    learning rate to be the best one, and turn the extrapolation off before the end, by
-    `stop` or by a schedule.
+    where $u_t$ is the update of the inner optimizer. The parameters are $y$: compute
+    the gradients there. Evaluate with $x$, that is with
+    `opt.eval_params(state, params)`. In the long run, a constant $u$ moves the
+    parameters by $u / (1 - \beta)$ in each step, so the best learning rate is probably
+    smaller. Turn the extrapolation off before the end of training, by `stop` or by a
+    schedule.
 
     !!! example
 
@@ -129,7 +130,7 @@ class EMANesterov(AbstractFused):
         )
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The model with the parameters that are not ahead, $x$.
+        """The model with the parameters $x$, which are not extrapolated.
 
         **Arguments:**
 

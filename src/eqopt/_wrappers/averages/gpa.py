@@ -55,12 +55,13 @@ class GPA(AbstractFused):
       y_t &= \mu_y\, x_t + (1 - \mu_y)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is the update of the inner optimizer. The parameters are $y$: take the
-    gradients there. Evaluate with $x$, that is with `opt.eval_params(state, params)`.
-    The authors put it instead of DiLoCo with one worker: with $H$ inner steps there,
-    take $\mu_x$ = 0.9 for $H$ = 1, 0.974 for 4, 0.9869 for 8, 0.9934 for 16, 0.9967 for
-    32, 0.9984 for 64, and 0.9992 for 128. Unlike [`eqopt.ScheduleFree`][], it goes with
-    a schedule, and with momentum in `inner`.
+    where $u_t$ is the update of the inner optimizer. The parameters are $y$: compute
+    the gradients there. Evaluate with $x$, that is with
+    `opt.eval_params(state, params)`. The authors use it to replace DiLoCo with one
+    worker: for $H$ inner steps there, use $\mu_x$ = 0.9 for $H$ = 1, 0.974 for 4,
+    0.9869 for 8, 0.9934 for 16, 0.9967 for 32, 0.9984 for 64, and 0.9992 for 128.
+    Unlike [`eqopt.ScheduleFree`][], it works with a schedule, and with momentum in
+    `inner`.
 
     !!! example
 

@@ -37,7 +37,7 @@ class LookaheadParams(Module):
 
     @classmethod
     def init_synced(cls, params: Params) -> "LookaheadParams":
-        """A pair that starts at the same place, in buffers of its own."""
+        """A pair with equal values in separate buffers."""
         return cls(fast=params, slow=eqx.combine(copy(params), params))
 
 
@@ -58,7 +58,7 @@ class LookaheadState(eqx.Module):
 
 
 class Lookahead(AbstractWrapper):
-    r"""Goes $k$ steps with the inner optimizer, then back a part of the way.
+    r"""Takes $k$ steps with the inner optimizer, then goes back part of the way.
 
     Every $k$-th step is followed by
 
@@ -71,7 +71,7 @@ class Lookahead(AbstractWrapper):
     [`eqopt.LookaheadParams`][]: then the gradients are the gradients of the fast
     parameters only, and the updates are a pair again.
 
-    The updates must be added to the parameters as they are: nothing may follow this in a
+    The updates must be added to the parameters unchanged: nothing may follow this in a
     chain.
 
     **Arguments:**
@@ -80,7 +80,7 @@ class Lookahead(AbstractWrapper):
     - `sync_period`: $k \ge 1$, an integer.
     - `slow_step_size`: $\alpha \in [0, 1]$.
     - `reset_state`: whether the inner optimizer starts afresh after each slow step. Its
-        random keys go on, so that no noise comes twice: these are the typed keys in its
+        random keys continue, so that no noise repeats: these are the typed keys in its
         state, and all arrays of dtype uint32.
 
     **Raises:**
@@ -165,7 +165,7 @@ class Lookahead(AbstractWrapper):
         return (params.fast, params.slow) if is_pair else (params, state.slow)
 
     def _moved(self, updates, fast, slow, fast_state):
-        """A synchronization: what to add to the fast and to the slow parameters."""
+        """A synchronization: the updates of the fast and the slow parameters."""
         pipeline = Pipeline(updates, fast, {})
         shared = {"slow_step_size": self.slow_step_size}
         promise = pipeline.push("Lookahead", Leafwise(synchronize, _Slow(slow), shared))
@@ -176,7 +176,7 @@ class Lookahead(AbstractWrapper):
     def _synced(self, fast, slow, fast_state):
         """A synchronization: the fast and the slow parameters after it."""
         step_size: Any = self.slow_step_size
-        # Not what is frozen.
+        # Without frozen leaves.
         moved = restrict(fast, parameters(slow), like_name="state.slow")
         new = incremental_update(load(moved), load(slow), step_size)
         here = store_like(moved, copy(new))  # in buffers of its own, to be donated

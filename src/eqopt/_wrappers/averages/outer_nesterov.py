@@ -1,4 +1,4 @@
-"""An outer optimizer that steps where many steps of the inner one have led."""
+"""An outer optimizer that treats many inner steps as one gradient."""
 
 from typing import Any
 
@@ -58,10 +58,10 @@ def outer_nesterov(
 
 
 class OuterNesterov(AbstractWrapper):
-    r"""Takes every $H$ steps of the inner optimizer for one gradient of Nesterov's.
+    r"""Treats every $H$ inner steps as one gradient for Nesterov momentum.
 
-    Every $H$-th step that leads from $\theta$, where the last outer step ended, to
-    $\theta'$ is followed by
+    Every $H$ steps lead from $\theta$, the result of the last outer step, to $\theta'$.
+    Then follows
 
     $$\begin{aligned}
       \Delta &= \theta - \theta' \\
@@ -69,10 +69,11 @@ class OuterNesterov(AbstractWrapper):
       \theta &\leftarrow \theta - \eta\, (\Delta + \mu b)
     \end{aligned}$$
 
-    and the inner optimizer goes on from there, with its state as it is. It is DiLoCo of
-    one worker, also known as SNOO, and MuLoCo where the inner optimizer is Muon. The
-    learning rate of `inner` keeps its own schedule. Evaluate with `opt.eval_params(state,
-    params)`, where the last outer step ended.
+    and the inner optimizer continues from there with its state unchanged. This is
+    DiLoCo with one worker, also known as SNOO; with Muon as the inner optimizer, it is
+    MuLoCo. The learning rate of `inner` keeps its own schedule.
+    `opt.eval_params(state, params)` returns the result of the last outer step. Evaluate
+    with it.
 
     !!! example
 
@@ -80,7 +81,7 @@ class OuterNesterov(AbstractWrapper):
         opt = eqopt.OuterNesterov(eqopt.Muon(0.02), period=30, momentum=0.5)
         ```
 
-    The updates must be added to the parameters as they are: nothing may follow this in a
+    The updates must be added to the parameters unchanged: nothing may follow this in a
     chain.
 
     **Arguments:**
@@ -155,7 +156,7 @@ class OuterNesterov(AbstractWrapper):
         return result, OuterNesterovState(inner_state, count, outer.slow, outer.trace)
 
     def _synced(self, call: Call, result: Any, outer: _Outer) -> tuple[Any, _Outer]:
-        """What an outer step makes of the result of the inner one."""
+        """The result of an outer step, from the result of the inner one."""
         shared = {"learning_rate": self.learning_rate, "momentum": self.momentum}
         leafwise = Leafwise(outer_nesterov, outer, shared)
         params: Params = result if call.is_step else call.params

@@ -49,25 +49,26 @@ class ParamEMA(AbstractFusedWrapper):
         \frac{1 - \beta_t}{s_t} (\theta_t - \bar\theta_{t-1})
     \end{aligned}$$
 
-    where $\theta_t$ are the parameters after step $t$. Debiased, $s_0 = 0$, so that
-    $s_t = 1 - \prod_{i \le t} \beta_i$, and the average is one of $\theta_1, …, \theta_t$
-    alone. Otherwise $s_0 = 1$, and it starts at the parameters given to `init`.
+    where $\theta_t$ are the parameters after step $t$. With debiasing, $s_0 = 0$, so
+    $s_t = 1 - \prod_{i \le t} \beta_i$, and the average covers only
+    $\theta_1, …, \theta_t$. Otherwise, $s_0 = 1$, and it starts at the parameters given
+    to `init`.
 
     The average does not affect training. `opt.eval_params(state, params)` returns it.
     Before the first step, it returns the parameters themselves, or the evaluation
     parameters of `inner`. An average that `inner` keeps is only used until then.
 
-    The parameters are averaged as they would be without rounding to their dtype, as far
-    as `inner` leaves the addition of its updates to others. What follows this in a
-    chain is averaged, too. But inside another wrapper this does not see it: nothing may
-    follow in `Chain(MultiSteps(ParamEMA(AdamW(1e-3)), 8))`.
+    The average uses the parameters before they are rounded to their dtype, if `inner`
+    leaves the addition of its updates to others. Transformations that follow in a chain
+    are included in the average. But inside another wrapper, they are not visible:
+    nothing may follow in `Chain(MultiSteps(ParamEMA(AdamW(1e-3)), 8))`.
 
     !!! warning
 
-        Every call is a step, also one in which `inner` leaves the parameters unchanged.
-        So what skips or gathers goes outside: `MultiSteps(ParamEMA(AdamW(1e-3)), 8)`
-        averages over the steps, but `ParamEMA(MultiSteps(AdamW(1e-3), 8))` over the
-        mini-steps, and needs a `decay` of the eighth root for the same average.
+        Every call is a step, even if `inner` leaves the parameters unchanged. So put
+        wrappers that skip or accumulate outside: `MultiSteps(ParamEMA(AdamW(1e-3)), 8)`
+        averages over the steps. `ParamEMA(MultiSteps(AdamW(1e-3), 8))` averages over
+        the mini-steps, and needs the eighth root of `decay` for the same average.
 
     **Arguments:**
 
@@ -139,7 +140,7 @@ class ParamEMA(AbstractFusedWrapper):
         )
 
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
-        """The state except for the average, and what moves that."""
+        """The state without the average, and the equation that moves the average."""
         dtype = state.weight_sum.dtype
         # Not `1 - jnp.asarray(decay)`: a Python number has all of its digits here.
         new: Any = 1 - at(self, "decay", state.count)

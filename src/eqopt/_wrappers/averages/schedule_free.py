@@ -21,7 +21,7 @@ from .beside import put_beside
 
 
 class ScheduleFreeState(eqx.Module):
-    """Where the inner optimizer is, and how the average is made.
+    """The inner state, and the numbers that determine the average.
 
     **Attributes:**
 
@@ -69,7 +69,7 @@ def average(
 
 
 class ScheduleFree(AbstractFused):
-    r"""Averages the parameters, so that the learning rate need not decay.
+    r"""Averages the parameters instead of decaying the learning rate.
 
     $$\begin{aligned}
       z_t &= z_{t-1} + u_t & z_0 &= x_0 = y_0 \\
@@ -79,9 +79,10 @@ class ScheduleFree(AbstractFused):
       y_t &= \beta_1 x_t + (1 - \beta_1)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is the update of the inner optimizer. The parameters are $y$: take the
-    gradients there. Evaluate with $x$, that is with `opt.eval_params(state, params)`. The
-    inner optimizer should have no momentum of its own: $\beta_1$ takes its place.
+    where $u_t$ is the update of the inner optimizer. The parameters are $y$: compute
+    the gradients there. Evaluate with $x$, that is with
+    `opt.eval_params(state, params)`. Use an inner optimizer without momentum, because
+    $\beta_1$ replaces it.
 
     !!! example
 
@@ -93,8 +94,8 @@ class ScheduleFree(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or a
-        schedule. It is used for the weights alone.
+    - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or
+        a schedule. It is used only for the weights.
     - `b1`: $\beta_1 \in (0, 1]$.
     - `weight_lr_power`: $\rho \ge 0$.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each

@@ -38,13 +38,13 @@ class SWAState(eqx.Module):
 
 
 class SWA(AbstractFusedWrapper):
-    r"""Averages the parameters of late steps to evaluate with, all with equal weight.
+    r"""Averages the parameters of late steps with equal weights, for evaluation.
 
     $$\bar\theta = \frac{1}{n} \sum_{i=0}^{n-1} \theta_{s + ic}$$
 
-    over the parameters $\theta_t$ after the steps $t = s, s + c, s + 2c, …$ so far. That
-    is stochastic weight averaging. The learning rate should stay high, or go up and down
-    with the period $c$, from step $s$ on.
+    over the parameters $\theta_t$ after the steps $t = s, s + c, s + 2c, …$ so far.
+    This is stochastic weight averaging. From step $s$ on, keep the learning rate high,
+    or let it cycle with the period $c$.
 
     The average does not affect training. `opt.eval_params(state, params)` returns it.
     Before step $s$, it returns the parameters themselves, or the evaluation parameters
@@ -53,8 +53,8 @@ class SWA(AbstractFusedWrapper):
     another wrapper, they are not visible: nothing may follow in
     `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
 
-    Every call is a step, also one in which `inner` leaves the parameters unchanged. So
-    what skips or gathers goes outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
+    Every call is a step, even if `inner` leaves the parameters unchanged. So put
+    wrappers that skip or accumulate outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
 
     The statistics of batch normalization belong to the parameters that they were
     computed with: compute them again for the average.

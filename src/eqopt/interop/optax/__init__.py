@@ -1,4 +1,4 @@
-"""The bridge to Optax: optimizers both ways, and the states of trainings."""
+"""The bridge to Optax: optimizers in both directions, and states of training runs."""
 
 from ..._lazy import attach_stub
 from .._require import require

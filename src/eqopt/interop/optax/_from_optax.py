@@ -80,10 +80,10 @@ def from_optax(tx: Any) -> AbstractTransformation:
         state = opt.init(model)  # the whole model
         ```
 
-    Whole models go in: Optax sees their floating and complex arrays alone. It is run
-    with implicit promotion of dtypes and shapes, which it relies on, also where JAX is
-    told to be strict. Extra arguments of `update` are handed to `tx`; a `value_fn` is
-    called with the whole model.
+    It accepts whole models: Optax sees only their floating and complex arrays. `tx`
+    runs with implicit promotion of dtypes and shapes, which Optax relies on, even if
+    JAX is configured to be strict. Extra arguments of `update` are passed to `tx`; a
+    `value_fn` is called with the whole model.
 
     The rest depends on `tx`. Optax does not guarantee the following laws of eqopt: that
     the state keeps its dtypes when gradients and parameters have different ones, that
@@ -93,8 +93,8 @@ def from_optax(tx: Any) -> AbstractTransformation:
     then they are in the state, where `eqopt.tree.set(state, learning_rate=1e-4)`
     changes them.
 
-    Two of these are equal, and share compiled functions, if they were made of the same
-    object `tx`.
+    Two of these are equal, and share compiled functions, if they were made from the
+    same object `tx`.
 
     **Arguments:**
 
@@ -137,7 +137,7 @@ def _as_optax_needs_it():
 def _unshared(state: PyTree, params: PyTree) -> PyTree:
     """`state`, with copies of the arrays that it shares with `params` or has twice.
 
-    Some transformations keep the parameters they start from, which may be donated.
+    Some transformations keep the initial parameters, which may be donated.
     """
     seen = {id(x) for x in jax.tree.leaves(params)}
 

@@ -1,4 +1,4 @@
-"""Which states of the two libraries say the same, and under which names."""
+"""Which states of the two libraries are equivalent, and the names of their fields."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -78,7 +78,7 @@ def their_fields(node: Any) -> dict[str, str]:
 def nodes_of(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[str, Any]]:
     """The states in a state that hold arrays, with their key paths, in order.
 
-    What `optax.inject_hyperparams` adds to them is left out.
+    What `optax.inject_hyperparams` adds to them is omitted.
     """
     found = []
     map_nodes(lambda path, node: found.append((path, node)), state, is_node)
@@ -94,7 +94,7 @@ def map_nodes(
     count: Callable[[], Any] = lambda: 0,
     before: tuple = (),
 ) -> Any:
-    """`state` with what `fn` makes of each state in it that holds arrays.
+    """`state` with `fn` applied to each state in it that holds arrays.
 
     The counts of `optax.inject_hyperparams` become what `count` gives.
     """
@@ -118,7 +118,7 @@ def _rank(entry: Any) -> str:
 
 
 def _counted(injection: Any, count: Any) -> Any:
-    """A state of `optax.inject_hyperparams` and of the schedules in it after `count`."""
+    """A state of `optax.inject_hyperparams` and of its schedules after `count` steps."""
     states = {
         name: state._replace(count=jnp.array(count))
         if getattr(state, "_fields", ()) == ("count",)

@@ -32,7 +32,7 @@ def state_from_optax(
     *,
     count: IntegerLike | None = None,
 ) -> State:
-    """The state with which `opt` continues a training that Optax began.
+    """The state with which `opt` continues a training run that Optax started.
 
     !!! example
 
@@ -59,12 +59,12 @@ def state_from_optax(
 
     !!! warning
 
-        A state does not say everything. In Optax, Adam, Adamax, RAdam and Yogi have
-        states of one type, so that one is taken for the other without an error.
+        A state does not identify its optimizer completely. In Optax, Adam, Adamax,
+        RAdam and Yogi have states of one type, so confusing them raises no error.
 
-        The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences of
-        gradients by `b2`, as its authors do, where Optax has `1 - b2`. The second moment
-        that is taken over forgets Optax's weights at the rate of `b3`.
+        The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences
+        of gradients by `b2`, like its authors, where Optax uses `1 - b2`. The converted
+        second moment forgets Optax's weights at the rate of `b3`.
 
     **Arguments:**
 
@@ -77,7 +77,7 @@ def state_from_optax(
 
     **Returns:**
 
-    The state, as if `opt` had trained from the first step on.
+    The state, as if `opt` had trained from the first step.
 
     **Raises:**
 
@@ -107,10 +107,10 @@ def state_to_optax(
     *,
     count: IntegerLike | None = None,
 ) -> Any:
-    """The state with which an Optax transformation continues a training of eqopt.
+    """The state with which an Optax transformation continues a training run of eqopt.
 
-    It is the inverse of [`eqopt.interop.optax.state_from_optax`][], which has the list of
-    what can be converted: there and back, every array has the same bits.
+    It is the inverse of [`eqopt.interop.optax.state_from_optax`][], which lists the
+    supported states. After a round trip, every array has the same bits.
 
     **Arguments:**
 

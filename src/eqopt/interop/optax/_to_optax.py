@@ -26,9 +26,9 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
         tx = optax.chain(optax.clip(1.0), to_optax(eqopt.Muon(1e-2)))
         ```
 
-    It can stand in `optax.chain`, `optax.masked`, `optax.partition` and other wrappers of
-    Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of `update` are
-    handed to `opt`.
+    You can use it in `optax.chain`, `optax.masked`, `optax.partition` and other
+    wrappers of Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of
+    `update` are passed to `opt`.
 
     Optax adds an update to every array. So those that eqopt takes for no parameters,
     integers say, have zeros for updates here. Python floats are parameters, as they are
@@ -82,7 +82,7 @@ def _floats_as_arrays(tree: PyTree) -> PyTree:
 
 
 def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
-    """Zeros instead of what is no update: an integer's, or JAX's `float0`."""
+    """Zeros instead of what is not an update: an integer's, or JAX's `float0`."""
     others = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
     if not jax.tree.leaves(others):
         return others
@@ -95,5 +95,5 @@ def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
 
 def _zeros_like(g: Any, p: Any) -> Array:
     dtype = jnp.result_type(p)
-    # What JAX gives as the gradient of an integer can be added to nothing.
+    # JAX's gradient of an integer cannot be added to anything.
     return jnp.zeros(jnp.shape(g), bool if dtype == jax.dtypes.float0 else dtype)

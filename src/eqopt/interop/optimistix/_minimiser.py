@@ -47,14 +47,14 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         solution = optimistix.minimise(fn, solver, y0, max_steps=10_000)
         ```
 
-    It ends when both the point and the value have changed by less than `atol` plus `rtol`
-    times their size in one step, as `optimistix.OptaxMinimiser` does. A step in which an
-    optimizer holds still, as [`eqopt.MultiSteps`][] does most of the time, is not the
-    end, unless the gradient is zero or a line search has failed.
+    It stops when both the point and the value have changed by less than `atol` plus
+    `rtol` times their size in one step, like `optimistix.OptaxMinimiser`. A step that
+    does not move, such as most steps of [`eqopt.MultiSteps`][], does not stop it,
+    unless the gradient is zero or a line search has failed.
 
-    The optimizer is given the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
-    The solution is what its `eval_params` gives: for [`eqopt.ScheduleFree`][], say, the
-    average.
+    The optimizer gets the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
+    The solution is the result of `eval_params`, for example the average of
+    [`eqopt.ScheduleFree`][].
 
     Optimistix makes arrays of everything in `y0`, so split a model by `params, rest =
     eqx.partition(model,
@@ -65,16 +65,16 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     - `opt`: any [`eqopt.AbstractTransformation`][] that descends.
     - `rtol`, `atol`: the relative and the absolute tolerance, numbers or 0-d arrays of at
         least 0.
-    - `norm`: of how much is changed, relative to the tolerance: a function of a tree that
-        gives a 0-d array. Defaults to `optimistix.max_norm`.
+    - `norm`: of how much is changed, relative to the tolerance: a function of a tree
+        that returns a 0-d array. Defaults to `optimistix.max_norm`.
     - `verbose`: whether to print each step; or a function to call in each, with the
         keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
         value. Defaults to `False`.
 
     **Raises:**
 
-    A `TypeError` if `opt` is no eqopt transformation; a `ValueError` if a tolerance is
-    negative.
+    A `TypeError` if `opt` is not an eqopt transformation; a `ValueError` if a tolerance
+    is negative.
     """
 
     opt: AbstractTransformation
@@ -144,8 +144,8 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
             value_fn=value_fn,
             grad_fn=lambda y: conj(eqx.filter_grad(value_fn)(y)),
         )
-        # Whether this step says anything: it does if it moved, or nothing is left to do,
-        # or all that a line search could find was to stay.
+        # Whether this step counts for convergence: it does if it moved, if nothing is
+        # left to do, or if a line search could only stay.
         counts = _any_nonzero(updates) | ~_any_nonzero(grads)
         for search in searches_in(opt_state):
             counts |= search.learning_rate == 0

@@ -1,15 +1,16 @@
-r"""The gradient of one example as a product of what is already there.
+r"""The gradient of one example as a product of arrays that already exist.
 
-Where a parameter $W$ multiplies $T$ rows $x_t$, with cotangents $y_t$ of the results, its
+If a parameter $W$ multiplies $T$ rows $x_t$, with cotangents $y_t$ of the results, its
 gradient is $G = \sum_t x_t y_t^T$, and
 
 $$\|G\|^2 = \sum_{s,t} (x_s \cdot x_t) (y_s \cdot y_t).$$
 
-So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over the
-examples, which is one product of matrices with all rows of all of them.
+So the norm needs no array of the size of $G$. Neither does the sum of $c_i G_i$ over
+the examples, which is one matrix product with all rows of all examples.
 
-Where the rows of an example nearly cancel, both are small differences of large numbers,
-and rounding is not small beside them. So each norm comes with a bound on its rounding.
+If the rows of an example nearly cancel, both are small differences of large numbers,
+and the rounding error is relatively large. So each norm comes with a bound on its
+rounding error.
 """
 
 import abc
@@ -106,7 +107,7 @@ class Rows(AbstractFactor):
 
     @property
     def real(self) -> "Rows":
-        r"""Of $(a + ib)(c + id)^T$ the real part, $ac^T - bd^T$: twice the rows."""
+        r"""The real part of $(a + ib)(c + id)^T$, $ac^T - bd^T$: twice the rows."""
         left, right = self.left, self.right
         if not jnp.iscomplexobj(left):
             return Rows(left, jnp.real(right), self.layout)
@@ -143,7 +144,7 @@ class Rows(AbstractFactor):
 class Picks(AbstractFactor):
     """$x_t$ has a one at `index[t]`, and is zero elsewhere or, out of range, everywhere.
 
-    So it is in the gradient of a look-up in a table.
+    This is the gradient of a look-up in a table.
     """
 
     index: Int[Array, "*n rows"]
@@ -177,7 +178,7 @@ class Picks(AbstractFactor):
         return Picks(self.index, jnp.real(self.right), self.layout)
 
     def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The scalar product of two parts of one example's gradient, and its rounding."""
+        """The scalar product of two parts of a gradient, and its rounding error."""
         left = at_least_float32(
             other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
         )
@@ -207,7 +208,7 @@ class Picks(AbstractFactor):
 
 
 def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
-    """The gradient of a parameter with several uses, in as few factors as can be."""
+    """The gradient of a parameter with several uses, in as few factors as possible."""
     rows = [f for f in factors if isinstance(f, Rows)]
     picks = [f for f in factors if isinstance(f, Picks)]
     layout = (picks or rows)[0].layout
@@ -231,7 +232,8 @@ def squared_norm(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The squared norm of the sum of the factors, which `combine` returned.
 
-    Also how much more the square may be of what the example adds to `weighted_sum`.
+    Also returns how much larger the square may be than the contribution of the example
+    to `weighted_sum`.
     """
     if not factors:
         return jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)

@@ -25,9 +25,9 @@ from .factors import AbstractFactor, Whole, combine
 from .uses import Uses, find_uses
 
 
-# How a parameter gets its part of the norm of an example's gradient: from factors of it;
-# from the gradient itself, which is no larger than the values that the parameter meets;
-# or from the gradient itself, although it is.
+# How a parameter's part of the norm of an example's gradient is computed: from factors
+# of the gradient; from the gradient itself, which is no larger than the values that are
+# combined with the parameter; or from the gradient itself, although it is larger.
 Path: TypeAlias = Literal["ghost", "direct", "per_example", "unused"]
 
 # What the user chooses.
@@ -94,8 +94,9 @@ def gradient(
 ) -> tuple[Array, Any, list[list[AbstractFactor]]]:
     """The value, `aux`, and the gradient with respect to each parameter.
 
-    A parameter whose gradient factors is a constant here. Instead, where it is used, a
-    zero is added to the result: the gradient with respect to that is the cotangent.
+    A parameter with a factored gradient is a constant here. Instead, a zero is added to
+    each result in which it is used: the gradient with respect to that zero is the
+    cotangent.
     """
     paths = traced.paths
     pairs = zip(traced.uses, paths, strict=True)
@@ -118,7 +119,7 @@ def gradient(
     def run(
         closed: ClosedJaxpr | Jaxpr, taps: dict[int, Array], args: list[Any]
     ) -> tuple[list[Any], dict[int, list[Any]]]:
-        """The outputs, and what the tapped parameters are multiplied by."""
+        """The outputs, and the values that multiply the tapped parameters."""
         inputs = {}
 
         def tap(eqn: JaxprEqn, values: list[Any]) -> list[Array] | None:

@@ -1,4 +1,4 @@
-"""Equations that are linear in a parameter, and how the gradient of it factors."""
+"""Equations that are linear in a parameter, and how its gradient factors."""
 
 import itertools
 import math
@@ -74,7 +74,7 @@ def _dot_axes(eqn: JaxprEqn, operand: int) -> tuple[list[int], list[int], list[i
 
 
 def _cut(x: Array, counts: tuple[int, int]) -> Inexact[Array, "groups rows columns"]:
-    """Merges the first axes, those after them, and the rest."""
+    """Merges the first axes, the axes after them, and the rest."""
     i, j = counts[0], counts[0] + counts[1]
     parts = x.shape[:i], x.shape[i:j], x.shape[j:]
     return jnp.reshape(x, [math.prod(part) for part in parts])
@@ -189,7 +189,7 @@ def _dynamic_slice_factor(
 
 
 def _positions(eqn: JaxprEqn) -> Int[Array, "..."]:
-    """Of the rows of a table: to look one up tells which one that is."""
+    """For the rows of a table: a look-up shows which row it uses."""
     pairs = zip(shape_of(eqn.invars[0]), eqn.params["slice_sizes"], strict=True)
     shape = [1 if size == part else size for size, part in pairs]
     return jnp.arange(math.prod(shape)).reshape(shape)

@@ -1,4 +1,4 @@
-"""Products of matrices, and bounds on what rounding does to them."""
+"""Matrix products, and bounds on their rounding errors."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from ...numerics import abs_sq, wide_dtype
 
 
 class Square(NamedTuple):
-    """The square of the norm of one example's gradient, and what rounding may do to it.
+    """The squared norm of one example's gradient, and a bound on its rounding error.
 
     **Attributes:**
 
@@ -35,7 +35,7 @@ LEAST = 2.0**-8
 
 
 def products(x: Array, y: Array) -> tuple[Array, Array]:
-    """The scalar products of the rows in each group, and bounds on their rounding."""
+    """The scalar products of the rows in each group, and bounds on rounding errors."""
     result, terms = _products(x, jnp.conj(y))
     dtype = result.real.dtype
     least = x.shape[2] * tiny(dtype)
@@ -44,7 +44,7 @@ def products(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _products(x: Array, y: Array) -> tuple[Array, int]:
-    """The products, and of how many terms their rounding is."""
+    """The products, and the number of terms that determines their rounding."""
     parts, length = 1 + jnp.iscomplexobj(x), x.shape[2]
     if x.shape[1] == y.shape[1] == 1:
         return jnp.sum(x * y, 2, keepdims=True), parts * _blocks(length)

@@ -14,7 +14,7 @@ from .kinds import KINDS, Axes
 
 
 class Use(NamedTuple):
-    """A parameter is multiplied by what depends on the example.
+    """A parameter is multiplied by values that depend on the example.
 
     **Attributes:**
 
@@ -65,7 +65,7 @@ class Uses(NamedTuple):
 
 
 def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
-    """What happens to the first `count` arguments of a function without calls.
+    """How the first `count` arguments of a function without calls are used.
 
     The `num_mapped` arguments after them depend on the example.
     """
@@ -100,7 +100,8 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
             size = max([math.prod(shape_of(v)) for v in eqn.outvars], default=0)
             for i in indices:
                 found[i].others.append(size)
-    # The first output is the loss. Without an example in it, it is no input of anything.
+    # The first output is the loss. If it does not depend on an example, it is not an
+    # input of anything.
     for i in made_of.get(outputs[0], ()):
         found[i].others.append(1)
     return found
@@ -116,7 +117,7 @@ def _use(eqn: JaxprEqn, operand: int, axes: Axes, parameter: Any) -> Use | None:
 
 
 def _views(eqn: JaxprEqn, view: tuple[int, Axes] | None) -> dict[Any, tuple[int, Axes]]:
-    """The output of an equation, if all that this does to a parameter is to move axes."""
+    """The output of an equation, if the equation only moves axes of a parameter."""
     if view is None or len(eqn.invars) != 1:
         return {}
     index, axes = view
@@ -129,7 +130,7 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "copy":
         return axes
     if name == "convert_element_type":
-        # What becomes real loses a part, to which there is no gradient.
+        # A conversion to real numbers drops a part, which has no gradient.
         kinds = [jnp.floating, jnp.complexfloating]
         old, new = (
             [jnp.issubdtype(dtype, kind) for kind in kinds]

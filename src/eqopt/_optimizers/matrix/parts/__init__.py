@@ -1,1 +1,1 @@
-"""What the optimizers of this room are made of."""
+"""Building blocks of the optimizers of this room."""

@@ -68,7 +68,7 @@ def accumulated(
         if kl and factors[other] is not None:
             q = basis[other]
             inverse = 1 / jnp.maximum(eigenvalues(factors[other], q), least)
-            # At first there is no other factor to be whitened by.
+            # At first, there is no other factor to whiten with.
             root = jnp.where(is_first, 1, jnp.sqrt(inverse))
             pair = (None, q) if other else (q, None)
             x = to_basis(g, pair) * (root[None] if other else root[:, None])
@@ -117,7 +117,7 @@ def inverse_roots(
         values, q = jnp.linalg.eigh(lax.stop_gradient(factor / correction))
         least = values[0]  # they ascend
         values = values + eps - jnp.where(least < eps, least, 0)
-        # Without `eps`, zero has no inverse, and is left out.
+        # Without `eps`, zero has no inverse, and is skipped.
         powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
         powers = jnp.where(values > 0, powers, 0)
         root = (q * powers[None]) @ jnp.conj(q.T)

@@ -151,8 +151,8 @@ def _joined(
     return [jnp.concatenate([lists[i] for i in batch]) for batch in batches], apart
 
 
-# Elements to a batch, 64 MB in float32: whatever is larger keeps a device busy by itself,
-# and to join it would take memory for nothing.
+# Elements per batch, 64 MB in float32. A larger matrix keeps a device busy on its own,
+# and joining it would only take memory.
 _BATCH = 2**24
 
 
