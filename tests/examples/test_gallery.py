@@ -19,7 +19,7 @@ LINES = 110  # what is read in one go
 # By script: how many steps to take, what it prints, and what must be true of the numbers.
 RESULTS = {
     "diffusion": (
-        400,
+        1000,
         r"data: (\S+) with the last weights,\n(\S+) with their average",
         lambda last, average: average < last < 0.1,
     ),
