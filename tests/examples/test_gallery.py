@@ -30,8 +30,8 @@ RESULTS = {
     ),
     "gan": (
         300,
-        r"(\d) of 8 blots found, (\d+)% of the points",
-        lambda blots, share: blots >= 4 and share > 30,
+        r"(\d) of 8 clusters found, (\d+)% of the points",
+        lambda clusters, share: clusters >= 4 and share > 30,
     ),
     "hypergradients": (
         15,

@@ -1,7 +1,7 @@
 """Trains a language model in half of the memory: 8 bytes per parameter instead of 16.
 
-Weights and gradients are bfloat16. The optimizer's state holds AdamW's two moments in
-8 bits each, and the 16 bits of each weight that do not fit into bfloat16.
+Weights and gradients are bfloat16. The state holds AdamW's two moments in 8 bits each,
+and the low 16 bits of each float32 weight, so no update is lost to rounding.
 
     python docs/examples/gallery/language_model.py --output language_model.svg
 """
