@@ -90,7 +90,7 @@ for step, key in enumerate(jax.random.split(jax.random.key(1), options.steps)):
 
 print(f"loss after {TRAINING} steps: {losses[0]:.3f}, then {losses[-1]:.3f}")
 left.semilogy(rates(opt), color="C1")
-left.set(title="learning rate: constant at first, orange at last", xlabel="step of the network")
+left.set(title="learning rate (orange: last)", xlabel="step of the network")
 right.plot(losses, color="C1")
 right.set(title=f"loss after {TRAINING} steps", xlabel="step of the schedule")
 if options.output:

@@ -20,7 +20,7 @@ from eqopt.interop.optimistix import Minimiser
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=25)
+parser.add_argument("--steps", type=int, default=35)
 parser.add_argument("--output", help="where to save a picture")
 options = parser.parse_args()
 
