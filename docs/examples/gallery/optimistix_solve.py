@@ -20,7 +20,7 @@ from eqopt.interop.optimistix import Minimiser
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=35)
+parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--output", help="where to save a picture")
 options = parser.parse_args()
 
@@ -54,7 +54,7 @@ def held_out_loss(log_penalty):
 
 
 log_penalty = jnp.log(1.0)
-outer_opt = eqopt.Adam(0.4)
+outer_opt = eqopt.Adam(0.4, b1=0.5)
 outer_state = outer_opt.init(log_penalty)
 value_and_grad = jax.jit(jax.value_and_grad(held_out_loss))
 path = []
