@@ -2,7 +2,8 @@
 
 The blocks of one page run in order and share their names. Only a block that opens with
 ```` ```{.python .no-run} ```` is left out; one with `.needs-flax` in its place is run by
-a slow test, where that package is installed.
+a slow test, where that package is installed. One that opens with ```` ```py ```` shows
+lines of a script, which `tests/examples` runs.
 """
 
 import contextlib

@@ -19,7 +19,7 @@ LINES = 110  # what is read in one go
 # By script: how many steps to take, what it prints, and what must be true of the numbers.
 RESULTS = {
     "diffusion": (
-        400,
+        1000,
         r"data: (\S+) with the last weights,\n(\S+) with their average",
         lambda last, average: average < last < 0.1,
     ),
@@ -30,8 +30,8 @@ RESULTS = {
     ),
     "gan": (
         300,
-        r"(\d) of 8 blots found, (\d+)% of the points",
-        lambda blots, share: blots >= 4 and share > 30,
+        r"(\d) of 8 clusters found, (\d+)% of the points",
+        lambda clusters, share: clusters >= 4 and share > 30,
     ),
     "hypergradients": (
         15,

@@ -1,7 +1,7 @@
-"""Trains a diffusion model and draws samples with the moving average of its weights.
+"""Trains a diffusion model, and draws samples with a moving average of its weights.
 
-`eqopt.ParamEMA` goes round an optimizer. Training does not notice; `eval_params` returns
-the average, with which the samples of a diffusion model are better.
+`eqopt.ParamEMA` wraps an optimizer and keeps the average, which does not change the
+training. `eval_params` returns it. Samples drawn with it are closer to the data.
 
     python docs/examples/gallery/diffusion.py --output diffusion.svg
 """
@@ -38,7 +38,7 @@ SIGMAS = jnp.geomspace(3.0, 0.01, 60)
 
 
 def denoise(model, noisy, sigma):
-    """The mean of the data that could lie behind a noisy point."""
+    """An estimate of the clean point, given a noisy one."""
     scale = 1 / jnp.sqrt(1 + sigma**2)
     inputs = jnp.stack([*(noisy * scale), jnp.log(sigma)])
     return scale**2 * noisy + sigma * scale * model(inputs)
@@ -61,7 +61,7 @@ def train_step(key, model, state):
 
 @eqx.filter_jit
 def draw_samples(model, key, size):
-    """From noise alone, by the ordinary differential equation that takes it away."""
+    """Starts from noise, and removes it in 59 steps of Euler's method."""
 
     def less_noise(points, sigmas):
         now, then = sigmas
@@ -73,7 +73,7 @@ def draw_samples(model, key, size):
 
 
 def distance(points):
-    """The mean distance to the nearest of many points of the data."""
+    """The mean distance from each point to the nearest of 2000 data points."""
     data = draw_data(jax.random.key(3), 2000)
     return jnp.mean(jnp.min(jnp.linalg.norm(points[:, None] - data, axis=2), axis=1))
 

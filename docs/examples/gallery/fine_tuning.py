@@ -1,4 +1,4 @@
-"""Fine-tunes a network on ten examples: what it has learned before is frozen.
+"""Fine-tunes a network on ten examples: its first layers are frozen.
 
 A network learns to read digits. Then it gets a new last layer, to tell odd digits from
 even ones. For the frozen layers, the optimizer keeps no state.

@@ -1,7 +1,7 @@
 """Trains a generative adversarial network: two models, two optimizers, one step.
 
 The generator turns noise into points, and the discriminator tells them from the data.
-Each optimizer takes its own gradients, its own state and its own model.
+Each of them has an optimizer and a state of its own.
 
     python docs/examples/gallery/gan.py --output gan.svg
 """
@@ -28,7 +28,7 @@ discriminator_opt = eqopt.Adam(2e-3, b1=0.5)
 
 
 def draw_data(key, size):
-    """Eight blots on a circle."""
+    """Eight clusters on a circle."""
     key1, key2 = jax.random.split(key)
     angle = jax.random.randint(key1, (size,), 0, 8) * jnp.pi / 4
     centres = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
@@ -40,7 +40,7 @@ def generate(generator, key, size):
 
 
 def discriminator_loss(discriminator, real, made):
-    """Scores above zero say "data". Steep scores at the data cost something, too."""
+    """High scores mean real. A penalty keeps the scores flat near the data."""
     scores, slopes = jax.vmap(jax.value_and_grad(discriminator))(real)
     penalty = 0.1 * jnp.mean(jnp.sum(slopes**2, axis=1))
     of_made = jax.vmap(discriminator)(made)
@@ -92,6 +92,6 @@ sector = jnp.round(jnp.atan2(points[:, 1], points[:, 0]) / (jnp.pi / 4)) % 8
 centres = jnp.stack([jnp.cos(sector * jnp.pi / 4), jnp.sin(sector * jnp.pi / 4)], 1)
 near = jnp.linalg.norm(points - centres, axis=1) < 0.2
 found = len(jnp.unique(sector[near]))
-print(f"{found} of 8 blots found, {jnp.mean(near):.0%} of the points are in one")
+print(f"{found} of 8 clusters found, {jnp.mean(near):.0%} of the points are in one")
 if options.output:
     figure.savefig(options.output, metadata={"Date": None})

@@ -1,7 +1,7 @@
 """Learns a learning rate schedule by gradient descent on the schedule.
 
-An optimizer is a pytree, and its numbers are leaves. So the gradient of the loss after
-training with respect to the optimizer is an optimizer, and another one can step along it.
+An optimizer is a pytree, and its numbers are leaves. So the loss after training can be
+differentiated with respect to the optimizer, and a second optimizer can improve it.
 
     python docs/examples/gallery/hypergradients.py --output hypergradients.svg
 """
@@ -77,7 +77,7 @@ def rates(opt):
 
 opt = eqopt.SGD(Schedule(jnp.full(8, jnp.log(0.03))), momentum=0.9)
 outer_opt = eqopt.Adam(0.1)
-outer_state = outer_opt.init(opt)  # an optimizer goes in as a model does
+outer_state = outer_opt.init(opt)  # an optimizer is a pytree, as a model is
 
 plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2)
@@ -90,7 +90,7 @@ for step, key in enumerate(jax.random.split(jax.random.key(1), options.steps)):
 
 print(f"loss after {TRAINING} steps: {losses[0]:.3f}, then {losses[-1]:.3f}")
 left.semilogy(rates(opt), color="C1")
-left.set(title="learning rate, at first and in the end", xlabel="step of the network")
+left.set(title="learning rate (orange: last)", xlabel="step of the network")
 right.plot(losses, color="C1")
 right.set(title=f"loss after {TRAINING} steps", xlabel="step of the schedule")
 if options.output:

@@ -1,7 +1,7 @@
 """Learns the law of motion of a pendulum from its path: a neural ODE with Diffrax.
 
-The model is a differential equation with a network in it, and goes into the optimizer as
-any other. The gradient goes through the solver. It needs `pip install diffrax`.
+The model is a differential equation whose right-hand side is a network. The optimizer
+takes it as it takes any model, and gradients flow back through the solver.
 
     python docs/examples/gallery/neural_ode.py --output neural_ode.svg
 """

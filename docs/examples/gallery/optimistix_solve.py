@@ -1,7 +1,7 @@
-"""Chooses a regularization by the gradient through a fit that Optimistix runs to the end.
+"""Finds the best penalty of a regression, by the gradient through a converged fit.
 
-`eqopt.interop.optimistix.Minimiser` makes a solver of an optimizer. The solution can be
-differentiated by the implicit function theorem, however many steps it took.
+`eqopt.interop.optimistix.Minimiser` turns an optimizer into a solver. Optimistix runs it
+to convergence, and differentiates the solution by the implicit function theorem.
 
     python docs/examples/gallery/optimistix_solve.py --output optimistix_solve.svg
 """
@@ -20,7 +20,7 @@ from eqopt.interop.optimistix import Minimiser
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--output", help="where to save a picture")
 options = parser.parse_args()
 
@@ -53,9 +53,8 @@ def held_out_loss(log_penalty):
     return loss_fn(fit(log_penalty), x_held_out, y_held_out)
 
 
-# Newton's method would do for one number. Adam does for a thousand.
 log_penalty = jnp.log(1.0)
-outer_opt = eqopt.Adam(0.4)
+outer_opt = eqopt.Adam(0.4, b1=0.5)
 outer_state = outer_opt.init(log_penalty)
 value_and_grad = jax.jit(jax.value_and_grad(held_out_loss))
 path = []

@@ -1,7 +1,7 @@
 """Solves Burgers' equation with a network: L-BFGS gets to a solution, Adam does not.
 
 u_t + u u_x = nu u_xx for -1 < x < 1, with u = -sin(pi x) at t = 0. The loss is the mean
-square of the residual at 1000 points. It has no noise, so curvature can be learned.
+square of the residual at 1000 fixed points, so it has no noise: L-BFGS needs that.
 
     python docs/examples/gallery/physics_informed.py --output physics_informed.svg
 """
@@ -28,7 +28,7 @@ lbfgs, adam = eqopt.LBFGS(), eqopt.Adam(3e-3)
 
 
 def u(network, t, x):
-    """Has the right values at the start and at both ends, whatever the network says."""
+    """The solution. It meets the initial and boundary conditions by construction."""
     return -jnp.sin(jnp.pi * x) + t * (1 - x**2) * network(jnp.stack([t, x]))
 
 
@@ -52,7 +52,7 @@ value_and_grad = eqopt.value_and_grad_from_state(loss_fn)
 
 @eqx.filter_jit
 def lbfgs_step(network, state):
-    # The line search evaluated both at the point that it took: they are in the state.
+    # The line search has evaluated both already: they are in the state.
     value, grads = value_and_grad(network, state=state)
     network, state = lbfgs.step(
         grads, state, network, value=value, grad=grads, value_fn=loss_fn

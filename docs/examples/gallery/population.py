@@ -1,7 +1,7 @@
-"""Trains a population: the worst copy the best, and change their learning rate a little.
+"""Trains a population in which the worst members copy the best, and vary their rates.
 
-Sixteen networks with sixteen optimizers are one network and one optimizer with a leading
-axis, and `eqx.filter_vmap` steps them all. To copy a member is to index the tree.
+Sixteen networks and their optimizers are stacked along a leading axis, and
+`eqx.filter_vmap` steps all of them at once. To copy members, index the trees.
 
     python docs/examples/gallery/population.py --output population.svg
 """
@@ -56,7 +56,7 @@ def train_step(key, opt, model, state):
 
 @eqx.filter_jit
 def exploit_and_explore(key, members):
-    """The worst quarter becomes the best quarter, with rates that are up to 30 % off."""
+    """The worst quarter copies the best, and changes its rates by up to 30 %."""
     opts, models, _ = members
     losses = eqx.filter_vmap(lambda model: loss_fn(model, validation))(models)
     order = jnp.argsort(losses)

@@ -1,7 +1,8 @@
 """Trains a recurrent network to forecast a chaotic system, with clipped gradients.
 
-A GRU sees the Lorenz system for a while, and goes on alone. Gradients through 64 steps of
-it are large now and then: `eqopt.ClipByGlobalNorm` goes before the optimizer in a chain.
+A GRU sees the Lorenz system for 200 steps, then continues from its own forecasts.
+Gradients through 64 time steps can be large, so `eqopt.ClipByGlobalNorm` comes before
+the optimizer in a chain.
 
     python docs/examples/gallery/recurrent.py --output recurrent.svg
 """
@@ -51,7 +52,7 @@ class Forecaster(eqx.Module):
         self.head = eqx.nn.Linear(48, 3, key=key2)
 
     def __call__(self, path, known):
-        """The point after each point. After so many, its own forecasts are the path."""
+        """Forecasts each next point, from its own forecasts after `known` points."""
 
         def step(carry, inputs):
             hidden, forecast = carry

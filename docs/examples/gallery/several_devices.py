@@ -1,7 +1,7 @@
 """Trains on four devices, with a quarter of the optimizer's state on each of them.
 
-The batch is split over the devices, and every one of them has the whole model.
-`eqopt.ZeRO1` shards what the optimizer remembers. (A CPU plays four devices here.)
+The batch is split over the devices, and each of them has the whole model.
+`eqopt.ZeRO1` shards the state. To run anywhere, JAX makes four devices of one CPU here.
 
     python docs/examples/gallery/several_devices.py --output several_devices.svg
 """

@@ -1,7 +1,7 @@
-"""Trains a vision transformer on scans of digits: Muon for its matrices, AdamW elsewhere.
+"""Trains a vision transformer on digits: Muon for its hidden matrices, AdamW elsewhere.
 
-`eqopt.groups` says which parameters are which, and `eqopt.Partition` gives each group an
-optimizer of its own. The same network trained by AdamW alone is there to compare.
+`eqopt.groups` selects parameters, and `eqopt.Partition` gives each group an optimizer.
+For comparison, the same network is also trained with AdamW alone.
 
     python docs/examples/gallery/vision_transformer.py --output vision_transformer.svg
 """
