@@ -1,4 +1,4 @@
-"""How public classes explain their arguments: in `help`, and to who gets them wrong."""
+"""How public classes explain their arguments, in `help` and in errors."""
 
 import difflib
 import inspect
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 else:
 
     class Docstring:
-        """The docstring of a class, which is completed when somebody asks for it.
+        """The docstring of a class, which is completed at the first access.
 
-        It stands in the class, not in its type: so instances have it, too.
+        It is an attribute of the class, not of its type, so instances have it, too.
         """
 
         def __init__(self, written):

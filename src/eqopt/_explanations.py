@@ -163,7 +163,7 @@ def _with_default(e: Explanation, defaults: Mapping[str, Any]) -> str:
 
 
 def _extended(item: str, sentence: str) -> str:
-    """An item of a list that goes on with `sentence`."""
+    """An item of a list with `sentence` at its end."""
     for word in sentence.split():
         last = item.rpartition("\n")[2]
         fits = len(last) + 1 + len(word) <= _WIDTH
@@ -172,7 +172,7 @@ def _extended(item: str, sentence: str) -> str:
 
 
 def shown(default: Any) -> str:
-    """A default, to stand in a sentence; empty if the signature has to do."""
+    """A default, for a sentence; empty if the signature has to do."""
     if isinstance(default, bool):
         return f"`{default}`"
     if isinstance(default, str):

@@ -83,8 +83,8 @@ mlir.register_lowering(_after, _after_on_cpu, platform="cpu")
 def loaded_after(first: Array, x: Any) -> Any:
     """`x`; if it is stored with scales, these are read once `first` has been computed.
 
-    An equation may load a slot and go on with it before it reads any shared value. To
-    wait for what is as large as the leaf would cost more than it saves.
+    An equation may load a slot and use it before it reads any shared value. Waiting for
+    an array as large as the leaf would cost more than it saves.
     """
     if not is_stored(x) or isinstance(x, Joined):
         return x

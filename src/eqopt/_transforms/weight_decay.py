@@ -127,7 +127,7 @@ class AddDecayedWeights(AbstractLeafwise):
         prefix of it, or a function of the parameters that gives one, as in
         [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether an entry decays only where the update does not already make it
-        larger: where $g p \ge 0$. So it stands in front of the learning rate, behind
+        larger: where $g p \ge 0$. So it comes before the learning rate, after
         which updates have the other sign.
     - `mode`: a name of the first column of the table.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the

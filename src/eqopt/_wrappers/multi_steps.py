@@ -96,8 +96,8 @@ class MultiSteps(AbstractWrapper):
     - `use_grad_mean`: whether `inner` gets the mean of the gradients, not their sum.
     - `should_skip_update_fn`: a function of the gradients, the number of steps of
         `inner` so far and the parameters that returns a 0-d bool array and any tree of
-        arrays. Where it says so, a mini-step is left out as if it had never been; the
-        tree is kept as `skip_state`. Defaults to `None`: no mini-step is left out.
+        arrays. Where it says so, a mini-step is skipped as if it had not happened; the
+        tree is kept as `skip_state`. Defaults to `None`: no mini-step is skipped.
     - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for the
         dtype of each parameter.
 

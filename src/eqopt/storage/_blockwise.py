@@ -96,7 +96,7 @@ class BlockwiseQuantized(AbstractStateStorage):
     - 8 bits: the *dynamic* map, which has midpoints of $2^i$ equal intervals (of
         $2^{i+1}$ for slots that are never negative) in the decade
         $10^{i-7} … 10^{i-6}$, $i = 0, …, 6$, with both signs, and 0 and 1. So small
-        numbers keep a digit beside large ones.
+        numbers keep a digit next to large ones.
     - 4 bits: the same with three decades. Slots that are never negative have the squares
         $(1/16)^2, (2/16)^2, …, 1$ instead: an optimizer divides by the root, which must
         not be 0 and is evenly spaced so.

@@ -36,7 +36,7 @@ class LARS(AbstractOptimizer):
     - `eps`: $\varepsilon \ge 0$.
     - `trust_ratio_mask`: which parameters are rescaled, as in [`eqopt.Masked`][].
         Defaults to all. Biases and the parameters of normalization layers are often
-        left out of both.
+        excluded from both.
     - `momentum`: $\beta$, a number or a 0-d array, usually below 1.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of

@@ -162,7 +162,7 @@ class ScaleByDion2(AbstractMatrixwise):
     - `fraction`: $f \in (0, 1]$, a Python number, of the size of the side.
     - `ef_decay`: $\alpha \in [0, 1)$: how much of what was applied stays.
     - `b2`: $\beta_2 \in [0, 1)$, for NorDion2; its authors take 0.95. Defaults to none.
-    - `eps`: $\varepsilon \ge 0$, also beside the norm in $\operatorname{NS}$.
+    - `eps`: $\varepsilon \ge 0$, also added to the norm in $\operatorname{NS}$.
     - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each

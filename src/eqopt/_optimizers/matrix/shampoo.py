@@ -36,7 +36,7 @@ class Shampoo(AbstractOptimizer):
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `b2`: $\beta_2 \in [0, 1]$, the decay of the factors. With 1 they are plain sums.
     - `eps`: $\varepsilon \ge 0$, added to the factors. With 0, directions without a
-        gradient are left out.
+        gradient are excluded.
     - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided`.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
     - All others: see [`eqopt.ScaleByShampoo`][].
