@@ -32,7 +32,12 @@ def test_trees_without_parameters(row):
             opt.init(params)
 
 
-@pytest.mark.parametrize("row", REGISTRY, ids=lambda row: row.name)
+# What `Snapshot(tree)` measures is the first parameter.
+@pytest.mark.parametrize(
+    "row",
+    [row for row in REGISTRY if row.name != "Snapshot(tree)"],
+    ids=lambda row: row.name,
+)
 def test_a_part_of_a_model_may_be_without_parameters(row):
     eqx.filter_eval_shape(row().init, {"a": None})
 
