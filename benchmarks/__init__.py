@@ -1,7 +1,7 @@
-"""The same work in eqopt and in Optax, in one run: `python -m benchmarks`.
+"""Measures the same work in eqopt and in Optax, in one run: `python -m benchmarks`.
 
-To add a benchmark, add a row to `cases.py`, and to `measures.py` a function if it is a
-new kind of work.
+To add a benchmark, add a row to `cases.py`. For a new kind of work, also add a function
+to `measures.py`.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Options, the runs one after the other, and where the results go."""
+"""Parses options, runs the benchmarks, and writes the results."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        # One line, without the usage.
+        # Errors are one line, without the usage.
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
@@ -61,8 +61,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     if options.write and not options.optimizers:
         parser.error("--write needs --optimizers")
     options.size -= options.size % (10 * LEAF)
-    # Now, not after ten minutes; and emptied, so that if this run is cut short nobody
-    # takes the results of an older one for its own.
+    # Check this now, not after ten minutes. The file is emptied, so that old results are
+    # not mistaken for new ones if this run is interrupted.
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text("")
@@ -102,6 +102,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # A program found on disk was not compiled.
+    # Without a cache on disk, so that every program is compiled.
     jax.config.update("jax_enable_compilation_cache", False)
     main()

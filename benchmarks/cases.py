@@ -1,4 +1,4 @@
-"""The benchmarks: one row each."""
+"""The benchmarks, one row for each."""
 
 import functools
 from typing import Literal, NamedTuple
@@ -40,13 +40,14 @@ class Case(NamedTuple):
 
     **Attributes:**
 
-    - `name`: what `--only` calls it.
-    - `what`: what the table calls it; `{size}`, `{leaves}` and `{few}` are filled in.
-    - `measure`: the work.
-    - `ratio`: the target: eqopt's time at most this times the other's.
-    - `temporary`: the target: eqopt's temporary memory below this times the parameters.
-    - `against`: the other.
-    - `statistic`: of all calls timed, which one counts.
+    - `name`: the name for `--only`.
+    - `what`: the name in the table; `{size}`, `{leaves}` and `{few}` are filled in.
+    - `measure`: the function that measures.
+    - `ratio`: the target for the time of eqopt, as a multiple of the other time.
+    - `temporary`: the target for the temporary memory of eqopt, as a multiple of the
+        memory of the parameters.
+    - `against`: the library to compare with.
+    - `statistic`: which statistic of all timed calls counts.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Case(NamedTuple):
     statistic: Literal["best", "median"] = "best"
 
 
-# By name: what it is, and how to make it in either library.
+# For each name, a description and the code that creates it in either library.
 SMALL = {
     "adam": ("Adam", "eqopt.Adam(1e-3)", "optax.adam(1e-3)"),
     "adamw": ("AdamW", "eqopt.AdamW(1e-3)", "optax.adamw(1e-3)"),
@@ -233,10 +234,10 @@ def _step(name: str, method: Method) -> Case:
     )
 
 
-# A step of every optimizer, in a table of its own.
+# A step of every optimizer, in a separate table.
 EVERY_OPTIMIZER = tuple(_step(*item) for item in OPTIMIZERS.items())
 
-# Gradients, in a table of their own.
+# Gradients, in a separate table.
 GRADIENTS = (
     *(
         Case(

@@ -15,7 +15,7 @@ S = TypeVar("S")
 
 
 class Pair(NamedTuple, Generic[T]):
-    """Something of eqopt's, and the same of the library that it is measured by."""
+    """A value for eqopt, and the same for the library that it is compared with."""
 
     eqopt: T
     other: T
@@ -25,7 +25,7 @@ class Pair(NamedTuple, Generic[T]):
 
 
 class Optimizer(Protocol):
-    """What is measured; eqopt's transformations are this as they stand."""
+    """The interface that is measured. The transformations of eqopt implement it."""
 
     def init(self, params: Any) -> Any: ...
 
@@ -59,7 +59,7 @@ class Optax(_Wrapped):
 
 
 class ByUpdate(_Wrapped):
-    """One of eqopt's transformations, stepping as Optax's do: updates, then their sum."""
+    """A transformation of eqopt that steps like Optax: `update`, then `apply_updates`."""
 
     def step(
         self, grads: Any, state: Any, params: Any, **extra: Any
@@ -73,7 +73,7 @@ def _every_second(step: Any, **extra: Any) -> Any:
 
 
 class _OptaxLookahead(Optax):
-    """It works on pairs of parameters; here the slow ones are kept in the state."""
+    """Optax's Lookahead, for pairs of parameters. The slow ones are kept in the state."""
 
     def init(self, params: Any) -> Any:
         pair = optax.LookaheadParams.init_synced(params)

@@ -1,6 +1,6 @@
-"""A line of facts under the entry of each optimizer, from the rows and the results.
+"""Writes a line of facts under the entry of each optimizer, from rows and results.
 
-`python -m benchmarks.facts` writes them into the pages under `docs/api`.
+`python -m benchmarks.facts` writes these lines into the pages under `docs/api`.
 """
 
 import functools
@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from tests.methods import METHODS
 from tests.methods.method import Method
+
+import eqopt
 
 from .workloads.__main__ import Found, found_in
 from .workloads.protocol import Cell
@@ -30,7 +32,7 @@ _ROW = re.compile(r"^\| (\w+) \| .+? ms \| .+? ms \| ([\d.]+) \|", re.MULTILINE)
 
 
 def pages() -> list[pathlib.Path]:
-    """Those with entries of optimizers."""
+    """The pages with entries of optimizers."""
     entry = re.compile(rf"^::: eqopt\.({'|'.join(METHODS)})$", re.MULTILINE)
     return [p for p in sorted(DOCS.rglob("*.md")) if entry.search(p.read_text())]
 
@@ -48,13 +50,13 @@ def with_facts(page: pathlib.Path) -> str:
 
 
 def line(method: Method, page: pathlib.Path, found: Found | None = None) -> str:
-    """What is known of the optimizer, with links that are relative to `page`.
+    """The facts about the optimizer, with links that are relative to `page`.
 
-    What was not measured, or failed, is left out.
+    Facts that were not measured are omitted, and so are failed runs.
 
     **Arguments:**
 
-    - `found`: the results; defaults to the stored ones.
+    - `found`: the results. Defaults to the stored ones.
     """
     link = lambda text, name: f"[{text}]({os.path.relpath(DOCS / name, page.parent)})"
     found, ratios = found or _results(), _ratios()
@@ -99,11 +101,10 @@ def _state(method: Method) -> str:
 
 
 def state_bytes(method: Method, shape: tuple[int, ...]) -> float:
-    """Bytes of state per parameter, for a float32 array of this shape, rounded."""
+    """Bytes of state per parameter for a float32 array of this shape, rounded."""
     params = jax.ShapeDtypeStruct(shape, jnp.float32)
     state = jax.eval_shape(method.ours(0.1).init, params)
-    arrays = jax.tree.leaves(state)
-    return round(sum(x.size * x.dtype.itemsize for x in arrays) / params.size, 1)
+    return round(eqopt.tree.nbytes(state).total / params.size, 1)
 
 
 def _short(rate: float) -> str:
@@ -117,7 +118,7 @@ def _results() -> Found:
 
 @functools.cache
 def _ratios() -> dict[str, str]:
-    """The time of a step over Optax's, as the page of benchmarks has it."""
+    """The time of a step divided by Optax's, from the page of benchmarks."""
     table, _, _ = (DOCS / "benchmarks.md").read_text().partition("\n## ")
     return dict(_ROW.findall(table))
 

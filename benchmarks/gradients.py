@@ -1,4 +1,4 @@
-"""Gradients in microbatches, and gradients of examples."""
+"""Gradients in microbatches, and per-example gradients."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -31,19 +31,19 @@ CLIP = 1.0
 
 
 def is_full(settings: Settings) -> bool:
-    """Whether the models have their full size, or are as small as in a test."""
+    """Whether the models have their full size; in tests, they are small."""
     return settings.size >= 10_000_000
 
 
 def mlp(settings: Settings, rows: int = 128) -> Problem:
-    """256-1024-1024-10."""
+    """A multilayer perceptron with the widths 256-1024-1024-10."""
     width = 1024 if is_full(settings) else 8
     model = eqx.nn.MLP(256, 10, width, 2, key=jax.random.key(0))
     return model, _batch(rows, (256,))
 
 
 def cnn(settings: Settings, rows: int = 64) -> Problem:
-    """Three convolutions of 32 x 32 pixels, and a linear layer."""
+    """Three convolutions of 32 x 32 pixels and a linear layer."""
     channels = (3, 16, 32, 64) if is_full(settings) else (3, 2, 2, 4)
     keys = jax.random.split(jax.random.key(0), 4)
     layers: list[Any] = []
@@ -58,7 +58,7 @@ def cnn(settings: Settings, rows: int = 64) -> Problem:
 
 
 def transformer(settings: Settings) -> Problem:
-    """Two blocks of width 128 over 64 tokens, that say what the sequence is."""
+    """Two blocks of width 128 over 64 tokens, which classify the sequence."""
     width, rows = (128, 16) if is_full(settings) else (8, 2)
     tokens = jax.random.randint(jax.random.key(1), (rows, 64), 0, 512)
     return _Transformer(width, jax.random.key(0)), (tokens, _batch(rows, ())[1])
@@ -117,7 +117,7 @@ def mean_loss(model: Any, x: Array, y: Array) -> Array:
 
 
 def plain(model: Any, x: Array, y: Array) -> Any:
-    """The gradient of the mean loss, which all else is compared with."""
+    """The gradient of the mean loss, with which all others are compared."""
     return eqx.filter_grad(mean_loss)(model, x, y)
 
 
@@ -126,7 +126,7 @@ def clipped(model: Any, x: Array, y: Array) -> Any:
 
 
 def microbatched(model: Any, x: Array, y: Array) -> Any:
-    """In 16 microbatches of 64 examples, say, of 1024."""
+    """The same in microbatches, for example 16 of 64 examples for a batch of 1024."""
     grad_fn = micro_value_and_grad(
         mean_loss, batch_argnums=(1, 2), microbatch_size=len(x) // 16
     )
@@ -142,7 +142,7 @@ def clipped_by_optax(model: Any, x: Array, y: Array) -> Any:
 
 
 def squares(model: Any, x: Array, y: Array) -> Any:
-    """The sums of the gradients of examples, and of their squares."""
+    """The sums of per-example gradients and of their squares."""
     return micro_grad(
         mean_loss,
         batch_argnums=(1, 2),
@@ -178,12 +178,12 @@ def differentiating(
     calls: int = CALLS,
     compares: bool = True,
 ) -> Measure:
-    """A compiled function of a model and a batch.
+    """Measures a compiled function of a model and a batch.
 
     **Arguments:**
 
-    - `calls`: how many there are in a round.
-    - `compares`: whether both functions do the same.
+    - `calls`: the number of calls in a round.
+    - `compares`: whether both functions must have equal results.
     """
 
     def measure(settings: Settings) -> Measured:

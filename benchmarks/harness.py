@@ -1,4 +1,4 @@
-"""Timing two contestants fairly on a machine that is never quite idle."""
+"""Times two contestants fairly on a machine that is never quite idle."""
 
 import gc
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from .contestants import Pair
 
 
 class Timing(NamedTuple):
-    """Seconds for one call. Noise only ever adds, so `best` is nearest to the truth."""
+    """Seconds for one call. Noise only adds time, so `best` is the most accurate."""
 
     best: float
     median: float
@@ -18,18 +18,21 @@ class Timing(NamedTuple):
 def race(
     samples: Pair[Callable[[], list[float]]], rounds: int, period: int = 1
 ) -> Pair[Timing]:
-    """Times both contestants, in turns, so that what slows one down slows the other.
+    """Times both contestants in turns, so that other load slows down both equally.
 
     **Arguments:**
 
-    - `samples`: what each does in one round: some calls, and the seconds of each.
-    - `rounds`: how many rounds.
-    - `period`: after how many calls the work repeats; a round makes a multiple of it.
-        Each place in the period is judged by itself, then the mean is taken over them.
+    - `samples`: for each contestant, a function that runs one round of calls and returns
+        the seconds of each call.
+    - `rounds`: the number of rounds.
+    - `period`: the number of calls after which the work repeats. The calls of a round are
+        a multiple of it. Each position in the period is evaluated separately, and the
+        result is the mean over the positions.
     """
     seconds: Pair[list[float]] = Pair([], [])
     for i in range(rounds):
-        # Who starts alternates, for neither is always to follow the other's garbage.
+        # The order alternates, so that neither always runs after the garbage of the
+        # other.
         for mine, sample in list(zip(seconds, samples, strict=True))[:: (-1) ** i]:
             gc.collect()
             mine += sample()

@@ -19,21 +19,21 @@ from .measures import CALLS, LEAF, Measure, Measured, Settings
 from .minimise.problems import digits
 
 
-# A model, and its loss.
+# A model and its loss.
 Problem = tuple[Any, Callable[[Any], Array]]
-# Of parameters and state.
+# A function of parameters and state.
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Method(NamedTuple):
-    """L-BFGS of one library, for a loss."""
+    """The L-BFGS of one library, for a given loss."""
 
     init: Callable[[Any], Any]
     step: Step
 
 
 def bowl(settings: Settings) -> Problem:
-    """A fifth of the parameters in ten leaves, and next to no loss to compute."""
+    """A fifth of the parameters in ten leaves, with a loss that costs almost no time."""
     keys = jax.random.split(jax.random.key(0), 10)
     shape = settings.size // 50 // LEAF or 1, LEAF
     scales = jnp.geomspace(0.1, 1.0, LEAF)
@@ -80,7 +80,7 @@ def optax_s(loss: Callable[[Any], Array]) -> Method:
 
 
 def minimising(problem: Callable[[Settings], Problem]) -> Measure:
-    """One compiled step, the state donated, from a gradient that is known already."""
+    """Measures one compiled step with donated state, when the gradient is known."""
 
     def measure(settings: Settings) -> Measured:
         start, loss = problem(settings)
@@ -101,7 +101,7 @@ def minimising(problem: Callable[[Settings], Problem]) -> Measure:
         values = runs.map(lambda run: float(loss(run(CALLS)[0])))
         if not abs(values.eqopt - values.other) <= 1e-2 * abs(values.other):
             raise RuntimeError("The two libraries disagree: not the same work.")
-        # The first call computes the gradient, too.
+        # The first call also computes the gradient.
         samples = runs.map(lambda run: lambda: run(1 + CALLS)[1][1:])
         return Measured(
             race(samples, settings.rounds),
@@ -115,9 +115,9 @@ def minimising(problem: Callable[[Settings], Problem]) -> Measure:
 def _run(
     method: Method, program: Any, start: Any, calls: int
 ) -> tuple[Any, list[float]]:
-    """The parameters after some steps from the start, and each step's seconds."""
+    """The parameters after some steps from the start, and the seconds of each step."""
     params = jax.tree.map(jnp.copy, start)
-    # Copied, because two of Optax's buffers may be one.
+    # Copied, because two arrays in the state of Optax may share a buffer.
     state = jax.block_until_ready(jax.tree.map(jnp.copy, method.init(params)))
     seconds = []
     for _ in range(calls):

@@ -1,4 +1,4 @@
-"""Where the numbers come from."""
+"""Describes the machine that the numbers come from."""
 
 import datetime
 import os
@@ -46,7 +46,7 @@ def _cpu_model() -> str:
 
 
 def cores() -> int | None:
-    # Those that this process may use, which in a container can be fewer than there are.
+    # The cores that this process may use: in a container, they can be fewer than all.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()

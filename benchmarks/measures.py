@@ -20,8 +20,8 @@ class Settings(NamedTuple):
     **Attributes:**
 
     - `size`: the number of parameters in a step.
-    - `leaves`: the number of leaves to trace; a tenth of them, `few`, is compiled.
-    - `rounds`: how often each contestant has its turn.
+    - `leaves`: the number of leaves to trace. A tenth of them, `few`, is compiled.
+    - `rounds`: the number of turns of each contestant.
     """
 
     size: int
@@ -34,14 +34,14 @@ class Settings(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What came out.
+    """The results of a measurement.
 
     **Attributes:**
 
     - `seconds`: the time of one call.
-    - `temporary`: the bytes that the compiled program allocates besides its arguments
-        and results. No measurement: the compiler says so.
-    - `params`: the bytes of the parameters, to compare these with.
+    - `temporary`: the bytes that the compiled program allocates in addition to its
+        arguments and results. The compiler reports them; they are not measured.
+    - `params`: the bytes of the parameters, for comparison.
     """
 
     seconds: Pair[Timing]
@@ -51,8 +51,8 @@ class Measured(NamedTuple):
 
 Measure = Callable[[Settings], Measured]
 
-LEAF = 1000  # the parameters of a step come in ten leaves of so many columns
-CALLS = 8  # in a round, at least
+LEAF = 1000  # the parameters of a step are in ten leaves with this many columns
+CALLS = 8  # the smallest number of calls in a round
 
 
 def large_leaves(settings: Settings, seed: int) -> list[jax.Array]:
@@ -64,7 +64,7 @@ def large_leaves(settings: Settings, seed: int) -> list[jax.Array]:
 def square_leaves(
     settings: Settings, seed: int, number: int = 48, side: int = 256
 ) -> list[jax.Array]:
-    """Matrices, those of a small transformer by default."""
+    """Square matrices, by default like the matrices of a small transformer."""
     keys = jax.random.split(jax.random.key(seed), number)
     return [jax.random.normal(key, (side, side)) for key in keys]
 
@@ -80,10 +80,10 @@ def tracing(
     compiles: bool = False,
     leaves: Callable[[Settings, int], list[jax.Array]] | None = None,
 ) -> Measure:
-    """What `jax.jit` does before the first step of a model with many small leaves."""
+    """Measures what `jax.jit` does before the first step with many small leaves."""
 
     def measure(settings: Settings) -> Measured:
-        # A thousand leaves take XLA ten seconds on a CPU, whoever traced them.
+        # XLA on a CPU takes ten seconds for a thousand leaves, from either library.
         if leaves is None:
             params = _small_leaves(settings.few if compiles else settings.leaves)
         else:
@@ -93,7 +93,7 @@ def tracing(
             state = optimizer.init(params)
 
             def sample() -> list[float]:
-                # As in a fresh process: nobody traces the same thing twice in earnest.
+                # As in a fresh process: programs do not trace the same code twice.
                 jax.clear_caches()
                 start = perf_counter()
                 program = jax.jit(lambda *args: getattr(optimizer, method)(*args))
@@ -110,7 +110,7 @@ def tracing(
 
 
 def eager(optimizers: Pair[Optimizer]) -> Measure:
-    """`update` outside of `jax.jit`, as in a notebook."""
+    """Measures `update` outside `jax.jit`, as in a notebook."""
 
     def measure(settings: Settings) -> Measured:
         params = _small_leaves(settings.few)
@@ -120,7 +120,7 @@ def eager(optimizers: Pair[Optimizer]) -> Measure:
 
             def sample() -> list[float]:
                 seconds = []
-                for _ in range(1 + CALLS):  # the first one compiles the kernels
+                for _ in range(1 + CALLS):  # the first call compiles the kernels
                     start = perf_counter()
                     jax.block_until_ready(optimizer.update(params, state, params))
                     seconds.append(perf_counter() - start)
@@ -140,24 +140,24 @@ def stepping(
     examples: int | None = None,
     compares: bool = True,
 ) -> Measure:
-    """One compiled step that updates parameters and state in place.
+    """Measures one compiled step that updates parameters and state in place.
 
     **Arguments:**
 
-    - `period`: after how many steps the work repeats.
-    - `leaves`: makes the parameters, and the gradients, from a seed.
-    - `examples`: how many gradients there are, where each example has its own.
-    - `compares`: whether both do the same.
+    - `period`: the number of steps after which the work repeats.
+    - `leaves`: a function that creates parameters or gradients from a seed.
+    - `examples`: the number of gradients, if each example has its own gradient.
+    - `compares`: whether both must do the same work.
     """
 
     def measure(settings: Settings) -> Measured:
         params, grads = (leaves(settings, seed) for seed in (0, 1))
         if examples is not None:
             grads = [jnp.stack([g] * examples) for g in grads]
-        steppers = optimizers.map(lambda o: _Stepper.compile(o, params, grads))
+        steppers = optimizers.map(lambda o: Stepper.compile(o, params, grads))
         if compares:
             _check_same_work(params, steppers.map(lambda s: s.run(period)[0]))
-        # The first call of a round touches pages that no later one does.
+        # The first call of a round touches new pages of memory, later calls do not.
         calls = 1 + max(CALLS, 2 * period)
         samples = steppers.map(lambda s: lambda: s.run(calls)[1][1:])
         return Measured(
@@ -170,15 +170,12 @@ def stepping(
 
 
 def importing(statements: Pair[str]) -> Measure:
-    """Import statements in fresh interpreters; all files have been read just before."""
+    """Measures imports in fresh interpreters, after the files have been read once."""
     timed = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
 
     def measure(settings: Settings) -> Measured:
-        def contestant(statement: str) -> Callable[[], list[float]]:
-            command = [sys.executable, "-c", timed.format(statement)]
-            return lambda: [float(subprocess.check_output(command, env=_checked()))]
-
-        return Measured(race(statements.map(contestant), settings.rounds))
+        commands = statements.map(timed.format)
+        return Measured(race(commands.map(_in_fresh_process), settings.rounds))
 
     return measure
 
@@ -205,32 +202,36 @@ print(perf_counter() - start)
 
 
 def tracing_cold(optimizers: Pair[str]) -> Measure:
-    """What `jax.jit` does before the first step of a small model, in a fresh process.
+    """Measures what `jax.jit` does before the first step, in a fresh process.
+
+    The model is small.
 
     **Arguments:**
 
-    - `optimizers`: expressions, of eqopt and of Optax.
+    - `optimizers`: the expressions that create them, for eqopt and for Optax.
     """
 
     def measure(settings: Settings) -> Measured:
-        def contestant(library: str, optimizer: str) -> Callable[[], list[float]]:
-            code = _COLD.format(
-                library=library, optimizer=optimizer, has_step=library == "eqopt"
-            )
-            command = [sys.executable, "-c", code]
-            return lambda: [float(subprocess.check_output(command, env=_checked()))]
-
-        samples = Pair(
-            contestant("eqopt", optimizers.eqopt), contestant("optax", optimizers.other)
+        codes = Pair(
+            _COLD.format(library="eqopt", optimizer=optimizers.eqopt, has_step=True),
+            _COLD.format(library="optax", optimizer=optimizers.other, has_step=False),
         )
-        return Measured(race(samples, settings.rounds))
+        return Measured(race(codes.map(_in_fresh_process), settings.rounds))
 
     return measure
 
 
-def _checked() -> dict[str, str]:
-    """The environment, with type checks on."""
-    return {k: v for k, v in os.environ.items() if k != "JAXTYPING_DISABLE"}
+def _in_fresh_process(code: str) -> Callable[[], list[float]]:
+    """Runs `code`, which prints seconds, with type checks and with compiled modules.
+
+    The first run, which compiles the modules, is not returned.
+    """
+    switches = "JAXTYPING_DISABLE", "PYTHONDONTWRITEBYTECODE"
+    environment = {k: v for k, v in os.environ.items() if k not in switches}
+    command = [sys.executable, "-c", code]
+    sample = lambda: [float(subprocess.check_output(command, env=environment))]
+    sample()
+    return sample
 
 
 def _small_leaves(count: int) -> list[jax.Array]:
@@ -241,12 +242,12 @@ def _half_norm(params: list[jax.Array]) -> jax.Array:
     return sum((jnp.sum(p * p) for p in params), jnp.zeros(())) / 2
 
 
-# For those who look at the loss; `obj_fn` is Optax's name for it.
+# For optimizers that use the loss. `obj_fn` is Optax's name for the function.
 _EXTRA = {"value": 1.0, "value_fn": _half_norm, "obj_fn": _half_norm}
 
 
-class _Stepper(NamedTuple):
-    """A compiled step, and what it starts from."""
+class Stepper(NamedTuple):
+    """A compiled step and its initial values."""
 
     optimizer: Optimizer
     params: list[jax.Array]
@@ -254,7 +255,7 @@ class _Stepper(NamedTuple):
     program: Any
 
     @classmethod
-    def compile(cls, optimizer: Optimizer, params: Any, grads: Any) -> "_Stepper":
+    def compile(cls, optimizer: Optimizer, params: Any, grads: Any) -> "Stepper":
         step = jax.jit(
             lambda p, s, g: optimizer.step(g, s, p, **_EXTRA), donate_argnums=(0, 1)
         )
@@ -262,9 +263,9 @@ class _Stepper(NamedTuple):
         return cls(optimizer, params, grads, step.lower(params, state, grads).compile())
 
     def run(self, calls: int) -> tuple[list[jax.Array], list[float]]:
-        """The parameters after some calls on fresh buffers, and each call's seconds."""
+        """The parameters after some calls on fresh buffers, and the seconds of each."""
         params = jax.tree.map(jnp.copy, self.params)
-        # Copied, because some of Optax's states are the parameters, which are donated.
+        # Copied, because some states of Optax contain the parameters, which are donated.
         state = jax.tree.map(jnp.copy, self.optimizer.init(params))
         jax.block_until_ready(state)
         seconds = []
@@ -278,7 +279,7 @@ class _Stepper(NamedTuple):
 
 
 def _check_same_work(before: list[jax.Array], after: Pair[list[jax.Array]]) -> None:
-    """Raises unless both moved all parameters by the same, but for rounding."""
+    """Raises an error unless both moved all parameters equally, up to rounding."""
     for start, ours, theirs in zip(before, after.eqopt, after.other, strict=True):
         moved = jnp.max(jnp.abs(theirs - start))
         rounding = 4 * jnp.finfo(start.dtype).eps * jnp.max(jnp.abs(start))

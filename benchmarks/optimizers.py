@@ -1,4 +1,4 @@
-"""Every optimizer that is for batches, in both libraries, and what it is given."""
+"""All optimizers for batches, in both libraries, and their inputs."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ OPTIMIZERS = {name: method for name, method in METHODS.items() if method.rates}
 
 
 def evaluate(method: Method, problem: Any, params: Any, batch: Any) -> Any:
-    """Gradients, and all that an optimizer may want besides.
+    """The gradients, and all other inputs that an optimizer may use.
 
     `problem` has a `loss` of `(params, example)` and a `mean_loss` of `(params, batch)`.
     """

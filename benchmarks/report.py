@@ -1,4 +1,4 @@
-"""From what was measured to rows, and from rows to a table."""
+"""Converts measurements to rows, and rows to a table."""
 
 import re
 from collections.abc import Iterable
@@ -13,15 +13,16 @@ class Row(NamedTuple):
 
     **Attributes:**
 
-    - `name`, `what`: the case, and what was measured in words.
-    - `unit`: `"ms"`, or `"MB"` of temporary memory.
+    - `name`, `what`: the name of the case, and a description.
+    - `unit`: `"ms"` for times, or `"MB"` for temporary memory.
     - `eqopt`, `other`: the values in this unit.
-    - `against`: who the other is.
-    - `eqopt_fraction`, `other_fraction`: of memory, the value over the parameters' own.
-    - `eqopt_median`, `other_median`: of times, the median of all calls.
-    - `ratio`: eqopt's value over the other's, if that is not zero.
-    - `target`: in words, or empty.
-    - `met`: whether it was met, or `None` if there is no target.
+    - `against`: the name of the other library.
+    - `eqopt_fraction`, `other_fraction`: for memory, the value divided by the memory of
+        the parameters.
+    - `eqopt_median`, `other_median`: for times, the median of all calls.
+    - `ratio`: the value of eqopt divided by the other value, if that is not zero.
+    - `target`: the target in words, or empty.
+    - `met`: whether the target was met, or `None` if there is no target.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Row(NamedTuple):
 
 
 def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
-    """One row for the time, and a second one if memory was looked at."""
+    """One row for the time, and a second one if memory was measured."""
     what = case.what.format(
         size=_count(settings.size),
         leaves=settings.leaves,
@@ -128,7 +129,7 @@ def compact(rows: list[Row]) -> str:
 
 
 def written(page: str, new: str, names: Iterable[str]) -> str:
-    """The page with lines of a new compact table in its own; all others stay."""
+    """The page, with its table updated from `new`. All other lines stay unchanged."""
     line = re.compile(r"^\| (\w+) \| [\d.]+ ms .*\n", re.MULTILINE)
     old = [match for match in line.finditer(page) if match[1] in names]
     lines = {m[1]: m[0] for m in [*old, *line.finditer(f"{new}\n")]}
@@ -142,7 +143,7 @@ def _cells(row: Row) -> list[str]:
         row.what,
         _value(row.eqopt, row.unit, row.eqopt_fraction),
         _value(row.other, row.unit, row.other_fraction),
-        # Of memory, the target is a fraction of the parameters' bytes.
+        # For memory, the target is a fraction of the bytes of the parameters.
         "" if row.ratio is None or row.unit == "MB" else f"{row.ratio:.2f}",
         row.target,
         "" if row.met is None else "yes" if row.met else "no",

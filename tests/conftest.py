@@ -41,6 +41,7 @@ import pytest
 from eqopt._cpu import order
 
 from . import contexts
+from .extras import needs_extras
 
 
 # The tests are about what is computed, not how fast: compiling is most of the cost. The
@@ -63,8 +64,15 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 _finished = 0
 
 
+@pytest.hookimpl(tryfirst=True)  # before the selection by markers
 def pytest_collection_modifyitems(items):
-    """All laws of a row are asked one after the other: they share compiled programs."""
+    """All laws of a row are asked one after the other: they share compiled programs.
+
+    Tests that need extra packages are slow ones: `.ci/run` has these packages only then.
+    """
+    for item in items:
+        if needs_extras(item):
+            item.add_marker("slow")
 
     def row_of(item):
         parameters = item.callspec.params if hasattr(item, "callspec") else {}

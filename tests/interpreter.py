@@ -6,6 +6,8 @@ arithmetic. What is more than arithmetic, or might be rounded in another way, is
 JAX, one operation at a time.
 """
 
+import contextlib
+import contextvars
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +47,20 @@ def interpreted(function: Callable) -> Callable:
         return eqx.combine(result.arrays, result.others)
 
     return call
+
+
+# Whether a program takes the branches that are not for a CPU.
+_is_elsewhere = contextvars.ContextVar("is_elsewhere", default=False)
+
+
+@contextlib.contextmanager
+def on_an_accelerator():
+    """Here, programs are interpreted as they are compiled for an accelerator."""
+    token = _is_elsewhere.set(True)
+    try:
+        yield
+    finally:
+        _is_elsewhere.reset(token)
 
 
 def evaluate(program: ClosedJaxpr, args: Sequence) -> list[jax.Array]:
@@ -105,6 +121,8 @@ def _apply(equation: JaxprEqn, args: list) -> Sequence:
 
 def _by_numpy(name, args, params):
     """`None` if JAX has to do it."""
+    if any(isinstance(x, jax.Array) for x in args):  # random keys
+        return None
     if name in ARITHMETIC:
         return ARITHMETIC[name](*args)
     if name in REDUCTIONS and args[0].size:
@@ -127,7 +145,9 @@ def _custom_call(*args, call_jaxpr, **_):
     return _run(call_jaxpr, args)
 
 
-def _cond(index, *args, branches, **_):
+def _cond(index, *args, branches, branches_platforms=None, **_):
+    if branches_platforms is not None and _is_elsewhere.get():
+        index = branches_platforms.index(None)
     return _run(branches[min(max(int(index), 0), len(branches) - 1)], args)
 
 

@@ -59,7 +59,7 @@ def renamed():
 
 @pytest.mark.parametrize("cls, theirs, ours", list(renamed()))
 def test_the_page_and_the_errors_agree(cls, theirs, ours):
-    with pytest.raises(TypeError, match=f"`{theirs}` is `{ours}` here"):
+    with pytest.raises(TypeError, match=f"`{theirs}` is called `{ours}` here"):
         getattr(eqopt, cls)(**{theirs: 1})
 
 
@@ -67,16 +67,16 @@ ADAM = eqopt.Adam(1e-3)
 CASES = {
     "torch's learning rate": (
         lambda: eqopt.Adam(lr=1e-3),
-        "`Adam` has no argument `lr`. `lr` is `learning_rate` here. "
+        "`Adam` has no argument `lr`. `lr` is called `learning_rate` here. "
         "Its arguments are `learning_rate`, `b1`, ",
     ),
     "torch's betas": (
         lambda: eqopt.Adam(1e-3, betas=(0.9, 0.99)),
-        "`betas=(b1, b2)` is `b1=..., b2=...`",
+        "`betas=(b1, b2)` as `b1=..., b2=...`",
     ),
     "weight decay of Adam": (
         lambda: eqopt.Adam(1e-3, weight_decay=0.1),
-        "`eqopt.AdamW` has it",
+        "Use `eqopt.AdamW`, which has it",
     ),
     "weight decay of SGD": (
         lambda: eqopt.SGD(1e-3, weight_decay=0.1),
@@ -84,15 +84,16 @@ CASES = {
     ),
     "the decay of torch's RMSprop": (
         lambda: eqopt.RMSprop(1e-3, alpha=0.9),
-        "`alpha` is `decay` here",
+        "`alpha` is called `decay` here",
     ),
     "Optax's labels": (
         lambda: eqopt.Partition(transforms={}, param_labels=0),
-        "`transforms` is `transformations` here. `param_labels` is `labels` here.",
+        "`transforms` is called `transformations` here",
+        "`param_labels` is called `labels` here.",
     ),
     "Optax's inner optimizer": (
         lambda: eqopt.MultiSteps(opt=ADAM, every_k_schedule=2),
-        "`opt` is `inner` here",
+        "`opt` is called `inner` here",
     ),
     "a typo": (
         lambda: eqopt.schedules.Linear(init_val=0.1),
@@ -121,7 +122,7 @@ CASES = {
     ),
     "mini-steps of Optax": (
         lambda: eqopt.Lookahead(optax.MultiSteps(optax.adam(1e-3), 2), 2, 0.5),
-        "Lookahead: `inner` must be an `AbstractTransformation` of eqopt",
+        "Lookahead: `inner` must be an eqopt `AbstractTransformation`",
         "`eqopt.interop.optax.from_optax(tx.gradient_transformation())`",
     ),
     "a function of Optax": (
@@ -130,7 +131,7 @@ CASES = {
     ),
     "a class": (
         lambda: eqopt.MultiSteps(eqopt.Adam, 2),
-        "the class Adam: create an instance of it",
+        "the class Adam. Create an instance of it",
     ),
 }
 

@@ -190,10 +190,10 @@ def test_ways_to_say_it(given, expected):
         (
             {"a": Numbers(0, 2), "b": None},
             ValueError,
-            r"shape \(2, 3\): each axis is on",
+            r"shape \(2, 3\). Each axis must be one of",
         ),
-        ({"a": Numbers(0, -2), "b": None}, ValueError, "stands for one thing"),
-        ({"a": 1, "b": None}, TypeError, r"has 1 at `\['a'\]`: it holds"),
+        ({"a": Numbers(0, -2), "b": None}, ValueError, "have only one role"),
+        ({"a": 1, "b": None}, TypeError, r"has 1 at `\['a'\]`, but must hold"),
         (
             {"c": LINEAR},
             ValueError,

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import eqopt
-from eqopt._equations import KERNELS, kernel
+from eqopt._equations import KERNELS
+from eqopt._kernels import kernel
 
 
 def rebuilt():

@@ -69,7 +69,7 @@ CASES = {
         lambda: update(ADAM, grads_of(mlp(depth=2))),
         "`state.mu` has another tree structure than `updates`",
         "Only `updates` has a leaf at `.layers[2].weight`, `.layers[2].bias`",
-        "was the model changed after `init`",
+        "Was the model changed after `init`",
     ),
     "parameters of a deeper model": (
         lambda: update(eqopt.AdamW(1e-3), params=mlp(depth=2)),
@@ -88,17 +88,17 @@ CASES = {
     ),
     "a function in the place of a number": (
         lambda: update(Doubling(jnp.sin)),
-        "Doubling: `factor` is a function, where the equation `multiply` takes a number",
+        "Doubling: `factor` is a function, but the equation `multiply` needs a number",
         "`eqopt.Scheduled(optimizer)`",
     ),
     "None in the place of a number": (
         lambda: update(Doubling(None)),
-        "Doubling: `factor` is None, where the equation `multiply` takes a number",
+        "Doubling: `factor` is None, but the equation `multiply` needs a number",
     ),
     "an array that decides what is compiled": (
         lambda: update(Doubling(2.0, jnp.asarray(True))),
         "Doubling: `twice` is an array of dtype bool",
-        "pass a Python bool",
+        "Pass a Python bool",
     ),
     "complex updates of real parameters": (
         lambda: update(ADAM, jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)),
@@ -129,11 +129,11 @@ CASES = {
     ),
     "another container": (
         lambda: update(ADAM, [jnp.ones(3)], init=(jnp.ones(3),)),
-        "At the root, a tuple faces a list",
+        "At the root, one has a tuple, the other a list",
     ),
     "another class of layer": (
         lambda: update(ADAM, init=without_static()),
-        "At `.layers[0]`, a Other faces a Linear",
+        "At `.layers[0]`, one has a Other, the other a Linear",
     ),
     "integer gradient": (
         lambda: update(ADAM, jax.tree.map(lambda g: g.astype(jnp.int32), GRADS)),
@@ -161,31 +161,31 @@ CASES = {
     ),
     "the other kind of parameters for Lookahead": (
         lambda: update(LOOKAHEAD, params=eqopt.LookaheadParams.init_synced(MODEL)),
-        "Lookahead was given LookaheadParams, but `init` was given plain parameters",
+        "Lookahead got LookaheadParams, but `init` got plain parameters",
     ),
     "state of another building block": (
         lambda: update(eqopt.ScaleByAdam(), state=eqopt.ScaleByLion().init(MODEL)),
-        "ScaleByAdam was given a state of type ScaleByLionState",
-        "its own is of type ScaleByAdamState",
+        "ScaleByAdam got a state of type ScaleByLionState",
+        "expected a state of type ScaleByAdamState",
         "state of another optimizer",
     ),
     "state of another chain": (
         lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
         "The state of this Adam is a tuple of 2 states",
         "['ScaleByAdam', 'ScaleByLearningRate']",
-        "given a tuple of 3",
+        "got a tuple of 3",
     ),
     "state of another named chain": (
         lambda: update(eqopt.NamedChain(a=ADAM), state={"b": ADAM.init(MODEL)}),
-        "a dictionary with the keys ['a'], but it was given ['b']",
+        "a dictionary with the keys ['a'], but it got ['b']",
     ),
     "state where there is none": (
         lambda: update(eqopt.Clip(1.0), state=ADAM.init(MODEL)),
-        "Clip was given a state of type tuple, but its own is None",
+        "Clip got a state of type tuple, but expected None",
     ),
     "state of another wrapper": (
         lambda: update(eqopt.MultiSteps(ADAM, 2), state=ADAM.init(MODEL)),
-        "MultiSteps was given a state of type tuple",
+        "MultiSteps got a state of type tuple",
     ),
     "state of Optax": (
         lambda: update(eqopt.ScaleByAdam(), state=optax.scale_by_adam().init(GRADS)),
@@ -195,7 +195,7 @@ CASES = {
         lambda: update(ADAM, init=without_weight(MODEL)),
         "`updates` has a value at `.layers[0].weight`, which has no optimizer state",
         "Call `init` with the model",
-        "or leave out its gradient: `eqx.filter(grads, is_trained)`",
+        "or remove this gradient: `eqx.filter(grads, is_trained)`",
     ),
     "nothing to add to": (
         lambda: eqopt.apply_updates({"w": None}, {"w": jnp.ones(3)}),
@@ -246,7 +246,7 @@ CASES = {
     ),
     "Optax in a chain": (
         lambda: eqopt.Chain(eqopt.Clip(1.0), optax.adam(1e-3)),
-        "A chain is made of eqopt transformations, but argument 1 is a optax.",
+        "A chain must consist of eqopt transformations, but argument 1 is a optax.",
     ),
     "a list for a chain": (
         lambda: eqopt.Chain([eqopt.Clip(1.0)]),
@@ -254,11 +254,11 @@ CASES = {
     ),
     "a class in a chain": (
         lambda: eqopt.NamedChain(adam=eqopt.Adam),
-        "adam is the class Adam: create an instance of it",
+        "adam is the class Adam. Create an instance of it",
     ),
     "Optax in a wrapper": (
         lambda: eqopt.MultiSteps(optax.adam(1e-3), 2),
-        "MultiSteps: `inner` must be an `AbstractTransformation` of eqopt",
+        "MultiSteps: `inner` must be an eqopt `AbstractTransformation`",
         "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
     ),
     "a mask of numbers": (
@@ -270,7 +270,7 @@ CASES = {
         lambda: update(eqopt.AddDecayedWeights(0.1, [True, False])),
         "`mask` has another tree structure than",
         "Only `mask` has a leaf at `[0]`, `[1]`",
-        "the upper part of it",
+        "or a prefix of it",
     ),
     "no mini-steps": (
         lambda: eqopt.MultiSteps(ADAM, 0),
@@ -312,8 +312,8 @@ CASES = {
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
         "Flatten: `updates` has no value at `.layers[0].weight`, but the parameters "
-        "given to `init` had one",
-        "put `Flatten` inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
+        "given to `init` had a value",
+        "put `Flatten` inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
     ),
     "an unknown norm": (
         lambda: eqopt.tree.norm(GRADS, ord=3),
@@ -321,12 +321,12 @@ CASES = {
     ),
     "several by one name": (
         lambda: eqopt.tree.get(ADAM.init(MODEL), "count"),
-        "2 values go by the name 'count': `[0].count`, `[1].count`",
+        "2 values have the name 'count': `[0].count`, `[1].count`",
         "filtering",
     ),
     "nothing by a name": (
         lambda: eqopt.tree.set(ADAM, rate=1.0),
-        "Nothing goes by the name 'rate' in a Adam",
+        "Nothing in this Adam has the name 'rate'",
     ),
     "another shape for a name": (
         lambda: eqopt.tree.set(eqopt.ScaleByAdam().init(MODEL), count=jnp.ones(3)),
@@ -338,7 +338,7 @@ CASES = {
     ),
     "an equation that lacks a slot": (
         lambda: update(_equation(lambda g, mu: (g, mu), None)),
-        "takes `mu`, which is no field of its state",
+        "takes `mu`, which is not a field of its state",
     ),
     "an equation that lacks a value": (
         lambda: update(_equation(lambda g, *, beta: g, None)),
@@ -346,7 +346,7 @@ CASES = {
     ),
     "an equation that forgets a slot": (
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
-        "must return the update and the new ('trace',), 2 values; it returned 1",
+        "new ('trace',), which are 2 values, but returned 1",
     ),
     "an equation that changes the shape": (
         lambda: update(_equation(lambda g: g.sum(), None)),

@@ -3,11 +3,13 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, Inexact
 
 import eqopt
+from eqopt._pipeline import Pipeline
 from eqopt.schedules import Linear
 
 
@@ -67,7 +69,7 @@ def test_a_schedule_is_not_taken_for_a_number():
     opt = Press(Linear(1.0, 0.0, 4))
     with pytest.raises(TypeError, match="`factor` is a schedule, which Press does not"):
         opt.init(GRADS)
-    with pytest.raises(TypeError, match="`factor` is a function, where the equation"):
+    with pytest.raises(TypeError, match="`factor` is a function, but the equation"):
         opt.update(GRADS, None)
     assert pressed(eqopt.Scheduled(opt)) == 1
 
@@ -84,3 +86,62 @@ def test_neither_given_nor_a_field():
 def test_shapes_are_checked():
     with pytest.raises(ValueError, match="Press: `factor` has shape"):
         Press(jnp.ones(2)).update(GRADS, None)
+
+
+@eqopt.equation
+def pull(g, m, is_new, p, *, rate):
+    return -rate * (g + m), m + g - p, jnp.zeros(())
+
+
+class PullState(eqx.Module):
+    m: Any
+    is_new: Any
+
+
+class Pull(eqopt.AbstractLeafwise):
+    """`is_new` becomes a constant, and `order` says when slots are stored."""
+
+    order: Any = ()
+    reads: Any = ()
+
+    def init(self, params):
+        ones = eqopt.tree.ones_like(params)
+        return PullState(ones, jax.tree.map(lambda _: jnp.ones(()), ones))
+
+    def leafwise(self, state, params=None, **extra):
+        order = {name: (slot,) for name, slot in self.order}
+        shared = {"rate": 0.1}
+        return eqopt.Leafwise(pull, state, shared, dict(self.reads), **order)
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_slots_that_become_constants(order):
+    plain, ordered = Pull(), Pull(((order, "m"),))
+    params = {"w": jnp.array([1.0, 2.0]), "b": None}
+    expected = plain.step(GRADS, plain.init(params), params)
+    found = jax.jit(ordered.step)(GRADS, ordered.init(params), params)
+    assert eqx.tree_equal(found, expected, rtol=1e-6)
+
+
+def test_an_order_for_what_is_no_slot():
+    message = r"Pull: `first` and `last` .* has `m`, `is_new`, but one is 'n'"
+    with pytest.raises(ValueError, match=message):
+        opt = Pull((("first", "n"),))
+        opt.step(GRADS, opt.init(GRADS), GRADS)
+
+
+def test_a_tree_to_read_comes_before_the_parameters_of_a_wrapper():
+    ones = {"w": jnp.ones(2), "b": None}
+    params = {"w": jnp.array([5.0, 7.0]), "b": None}
+    inner = Pull(reads=(("p", ones),))
+    _, alone = inner.step(GRADS, inner.init(params), params)
+    opt = eqopt.GPA(inner, sees="z")
+    _, wrapped = opt.step(GRADS, opt.init(params), params)
+    assert eqx.tree_equal(wrapped.inner_state, alone)
+
+
+def test_parameters_are_shown_again_after_an_error():
+    pipeline = Pipeline(GRADS, GRADS, {})
+    with pytest.raises(ValueError), pipeline.showing(None):
+        raise ValueError
+    assert pipeline.params is GRADS

@@ -1,4 +1,5 @@
-"""What optimizers for matrices cost, beside AdamW: `python -m benchmarks.matrices`.
+"""The cost of optimizers for matrices, next to AdamW: `python -m benchmarks.matrices`.
 
-The state, the time of a step and its temporary memory, of matrices of two sizes.
+It measures the state, the time of a step and its temporary memory, for matrices of two
+sizes.
 """

@@ -1,4 +1,4 @@
-"""All optimizers for matrices, and the table."""
+"""Measures all optimizers for matrices, and writes the table."""
 
 import argparse
 import json
@@ -8,8 +8,12 @@ import sys
 import jax
 
 from .. import machine
-from .report import Row, record, table
+from ..pages import write_parts
+from .report import END, INTRODUCTION, Row, record, table
 from .runs import OPTIMIZERS, PERIOD, SIZES, Matrices, cost
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
 def _matrices(text: str) -> Matrices:
@@ -26,7 +30,7 @@ def _matrices(text: str) -> Matrices:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.matrices",
-        description=f"A step, the mean over {PERIOD} of them, beside one of AdamW.",
+        description=f"The time of a step, averaged over {PERIOD}, compared with AdamW.",
     )
     add = parser.add_argument
     add(
@@ -41,17 +45,27 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add("--rounds", type=int, default=3, help=f"of {2 * PERIOD} steps each")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/matrices.json"))
+    add(
+        "--write",
+        action="store_true",
+        help="put the table of all optimizers into the documentation",
+    )
     options = parser.parse_args(arguments)
+    if options.write and options.only:
+        parser.error("--write is for the whole table: leave out --only")
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    rows = []
+    where, rows = machine.describe(), []
     for name in options.only or OPTIMIZERS:
         for matrices in options.matrices or SIZES:
             print(f"{name}, {matrices} ...", file=sys.stderr, flush=True)
             rows.append(Row(name, matrices, cost(name, matrices, options.rounds)))
-    where = machine.describe()
     report = {"machine": where, "rows": [record(row) for row in rows]}
     options.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"{table(rows)}\n\n{machine.in_one_line(where)}.")
+    load = "unknown" if where["load"] is None else f"{where['load']:.1f}"
+    text = f"{table(rows)}\n\n{machine.in_one_line(where)}; load at the start {load}."
+    print(text)
+    if options.write:
+        write_parts(PAGE, {"matrices": f"{INTRODUCTION}\n{text}\n\n{END.rstrip()}"})
     return 0
 
 

@@ -1,8 +1,26 @@
-"""The table, and what goes into a file."""
+"""The table, and the records for the results file."""
 
 from typing import Any, NamedTuple
 
 from .runs import Cost, Matrices
+
+
+INTRODUCTION = """\
+## Methods for matrices
+
+This table compares the methods for matrices with AdamW, on square float32 matrices.
+*State* is the number of elements in the state, as a multiple of the parameters. Then,
+for each size, there are the time of a step, the ratio to the time of AdamW's step in
+the same run, and the temporary memory as a share of the bytes of the parameters. A step
+is the mean over 10 steps, in which each basis, root and subspace is computed once. *Of
+torch* is the ratio to the time of the same step in torch, on as many threads, by
+pytorch-optimizer.
+"""
+
+END = """\
+`python -m benchmarks.matrices --write` writes this table. Its column on torch needs
+`pip install torch pytorch-optimizer`.
+"""
 
 
 class Row(NamedTuple):
@@ -12,12 +30,19 @@ class Row(NamedTuple):
 
 
 def table(rows: list[Row]) -> str:
-    """In Markdown: a line for each optimizer, and three columns for each size."""
+    """The table in Markdown: a line for each optimizer, three columns for each size.
+
+    There is a fourth column if any optimizer was compared with torch.
+    """
+    with_torch = any(row.cost.beside_torch is not None for row in rows)
     sizes = list(dict.fromkeys(row.matrices for row in rows))
     lines = [["Optimizer", "State"], [":--", "--:"]]
     for size in sizes:
         lines[0] += [str(size), "of AdamW", "temporary"]
         lines[1] += 3 * ["--:"]
+        if with_torch:
+            lines[0].append("of torch")
+            lines[1].append("--:")
     costs = {(row.name, row.matrices): row.cost for row in rows}
     for name in dict.fromkeys(row.name for row in rows):
         found = [costs[name, size] for size in sizes]
@@ -25,12 +50,20 @@ def table(rows: list[Row]) -> str:
         for x in found:
             time = f"{1e3 * x.seconds.eqopt.best:.3g} ms"
             lines[-1] += [time, f"{x.ratio:.1f}", f"{100 * x.temporary:.0f} %"]
+            if with_torch:
+                lines[-1].append(_of_torch(x))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _of_torch(cost: Cost) -> str:
+    pair = cost.beside_torch
+    return "" if pair is None else f"{pair.eqopt.best / pair.other.best:.2f}"
+
+
 def record(row: Row) -> dict[str, Any]:
-    """For JSON."""
+    """The row as an object for JSON."""
     mine, adamw = row.cost.seconds
+    beside = row.cost.beside_torch
     return {
         "name": row.name,
         "matrices": row.matrices._asdict(),
@@ -39,4 +72,6 @@ def record(row: Row) -> dict[str, Any]:
         "adamw_seconds": adamw._asdict(),
         "ratio": row.cost.ratio,
         "temporary": row.cost.temporary,
+        "beside_torch": beside
+        and beside.map(lambda timing: timing._asdict())._asdict(),
     }

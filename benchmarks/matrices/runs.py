@@ -1,4 +1,4 @@
-"""The optimizers, and the state, the time and the memory of a step."""
+"""The optimizers; measures the state, and the time and the memory of a step."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ import eqopt
 from ..contestants import Pair
 from ..harness import Timing
 from ..measures import Settings, square_leaves, stepping
+from .in_torch import is_there, race_with_torch
 
 
-# Steps from one refresh of what is expensive to the next: a time is the mean over them.
+# The number of steps from one expensive refresh to the next. Times are means over them.
 PERIOD = 10
 _GAPS = "precondition_frequency", "update_proj_gap"
 RATE = 1e-3
@@ -26,7 +27,7 @@ def _with_period(opt: Any) -> Any:
     return dataclasses.replace(opt, **dict.fromkeys(names, PERIOD))
 
 
-# By the names in the table; AdamW beside itself shows how much of a ratio is noise.
+# The optimizers by name. AdamW, compared with itself, shows the noise in the ratios.
 OPTIMIZERS: dict[str, Any] = {
     "AdamW": eqopt.AdamW(RATE),
     **{m.name: _with_period(m.ours(RATE)) for m in BY_FAMILY["matrix"]},
@@ -36,7 +37,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 
 class Matrices(NamedTuple):
-    """Square ones, all of one size."""
+    """Square matrices of equal size."""
 
     number: int
     side: int
@@ -53,19 +54,23 @@ SIZES = Matrices(48, 256), Matrices(12, 1024)
 
 
 class Cost(NamedTuple):
-    """A step.
+    """The cost of a step.
 
     **Attributes:**
 
-    - `state`: numbers in the state, as a multiple of the parameters.
-    - `seconds`: of a step of the optimizer, and of one of AdamW in the same run.
-    - `temporary`: bytes that the compiled program takes besides its arguments and
-        results, as a multiple of the bytes of the parameters.
+    - `state`: the numbers in the state, as a multiple of the parameters.
+    - `seconds`: the seconds of a step of the optimizer, and of a step of AdamW in the
+        same run.
+    - `temporary`: the bytes that the compiled program takes in addition to its arguments
+        and results, as a multiple of the bytes of the parameters.
+    - `beside_torch`: the seconds of a step, and of a step of the same optimizer in torch
+        in the same run. `None` if torch does not have it, or is not installed.
     """
 
     state: float
     seconds: Pair[Timing]
     temporary: float
+    beside_torch: Pair[Timing] | None = None
 
     @property
     def ratio(self) -> float:
@@ -73,7 +78,7 @@ class Cost(NamedTuple):
 
 
 def cost(name: str, matrices: Matrices, rounds: int) -> Cost:
-    """Of the optimizer of that name: each round is two periods, after a first step."""
+    """The cost of an optimizer. Each round has two periods, after a first step."""
     settings = Settings(size=0, leaves=0, rounds=rounds)
     pair = Pair(OPTIMIZERS[name], OPTIMIZERS["AdamW"])
     measure = stepping(pair, PERIOD, matrices.draw, compares=False)
@@ -82,10 +87,17 @@ def cost(name: str, matrices: Matrices, rounds: int) -> Cost:
     params = jax.eval_shape(lambda: matrices.draw(settings, 0))
     state = eqx.filter_eval_shape(OPTIMIZERS[name].init, params)
     numbers = sum(x.size for x in jax.tree.leaves(eqx.filter(state, _has_size)))
+    beside_torch = None
+    if is_there(name):
+        start, grads = (matrices.draw(settings, seed) for seed in (0, 1))
+        beside_torch = race_with_torch(
+            name, OPTIMIZERS[name], RATE, PERIOD, rounds, start, grads
+        )
     return Cost(
         numbers / sum(x.size for x in params),
         found.seconds,
         found.temporary.eqopt / found.params,
+        beside_torch,
     )
 
 

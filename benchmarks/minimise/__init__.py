@@ -1,6 +1,6 @@
-"""L-BFGS next to Optax's and SciPy's: `python -m benchmarks.minimise`.
+"""Compares L-BFGS with Optax and SciPy: `python -m benchmarks.minimise`.
 
-Each minimises the same functions from the same start until the gradient is as small. What
-counts is how often the function is evaluated. The results go into the documentation, as a
-table and a picture.
+All three minimize the same functions from the same start until the gradient is equally
+small. The measure is the number of evaluations of the function. The results go into the
+documentation as a table and a picture.
 """

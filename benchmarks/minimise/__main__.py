@@ -1,4 +1,4 @@
-"""All runs, the tables and the picture."""
+"""Makes all runs, and writes the tables and the picture."""
 
 import argparse
 import pathlib
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         [
             table(results),
             table_of_medians(results),
-            "On all that both solve, counting the medians where there are: "
+            "On all problems that both solve, with medians where there are several runs: "
             f"{ours:g} evaluations by eqopt, {theirs:g} by Optax.",
         ]
     )

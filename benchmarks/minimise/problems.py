@@ -1,4 +1,4 @@
-"""The problems: what to minimise, from where, and the lowest value that is known."""
+"""The problems: functions to minimize, starting points and the lowest known values."""
 
 import functools
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from . import residuals as r
 
 
 class Problem(NamedTuple):
-    """What to minimise.
+    """A function to minimize.
 
     **Attributes:**
 
-    - `title`: for the table.
-    - `fn`: a function of the parameters; it computes in their dtype.
-    - `start`: where to begin: NumPy arrays in float64, in any tree.
-    - `minima`: the values at the local minima that the literature has, the lowest first;
-        empty where it has none.
+    - `title`: the title in the table.
+    - `fn`: a function of the parameters, which computes in their dtype.
+    - `start`: the initial parameters: NumPy arrays in float64, in any tree.
+    - `minima`: the values at the local minima from the literature, the lowest first;
+        empty if there are none.
     """
 
     title: str
@@ -41,7 +41,7 @@ def _squares(
 
 @functools.cache
 def more_garbow_hillstrom() -> tuple[Problem, ...]:
-    """Numbers 1 to 31 and 35 of the collection, but for 11 and 19."""
+    """Numbers 1 to 31 and 35 of the collection, except 11 and 19."""
     _1_to = lambda n: np.arange(1.0, n + 1)
     grid = _1_to(10) / 11
     bowl = grid * (grid - 1)
@@ -137,7 +137,7 @@ def chained_rosenbrock(x: Array) -> Array:
 
 @functools.cache
 def others() -> tuple[Problem, ...]:
-    """The functions on which Optax tests its own, and such."""
+    """The functions with which Optax tests its L-BFGS, and similar ones."""
     chain = np.asarray([-1.2, 1] * 8)
     return (
         Problem("Chained Rosenbrock, n = 16", chained_rosenbrock, chain, (0.0,)),

@@ -1,4 +1,4 @@
-"""What came out: the tables and the picture."""
+"""The tables and the picture of the results."""
 
 import pathlib
 from typing import NamedTuple
@@ -11,15 +11,15 @@ from .runs import STARTS, Run, Runs
 
 
 class Result(NamedTuple):
-    """One problem.
+    """The results for one problem.
 
     **Attributes:**
 
-    - `problem`: what was minimised.
-    - `runs`: in float64.
-    - `single`: in float32.
-    - `medians`: evaluations of eqopt and of Optax, the medians over many starts, where
-        both have solved the problem but those of the two runs differ.
+    - `problem`: the problem.
+    - `runs`: the runs in float64.
+    - `single`: the runs in float32.
+    - `medians`: the median numbers of evaluations of eqopt and of Optax over many starts,
+        if both have solved the problem with different numbers of evaluations.
     """
 
     problem: Problem
@@ -53,7 +53,7 @@ def table(results: list[Result]) -> str:
 
 
 def table_of_medians(results: list[Result]) -> str:
-    """Where the two libraries differ: is it more than rounding?"""
+    """The medians for problems on which the libraries differ: is it only rounding?"""
     lines = [
         f"| Problem | eqopt | Optax | eqopt, median of {STARTS} "
         f"| Optax, median of {STARTS} |",
@@ -68,7 +68,7 @@ def table_of_medians(results: list[Result]) -> str:
 
 
 def totals(results: list[Result]) -> tuple[float, float]:
-    """Evaluations of eqopt and of Optax on all that both solve, medians if there are."""
+    """Evaluations of eqopt and Optax on problems that both solve; medians if known."""
     pairs = [
         result.medians or (result.runs.eqopt.evaluations, result.runs.optax.evaluations)
         for result in results
@@ -94,7 +94,7 @@ def _number(value: float) -> str:
 
 
 def save_picture(results: list[Result], path: pathlib.Path) -> None:
-    """The share of problems solved within so many evaluations, a curve for each."""
+    """A curve per library: the share of problems solved by number of evaluations."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     styles = {"eqopt": ("#1f4e9c", "-", 2.5), "optax": ("#d95f02", "--", 1.5)}

@@ -1,8 +1,8 @@
 """Sums of squares from the collection of Moré, Garbow and Hillstrom.
 
 "Testing Unconstrained Optimization Software", ACM Transactions on Mathematical Software
-7 (1981), pp. 17-41. Each function gives the residuals; their squares are to be summed up.
-The numbers of the article are in the comments.
+7 (1981), pp. 17-41. Each function returns the residuals, whose squares are then summed.
+The comments have the numbers from the article.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def jennrich_sampson(x: Array) -> Array:  # 6
 
 def helical_valley(x: Array) -> Array:  # 7
     a, b, c = x
-    # In turns, from -1/4 to 3/4: the jump is where `a` is zero and `b` negative.
+    # The angle in turns, from -1/4 to 3/4. It jumps at `a == 0` if `b` is negative.
     turns = jnp.arctan(b / a) / (2 * jnp.pi) + jnp.where(a > 0, 0, 0.5).astype(x.dtype)
     return jnp.stack([10 * (c - 10 * turns), 10 * (jnp.hypot(a, b) - 1), c])
 
@@ -174,7 +174,7 @@ def broyden_banded(x: Array) -> Array:  # 31
 
 
 def chebyquad(x: Array) -> Array:  # 35
-    # Chebyshev polynomials of [0, 1], by their recurrence, and their integrals.
+    # Chebyshev polynomials on [0, 1], by their recurrence, and their integrals.
     rows, y = [jnp.ones_like(x), 2 * x - 1], 2 * x - 1
     for _ in range(len(x) - 1):
         rows.append(2 * y * rows[-1] - rows[-2])

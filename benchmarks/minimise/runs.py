@@ -1,4 +1,4 @@
-"""The same function minimised by eqopt, by Optax and by SciPy."""
+"""Minimizes the same function with eqopt, Optax and SciPy."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,13 +22,14 @@ STARTS = 41
 
 
 class Run(NamedTuple):
-    """How it went.
+    """The result of a run.
 
     **Attributes:**
 
-    - `steps`: how many steps were taken, at most `MOST_STEPS`.
+    - `steps`: the number of steps, at most `MOST_STEPS`.
     - `evaluations`: how often the function and its gradient were evaluated.
-    - `value`, `gradient`: at the end; of the gradient its largest component.
+    - `value`, `gradient`: the value at the end, and the largest component of the
+        gradient.
     - `is_solved`: whether the gradient is small enough.
     """
 
@@ -40,7 +41,7 @@ class Run(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """A run of each; there is none of SciPy in float32."""
+    """A run of each library. There is no run of SciPy in float32."""
 
     eqopt: Run
     optax: Run
@@ -52,7 +53,7 @@ class Runs(NamedTuple):
 
 
 def minimise(problem: Problem, dtype: Any) -> Runs:
-    """All of them on one problem, in float32 or float64."""
+    """Runs all libraries on one problem, in float32 or float64."""
     return Runs(
         _run(_by_eqopt, problem, dtype),
         _run(_by_optax, problem, dtype),
@@ -61,11 +62,11 @@ def minimise(problem: Problem, dtype: Any) -> Runs:
 
 
 def is_small(value: Any, gradient: Any) -> Any:
-    """When to stop: a largest component of at most sqrt(eps) (1 + |f|)."""
+    """Whether to stop: no component may exceed sqrt(eps) (1 + |f|)."""
     return gradient <= jnp.finfo(value.dtype).eps ** 0.5 * (1 + abs(value))
 
 
-# What comes out: the parameters, the steps, the evaluations, and whether it is solved.
+# The parameters, the steps, the evaluations, and whether the problem is solved.
 _Out = tuple[Any, Array, Array, Array]
 _Loop = Callable[[Callable[[Any], Array], Any], _Out]
 
@@ -117,7 +118,7 @@ def _by_optax(fn: Callable[[Any], Array], params: Any) -> _Out:
 
 
 def _repeated(fn: Any, step: Any, params: Any, state: Any) -> _Out:
-    """Steps until the gradient is small; the first evaluation counts, too."""
+    """Takes steps until the gradient is small. The first evaluation also counts."""
     value, grads = eqx.filter_value_and_grad(fn)(params)
     dynamic, static = eqx.partition(params, eqx.is_array)
 
@@ -141,16 +142,16 @@ def _repeated(fn: Any, step: Any, params: Any, state: Any) -> _Out:
 
 
 def is_decided_by_rounding(runs: Runs) -> bool:
-    """Whether both have solved it, but not with the same evaluations."""
+    """Whether both have solved it, with different numbers of evaluations."""
     are_solved = runs.eqopt.is_solved and runs.optax.is_solved
     return are_solved and runs.eqopt.evaluations != runs.optax.evaluations
 
 
 def medians(problem: Problem) -> tuple[float, float]:
-    """Evaluations from many starts that differ by 1e-10: of eqopt and of Optax.
+    """Median evaluations of eqopt and Optax from many starts that differ by 1e-10.
 
-    On some problems a rounding error decides whether a step is taken, and then all steps
-    after it are others.
+    On some problems, a rounding error decides whether a step is taken, which changes all
+    later steps.
     """
     rng = np.random.default_rng(0)
     arrays, rest = eqx.partition(problem.start, lambda x: isinstance(x, np.ndarray))

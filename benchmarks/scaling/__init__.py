@@ -1,1 +1,1 @@
-"""What training on several devices costs: `python -m benchmarks.scaling`."""
+"""The cost of training on several devices: `python -m benchmarks.scaling`."""

@@ -1,4 +1,4 @@
-"""The table of layouts, measured and counted, and what larger models would take."""
+"""Writes the table of layouts, measured and counted, and estimates for larger models."""
 
 import argparse
 import os

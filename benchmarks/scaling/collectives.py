@@ -1,12 +1,12 @@
-"""What a compiled program communicates, read off its text."""
+"""Counts the communication of a compiled program, from its text."""
 
 import math
 import re
 from typing import NamedTuple
 
 
-# What a device sends for one array, with the usual ring algorithms: as a share of the
-# array in full, given the number of devices that take part.
+# The share of the full array that a device sends, with the usual ring algorithms, as a
+# function of the number of participating devices.
 SENT = {
     "all-gather": lambda n: (n - 1) / n,
     "all-reduce": lambda n: 2 * (n - 1) / n,
@@ -21,10 +21,10 @@ _WIDTHS = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16}
 
 
 class Collective(NamedTuple):
-    """One operation, as every device of a group takes part in it.
+    """A collective operation on a group of devices.
 
     - `kind`: its name, one of `SENT`.
-    - `size`: the bytes of what it makes, in full: for a reduce-scatter, of what goes in.
+    - `size`: the bytes of its full result; for a reduce-scatter, of its operand.
     - `group`: the number of devices in a group.
     """
 
@@ -39,9 +39,9 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str) -> list[Collective]:
-    """All of them in a program, `compiled.as_text()`; those in a loop count once.
+    """All collective operations in a program, given as `compiled.as_text()`.
 
-    Those within one device are left out.
+    Operations in a loop count once. Operations within one device are omitted.
     """
     found = []
     for line in text.splitlines():
@@ -53,7 +53,7 @@ def collectives(text: str) -> list[Collective]:
         if group == 1:
             continue
         sizes = [_bytes(*array) for array in _ARRAY.findall(shapes)]
-        # What starts gives its operands, too; the result is the last of the pair.
+        # A start operation also returns its operands; the result is the last of the pair.
         is_pair = is_started and kind != "all-reduce"
         size = sum(sizes[len(sizes) // 2 :]) if is_pair else sum(sizes)
         if kind == "reduce-scatter":
@@ -63,7 +63,7 @@ def collectives(text: str) -> list[Collective]:
 
 
 def sent(found: list[Collective]) -> dict[str, float]:
-    """The bytes that one device sends, by the kind of the operation."""
+    """The bytes that one device sends, by the kind of operation."""
     kinds = {one.kind for one in found}
     return {k: sum(one.sent for one in found if one.kind == k) for k in kinds}
 

@@ -1,7 +1,7 @@
-"""What models of 7 and 70 billion parameters would take, from what small ones do.
+"""Estimates for models with 7 and 70 billion parameters, from small models.
 
-The number of bytes that are sent is counted in compiled programs of small transformers.
-It is a linear function of the number of parameters, whose slope two sizes give.
+The bytes that are sent are counted in compiled programs of small transformers. They are a
+linear function of the number of parameters, and two sizes determine its slope.
 """
 
 from typing import NamedTuple
@@ -16,9 +16,9 @@ from .program import bytes_per_device, compiled
 from .transformer import Shape
 
 
-# Tensor parallelism sends activations, too: it has no such slope.
+# Tensor parallelism also sends activations, so it has no such slope.
 NAMES = ("data parallel", "ZeRO-1", "fully sharded (FSDP)")
-# Many tokens for their width: or XLA gathers activations in the place of weights.
+# With fewer tokens for this width, XLA would gather activations instead of weights.
 SMALL, LARGE = (
     Shape(width=width, hidden=3 * width, layers=2, length=64) for width in (64, 128)
 )
@@ -27,14 +27,14 @@ DEVICES = (8, 64, 512)
 
 
 class Slopes(NamedTuple):
-    """Bytes per byte of parameters, on N devices."""
+    """Bytes per byte of parameters, on several devices."""
 
     sent: dict[str, float]  # by one device and step
     state: float  # on one device
 
 
 def slopes(name: str, devices: int = 8) -> Slopes:
-    """By how much they grow with the parameters."""
+    """How fast the bytes grow with the bytes of the parameters."""
     (n1, sent1, state1), (n2, sent2, state2) = (
         _counted(name, shape, devices) for shape in (SMALL, LARGE)
     )
@@ -52,7 +52,7 @@ def _counted(name, shape, devices):
 
 
 def extrapolated() -> str:
-    """Tables of the slopes, and of what they give."""
+    """Tables of the slopes and of the estimates."""
     found = {name: slopes(name) for name in NAMES}
     lines = [
         "| Layout | all-reduce | all-gather | all that is sent, $c$ | state, $s$ |",
@@ -71,7 +71,7 @@ def extrapolated() -> str:
     ]
     for name, slope in found.items():
         for n in DEVICES:
-            # All rings send (n - 1)/n of something, and were counted on 8 devices.
+            # All rings send a share of (n - 1) / n, and were counted on 8 devices.
             factor = sum(slope.sent.values()) / (7 / 8) * (n - 1) / n
             shared = 1.0 if name == "data parallel" else 8 / n
             cells = [

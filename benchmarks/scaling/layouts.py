@@ -1,4 +1,4 @@
-"""How parameters, state and batch lie on the devices, by the usual names."""
+"""Layouts of parameters, state and batch on the devices, by their usual names."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ from .transformer import Transformer
 class Layout(NamedTuple):
     """A layout over one mesh axis, "devices".
 
-    - `spec`: where a parameter is split, as a function of its key path, its shape and
+    - `spec`: the partition of a parameter, as a function of its key path, its shape and
         the number of devices.
-    - `batch`: where the batch is.
-    - `wrap`: what is put round the optimizer, a function of it and the mesh.
+    - `batch`: the partition of the batch.
+    - `wrap`: a function of the optimizer and the mesh that wraps the optimizer.
     """
 
     spec: Callable[[str, tuple[int, ...], int], P]
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     wrap: Callable[[Any, Mesh], Any] = lambda opt, mesh: opt
 
     def shardings(self, model: Transformer, mesh: Mesh) -> Any:
-        """Those of the parameters, in a tree of their structure."""
+        """The shardings of the parameters, as a tree with their structure."""
         place = lambda path, x: NamedSharding(
             mesh, self.spec(jtu.keystr(path), x.shape, mesh.size)
         )
@@ -40,15 +40,15 @@ def _replicated(path: str, shape: tuple[int, ...], devices: int) -> P:
 
 
 def _fully_sharded(path: str, shape: tuple[int, ...], devices: int) -> P:
-    """The first axis that can be divided."""
+    """Splits the first axis whose size is divisible by the number of devices."""
     for i, n in enumerate(shape):
         if n % devices == 0:
             return P(*[None] * i, "devices")
     return P()
 
 
-# Of the pair of layers before and after the heads, or the hidden units, the first is
-# split by its outputs and the second by its inputs, so that one sum ends the pair.
+# In each pair of layers, before and after the heads or the hidden units, the first layer
+# is split by outputs and the second by inputs. So each pair needs a single sum.
 _BY_OUTPUT = (".query", ".key", ".value", ".gate", ".up", ".head")
 _BY_INPUT = (".output", ".down")
 

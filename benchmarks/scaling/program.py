@@ -1,4 +1,4 @@
-"""A training step in a layout, compiled, and what can be read off it."""
+"""Compiles a training step for a layout, and inspects the program."""
 
 import functools
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from .transformer import Shape, Transformer, batch_of, loss
 
 
 class Program(NamedTuple):
-    """A compiled step, and its first arguments: parameters, state and a batch."""
+    """A compiled step and its initial arguments: parameters, state and a batch."""
 
     step: Any
     arguments: tuple[Any, Any, Any]
@@ -25,14 +25,14 @@ class Program(NamedTuple):
 
 
 def compiled(layout: Layout, opt: Any, shape: Shape, batch: int, mesh: Mesh) -> Program:
-    """The step of training, in which all but the batch is updated in place."""
+    """A training step that updates everything except the batch in place."""
     opt = layout.wrap(opt, mesh)
     arrays, static = eqx.partition(Transformer(shape, jr.key(0)), eqx.is_inexact_array)
     params = jax.device_put(arrays, layout.shardings(arrays, mesh))
     state, other = eqx.partition(jax.jit(opt.init)(params), eqx.is_array)
     tokens = jax.device_put(batch_of(shape, batch), NamedSharding(mesh, layout.batch))
 
-    # What comes out lies where it went in: or XLA chooses where.
+    # Results keep the sharding of the arguments. Otherwise, XLA would choose it.
     places = jax.tree.map(lambda x: x.sharding, (params, state))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=(*places, None))
@@ -47,6 +47,6 @@ def compiled(layout: Layout, opt: Any, shape: Shape, batch: int, mesh: Mesh) -> 
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Those of a tree on its first device."""
+    """The bytes of a tree on its first device."""
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     return sum(x.addressable_shards[0].data.nbytes for x in arrays)

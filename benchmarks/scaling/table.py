@@ -1,4 +1,4 @@
-"""Each layout on several devices, next to one device."""
+"""Measures each layout on several devices, next to one device."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ BATCH = 16
 
 
 class Row(NamedTuple):
-    """One layout: times in seconds, and bytes of one device."""
+    """One layout: times in seconds, and bytes on one device."""
 
     name: str
     devices: int
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def measured(devices: int, rounds: int) -> list[Row]:
-    """One device first; the same batch everywhere."""
+    """One device first, then all layouts, with the same batch."""
     first = "one device", LAYOUTS["data parallel"], 1
     rest = ((name, layout, devices) for name, layout in LAYOUTS.items())
     return [_row(name, layout, n, rounds) for name, layout, n in (first, *rest)]
@@ -52,7 +52,7 @@ def _times(program: Program, rounds: int) -> Iterator[float]:
         start = time.perf_counter()
         params, state, value = program.step(params, state, tokens)
         jax.block_until_ready((params, state, value))
-        if i >= 2:  # the first ones warm up
+        if i >= 2:  # the first two are a warm-up
             yield time.perf_counter() - start
 
 

@@ -1,4 +1,4 @@
-"""A small decoder-only transformer in Equinox: what is trained on several devices."""
+"""A small decoder-only transformer in Equinox, to train on several devices."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import eqopt
 
 
 class Shape(NamedTuple):
-    """How large a transformer is, and what it is given."""
+    """The size of a transformer and of its inputs."""
 
     vocabulary: int = 64
     width: int = 32
@@ -57,7 +57,7 @@ class Block(eqx.Module):
 
 
 class Transformer(eqx.Module):
-    """Pre-normalised, with gated MLPs and learned positions."""
+    """A transformer with pre-normalization, gated MLPs and learned positions."""
 
     embedding: Float[Array, "vocabulary width"]
     positions: Float[Array, "length width"]
@@ -82,7 +82,7 @@ class Transformer(eqx.Module):
 
 
 def loss(model: Transformer, tokens: Int[Array, "batch length"]) -> Float[Array, ""]:
-    """The mean cross-entropy of each next token."""
+    """The mean cross-entropy of the next tokens."""
     logits = jax.vmap(model)(tokens[:, :-1])
     losses = eqopt.losses.softmax_cross_entropy_with_integer_labels(
         logits, tokens[:, 1:]
@@ -91,6 +91,6 @@ def loss(model: Transformer, tokens: Int[Array, "batch length"]) -> Float[Array,
 
 
 def batch_of(shape: Shape, size: int, step: int = 0) -> Int[Array, "size length+1"]:
-    """Arithmetic progressions modulo the vocabulary: what comes next can be learned."""
+    """Arithmetic progressions modulo the vocabulary: the next token can be learned."""
     start, slope = jr.randint(jr.key(step), (2, size, 1), 0, shape.vocabulary)
     return (start + slope * jnp.arange(shape.length + 1)[None]) % shape.vocabulary

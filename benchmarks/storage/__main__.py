@@ -1,4 +1,4 @@
-"""All ways, the table and the picture."""
+"""Measures all ways of storage, and writes the table and the picture."""
 
 import argparse
 import pathlib

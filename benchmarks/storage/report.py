@@ -1,4 +1,4 @@
-"""The table of all ways, and the picture of how they train."""
+"""The table of all ways of storage, and the picture of their training."""
 
 import pathlib
 from typing import NamedTuple
@@ -32,7 +32,7 @@ def table(rows: list[Row]) -> str:
 
 
 class Panel(NamedTuple):
-    """One task and one optimizer: the runs of three seeds, by how the state is kept."""
+    """One task and one optimizer: the runs of three seeds for each way of storage."""
 
     title: str
     runs: dict[str, list[Run]]
@@ -42,7 +42,7 @@ COLOURS = {"float32": "#1f4e9c", "8 bits": "#d95f02", "4 bits": "#1b9e77"}
 
 
 def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
-    """Losses of batches, smoothed; at the right the final ones."""
+    """The smoothed losses of batches, and the final losses on the right."""
     figure = Figure(figsize=(9.6, 5.6), layout="constrained")
     axes = figure.subplots(2, len(panels) // 2)
     for panel, ax in zip(panels, axes.ravel(), strict=True):
@@ -50,7 +50,7 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
             for i, run in enumerate(of_seeds):
                 _draw(ax, run, COLOURS[name], name if i == 0 else None)
         ax.set_yscale("log")
-        # From where they differ; with plain numbers.
+        # The axis shows the range in which they differ, with plain numbers.
         low = min(run.final for of_seeds in panel.runs.values() for run in of_seeds)
         start = panel.runs["float32"][0].losses[0]
         ax.set_ylim(0.4 * low if low < 1 else 0.95 * low, 0.7 * start)
@@ -64,9 +64,7 @@ def save_picture(panels: list[Panel], path: pathlib.Path) -> None:
         ax.spines[["top", "right"]].set_visible(False)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=3, fontsize=8)
-    figure.supxlabel(
-        "step (dots: the loss of what was held out, at the end)", fontsize=9
-    )
+    figure.supxlabel("step (dots: final loss on held-out data)", fontsize=9)
     figure.supylabel("loss", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
@@ -76,7 +74,7 @@ def _draw(ax, run, colour, label) -> None:
     window = len(run.losses) // 20
     smooth = np.convolve(run.losses, np.ones(window) / window, "valid")
     steps = window / 2 + np.arange(len(smooth))
-    few = np.s_[:: window // 2]  # neighbours are means of nearly the same losses
+    few = np.s_[:: window // 2]  # neighbours average nearly the same losses
     ax.plot(
         steps[few], smooth[few], color=colour, linewidth=0.9, label=label, alpha=0.8
     )
@@ -84,7 +82,7 @@ def _draw(ax, run, colour, label) -> None:
 
 
 def summary(panels: list[Panel]) -> str:
-    """The final losses in the picture: the mean over seeds, the least and the largest."""
+    """The final losses in the picture: mean, smallest and largest over the seeds."""
     lines = ["| | float32 | 8 bits | 4 bits |", "|:--|--:|--:|--:|"]
     for panel in panels:
         cells = []

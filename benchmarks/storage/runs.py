@@ -1,4 +1,4 @@
-"""Training runs, and the bytes and the time of a step."""
+"""Makes training runs, and measures the bytes and the time of a step."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import eqopt
 
@@ -17,8 +16,8 @@ from .tasks import Task
 from .ways import FULL, Way
 
 
-# Moments in float32 whatever the dtype of the model, so that `Way` alone says how they
-# are kept.
+# Moments are in float32 for any dtype of the model, so that only `Way` determines how
+# they are stored.
 WIDE: dict[str, Any] = {"mu_dtype": jnp.float32, "nu_dtype": jnp.float32}
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], float]] = {
     "AdamW": (lambda rate: eqopt.AdamW(rate, **WIDE), 3e-3),
@@ -28,20 +27,20 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], float]] = {
 
 
 class Run(NamedTuple):
-    """The losses of all batches, and at the end that of what was held out."""
+    """The losses of all batches, and the final loss on held-out data."""
 
     losses: list[float]
     final: float
 
 
 def train(task: Task, name: str, way: Way = FULL, seed: int = 0) -> Run:
-    """With `name`, a key of `OPTIMIZERS`, and a warm-up and a decay of its rate."""
+    """Trains with `name`, a key of `OPTIMIZERS`, and a learning rate with warm-up."""
     make, peak = OPTIMIZERS[name]
     rate = eqopt.schedules.WarmupCosineDecay(0.0, peak, task.steps // 10, task.steps)
     opt = way.opt(make(rate))
     model = eqopt.tree.cast(task.model(seed), way.dtype)
     state = opt.init(model)
-    # Apart from the gradient, which is compiled once for all ways with the same model.
+    # Separate from the gradient, which is compiled once for all ways with the same model.
     step = eqx.filter_jit(opt.step)
     gradient = eqx.filter_jit(_GRADIENTS.setdefault(task.name, _gradient(task)))
     losses = []
@@ -62,14 +61,15 @@ def _gradient(task: Task) -> Any:
 
 
 class Cost(NamedTuple):
-    """A step of AdamW: per parameter, and relative to float32 in the same run.
+    """The cost of a step of AdamW.
 
     **Attributes:**
 
-    - `params`, `state`: bytes per parameter, counted on the arrays. What a state has of
-        a parameter is state.
-    - `temporary`: bytes per parameter that the compiled program takes besides.
-    - `time`: the median time of a step, as a multiple of that in float32.
+    - `params`, `state`: bytes per parameter, counted on the arrays. Parts of a parameter
+        in the state count as state.
+    - `temporary`: additional bytes per parameter that the compiled program takes.
+    - `time`: the median time of a step, as a multiple of the time in float32 in the same
+        run.
     """
 
     params: float
@@ -82,7 +82,7 @@ LEAVES, SIZE = 10, 2**20
 
 
 def cost(way: Way, rounds: int, size: int = SIZE) -> Cost:
-    """Of ten leaves of `size` elements each."""
+    """The cost for ten leaves of `size` elements each."""
     mine, full = _stepping(way, size), _stepping(FULL, size)
     times = race(Pair(mine.sample, full.sample), rounds)
     total = LEAVES * size
@@ -109,13 +109,13 @@ def _stepping(way: Way, size: int) -> _Stepping:
     state = opt.init(params)
     arrays, static = eqx.partition(state, eqx.is_array)
 
-    # In the order in which they come out, or all is copied out of the way first.
+    # In the order of the results: otherwise, XLA copies all of them first.
     def run(grads, params, arrays):
         params, state = opt.step(grads, eqx.combine(arrays, static), params)
         return params, eqx.filter(state, eqx.is_array)
 
     step = jax.jit(run, donate_argnums=(1, 2)).lower(grads, params, arrays).compile()
-    sizes = _bytes(params), _bytes(state)
+    of_params, of_state = (eqopt.tree.nbytes(x).total for x in (params, state))
     now = params, arrays
 
     def sample():
@@ -132,9 +132,4 @@ def _stepping(way: Way, size: int) -> _Stepping:
 
     memory = step.memory_analysis()
     assert memory is not None
-    return _Stepping(sample, *sizes, memory.temp_size_in_bytes)
-
-
-def _bytes(tree: Any) -> int:
-    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
-    return int(np.sum([x.nbytes for x in arrays]))
+    return _Stepping(sample, of_params, of_state, memory.temp_size_in_bytes)

@@ -1,7 +1,7 @@
-"""What is trained: a language model of bytes, and a network that reads digits.
+"""The tasks: a language model of bytes, and a network that classifies digits.
 
-Nothing is downloaded: the text is the reference of the Python language, which comes with
-Python for its `help`, the digits come with scikit-learn.
+Nothing is downloaded. The text is the reference of the Python language, which is part of
+Python for `help`. The digits are part of scikit-learn.
 """
 
 import functools
@@ -23,16 +23,16 @@ from ..scaling.transformer import Shape, Transformer, loss as language_loss
 
 
 class Task(NamedTuple):
-    """Something to train.
+    """A model to train, with its data.
 
     **Attributes:**
 
-    - `name`: for the picture.
-    - `model`: the model that a seed begins with.
-    - `loss`: of `(model, batch)`.
-    - `batch`: what is seen in a step: of `(seed, step)`.
-    - `held_out`: what is never seen, for the final loss.
-    - `steps`: how many steps of training.
+    - `name`: the name in the picture.
+    - `model`: a function of the seed that returns the initial model.
+    - `loss`: a function of `(model, batch)`.
+    - `batch`: a function of `(seed, step)` that returns the batch of a step.
+    - `held_out`: data for the final loss, which are not used in training.
+    - `steps`: the number of training steps.
     """
 
     name: str
@@ -48,7 +48,7 @@ SHAPE = Shape(vocabulary=128, width=64, heads=4, hidden=128, layers=1, length=48
 
 @functools.cache
 def language() -> Task:
-    """The next of 48 bytes. One part in ten of the text is held out."""
+    """Predicts each next byte in sequences of 48. A tenth of the text is held out."""
     topics = pydoc_data.topics.topics
     text = "\n\n".join(topics[name] for name in sorted(topics))
     codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int32)
@@ -66,7 +66,7 @@ def language() -> Task:
 
 @functools.cache
 def digits() -> Task:
-    """Scans of 8 x 8 pixels. One in four is held out."""
+    """Classifies scans of 8 x 8 pixels. One in four is held out."""
     x, y = load_digits(return_X_y=True)
     data = np.asarray(x / 16, np.float32).reshape(-1, 1, 8, 8), np.asarray(y, np.int32)
     held_out = tuple(part[::4] for part in data)

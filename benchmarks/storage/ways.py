@@ -1,4 +1,4 @@
-"""Ways to keep parameters and states, by the names that stand in the table."""
+"""Ways to store parameters and states, by their names in the table."""
 
 from typing import Any, NamedTuple
 
@@ -9,13 +9,13 @@ from eqopt import storage
 
 
 class Way(NamedTuple):
-    """How the parameters and the state are kept: keys of `PARAMS` and of `STATES`."""
+    """How parameters and state are stored: keys of `PARAMS` and of `STATES`."""
 
     params: str
     state: str
 
     def opt(self, inner: Any) -> eqopt.AbstractTransformation:
-        """`inner`, whose state is in float32, with both kept so."""
+        """Wraps `inner`, whose state is in float32, so that both are stored this way."""
         if (of_state := STATES[self.state]) is not None:
             inner = eqopt.StoreState(inner, of_state)
         _, of_params = PARAMS[self.params]
@@ -23,7 +23,7 @@ class Way(NamedTuple):
 
     @property
     def dtype(self) -> Any:
-        """That of the model."""
+        """The dtype of the model."""
         return PARAMS[self.params][0]
 
 

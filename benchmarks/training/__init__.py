@@ -1,5 +1,5 @@
-"""Does every optimizer train, and as well as Optax's? `python -m benchmarks.training`.
+"""Does every optimizer train as well as in Optax? `python -m benchmarks.training`.
 
-Each trains on four problems with the same learning rate in both libraries. The results go
-into the documentation, as a table and a picture.
+Each optimizer trains on four problems, with the same learning rate in both libraries. The
+results go into the documentation as a table and a picture.
 """

@@ -1,4 +1,4 @@
-"""All runs, the table and the picture."""
+"""Makes all runs, and writes the table and the picture."""
 
 import argparse
 import pathlib
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.write:
         before, marker, written = PAGE.read_text().partition("<!-- table -->\n")
         known = {result.name: result for result in [*read(written), *results]}
-        # In the order of the rows; what was not run stays as it stands there.
+        # In the order of the rows. Optimizers that were not run keep their results.
         known = [known[name] for name in OPTIMIZERS if name in known]
         PAGE.write_text(f"{before}{marker}\n{table(known)}\n")
         save_picture(known, PICTURE)

@@ -1,4 +1,4 @@
-"""The problems: small, fixed, and each hard in its own way."""
+"""The problems: small and fixed, each with its own difficulty."""
 
 import functools
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 
 class Problem(NamedTuple):
-    """What to minimise.
+    """A problem to train on.
 
     **Attributes:**
 
-    - `title`: for the table.
-    - `params`: where to start.
-    - `loss`: the loss of one example: of `(params, example)`.
+    - `title`: the title in the table.
+    - `params`: the initial parameters.
+    - `loss`: the loss of one example, a function of `(params, example)`.
     - `data`: all examples, stacked.
-    - `steps`: how many steps of training.
-    - `batch`: how many examples a step sees; `None` for all of them.
-    - `share`: the share of the initial loss that every optimizer is to reach.
+    - `steps`: the number of training steps.
+    - `batch`: the number of examples per step; `None` for all of them.
+    - `share`: the share of the initial loss that every optimizer must reach.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
         return jnp.mean(jax.vmap(self.loss, (None, 0))(params, data))
 
     def batches(self) -> Any:
-        """The data of all steps, stacked; drawn anew in each, from a fixed seed."""
+        """The batches of all steps, stacked. They are drawn from a fixed seed."""
         size = len(jax.tree.leaves(self.data)[0])
         rng = np.random.default_rng(0)
         rows = [
@@ -69,7 +69,7 @@ def rosenbrock() -> Problem:
         x, y = params["x"], params["y"]
         return jnp.sum((1 - x) ** 2 + 100 * (y - x**2) ** 2)
 
-    # Not scalars: Optax's SM3 takes none.
+    # Not scalars, because SM3 in Optax does not accept them.
     start = {"x": jnp.array([-1.2]), "y": jnp.array([1.0])}
     return Problem("Rosenbrock", start, loss, _NO_DATA, steps=1000, share=0.25)
 
@@ -84,7 +84,7 @@ def logistic_regression() -> Problem:
         logit = features @ params["weight"] + params["bias"][0]
         return jax.nn.softplus(-sign * logit)
 
-    # Not zero: some optimizers measure steps by the size of the parameters.
+    # Not zero, because some optimizers scale steps by the size of the parameters.
     weight = 0.1 * jax.random.normal(jax.random.key(0), (30,))
     params = {"weight": weight, "bias": jnp.array([0.1])}
     return Problem("Breast cancer", params, loss, data, steps=200, share=0.5)
@@ -104,7 +104,7 @@ def digits() -> Problem:
             eqx.nn.Linear(32, 10, key=keys[2]),
         ]
     )
-    # As a list of arrays, because not all of Optax takes the tree of a model.
+    # A list of arrays, because some transformations of Optax do not accept a model.
     params, static = eqx.partition(model, eqx.is_inexact_array)
     leaves, treedef = jax.tree.flatten(params)
 

@@ -1,4 +1,4 @@
-"""What came out: who is good enough, the table and the picture."""
+"""Evaluates the results, and makes the table and the picture."""
 
 import math
 import pathlib
@@ -13,7 +13,7 @@ from .runs import RESOLVED, Run
 
 
 class Result(NamedTuple):
-    """One optimizer on all problems."""
+    """The results of one optimizer on all problems."""
 
     name: str
     rates: tuple[float, ...]
@@ -21,7 +21,7 @@ class Result(NamedTuple):
 
 
 def is_good(result: Result) -> bool:
-    """Within 2 % of Optax's loss, unless Optax's is another algorithm; and it trains."""
+    """Whether it trains, within 2 % of Optax's loss if the algorithm is the same."""
     same = not OPTIMIZERS[result.name].deviates
     return all(
         run.ours <= problem.share and (run.ratio <= 1.02 or not same)
@@ -50,7 +50,7 @@ _CELL = re.compile(r"(NaN|0|\S+ %) / (NaN|0|\S+ %) \((\S+)\)")
 
 
 def read(table: str) -> list[Result]:
-    """What `table` was made of, to the digits that it has."""
+    """The results in a table from `table`, with the digits in that table."""
     results = []
     for name, line in re.findall(r"^\| \[`(\w+)`\]\S+ \|(.*)\|$", table, re.MULTILINE):
         cells = _CELL.findall(line)
@@ -71,7 +71,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
 
 
-_NAN = 4.0  # where it stands in the picture
+_NAN = 4.0  # the position of NaN in the picture
 
 
 def _place(share: float) -> float:
@@ -79,7 +79,7 @@ def _place(share: float) -> float:
 
 
 def save_picture(results: list[Result], path: pathlib.Path) -> None:
-    """A mark for each library, on one line for each optimizer."""
+    """A line for each optimizer, with a mark for each library."""
     figure = Figure(figsize=(10, 0.2 * len(results) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(problems()), sharey=True)
     names = [result.name for result in results]

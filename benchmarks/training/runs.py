@@ -1,4 +1,4 @@
-"""Training runs, in either library."""
+"""Makes training runs in either library."""
 
 import math
 from typing import Any, NamedTuple
@@ -14,14 +14,14 @@ from .problems import Problem
 
 
 class Run(NamedTuple):
-    """How a run ended: the final loss as shares of the initial one."""
+    """The final losses in both libraries, as shares of the initial loss."""
 
     ours: float
     theirs: float
 
     @property
     def ratio(self) -> float:
-        """Ours over theirs; 1 where both have reached what float32 can resolve."""
+        """eqopt's loss over the other; 1 if float32 cannot resolve either of them."""
         return max(self.ours, RESOLVED) / max(self.theirs, RESOLVED)
 
 
@@ -37,9 +37,10 @@ def train(method: Method, problem: Problem, rate: float) -> Run:
 
 
 def tune(method: Method, problem: Problem, rates: Any) -> float:
-    """The lowest rate by which eqopt's optimizer gets well below the share asked for.
+    """The lowest rate with which eqopt's optimizer gets well below the required share.
 
-    Not the very best one: that is at the edge of chaos, where a rounding error decides.
+    This is not the best rate, which is often at the limit of stability, where rounding
+    errors decide.
     """
     shares = {rate: _share(problem, _ours(method, problem, rate)) for rate in rates}
     enough = [rate for rate, share in shares.items() if share < problem.share / 2]
@@ -55,7 +56,7 @@ def _share(problem: Problem, params: Any) -> float:
     return float(loss(params, problem.data) / loss(problem.params, problem.data))
 
 
-# The rate is an argument of the compiled program, so that a sweep compiles once.
+# The rate is an argument of the compiled program, so that a sweep compiles only once.
 _compiled: dict = {}
 
 

@@ -1,6 +1,6 @@
 """Which optimizer? Seven small workloads, and one protocol for all optimizers.
 
-`python -m benchmarks.workloads` runs what has no result yet, and with `--write` writes
-the page. Results are one file for each workload in `results/`, one line for each
+`python -m benchmarks.workloads` makes all runs that have no result yet. With `--write`,
+it writes the page. `results/` has a file for each workload, with a line for each
 optimizer.
 """

@@ -1,4 +1,4 @@
-"""All runs that have no result yet, and the page."""
+"""Makes all runs that have no result yet, and writes the page."""
 
 import argparse
 import pathlib
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Found(NamedTuple):
-    """All that the page is made of."""
+    """All results that the page shows."""
 
     workloads: dict[str, Workload]
     results: dict[str, dict[str, Cell | Failure]]
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 def found_in(folder: pathlib.Path) -> Found:
-    """From the files in `folder` and from nothing else."""
+    """The results in `folder`, from its files only."""
     workloads = {name: make() for name, make in WORKLOADS.items()}
     results = {name: read(name, folder) for name in workloads}
     about = read_about(folder)
@@ -84,7 +84,7 @@ def found_in(folder: pathlib.Path) -> Found:
 
 
 def write(folder: pathlib.Path) -> None:
-    """The page and its pictures."""
+    """Writes the page and its pictures."""
     workloads, results, starts, found, parts = found_in(folder)
     write_parts(PAGE, parts)
     pictures.save_steps(found, workloads, IMAGES / "which_steps.svg")
@@ -93,7 +93,7 @@ def write(folder: pathlib.Path) -> None:
 
 
 def _hours(results: dict) -> str:
-    """The time of all runs, from the times of their steps."""
+    """The time of all runs, computed from the times of their steps."""
     runs = len(FACTORS) + 2 * len(SEEDS)
     cells = [
         (cell, name)

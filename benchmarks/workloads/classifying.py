@@ -1,4 +1,4 @@
-"""Digits by a convolutional network, and tumours by a multilayer perceptron."""
+"""Classifies digits with a convolutional network, and tumours with a perceptron."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Words of Python's standard library: as bytes for a transformer, and as embeddings."""
+"""Text of Python's standard library: bytes for a transformer, and word embeddings."""
 
 import collections
 import functools
@@ -48,7 +48,7 @@ WORDS, NEAR, SMALLEST = 300, 4, 3
 
 
 class Embeddings(eqx.Module):
-    """A vector and a bias for each word, and for each word as a neighbour of others."""
+    """A vector and a bias for each word, and others for each word as a neighbour."""
 
     words: Float[Array, "words size"]
     contexts: Float[Array, "words size"]
@@ -67,7 +67,7 @@ class Embeddings(eqx.Module):
 
 @functools.cache
 def pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Two of the most frequent words, and how often they stand near each other."""
+    """Pairs of frequent words, and how often they occur near each other."""
     words = re.findall(r"[A-Za-z]+|[^\sA-Za-z]", source().lower())
     most = [word for word, _ in collections.Counter(words).most_common(WORDS)]
     number = {word: i for i, word in enumerate(sorted(most))}

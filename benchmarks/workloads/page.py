@@ -1,4 +1,4 @@
-"""The page's tables, from the results."""
+"""Makes the tables of the page from the results."""
 
 import math
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def table(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
 
 
 def _cell(row: Row, workload: str) -> str:
-    """The part of the budget to the target, or how far it came."""
+    """The share of the budget needed to reach the target, or else the progress."""
     if workload not in row.marks:
         return "fails"
     mark = row.marks[workload]
@@ -57,7 +57,7 @@ def _cell(row: Row, workload: str) -> str:
 
 
 def finals(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
-    """The losses at the end: means over seeds, and half of the range."""
+    """The final losses: means over seeds, and half of the range."""
     titles = [workload.title for workload in workloads.values()]
     lines = [
         f"| Optimizer | {' | '.join(titles)} |",
@@ -72,7 +72,7 @@ def finals(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
 
 
 def failures(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
-    """What does not run, and why."""
+    """The optimizers that do not run, and why."""
     lines = [
         f"- `{row.name}` on {workloads[name].title}: {why}"
         for row in rows
@@ -81,8 +81,8 @@ def failures(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
     return "\n".join(lines) if lines else "Every optimizer runs on every workload."
 
 
-# Steps to a loss of 3.28 of a small GPT-2, as the public benchmark's README has them;
-# where a row of it has more than this method, what that is.
+# Steps of a small GPT-2 to a loss of 3.28, from the README of the public benchmark. If a
+# row there adds something to this method, it is named.
 PUBLISHED = {
     "SOAP": (3125, "on the hyperball"),
     "Aurora": (3175, "with Contra-Muon"),
@@ -95,7 +95,7 @@ PUBLISHED = {
 
 
 def published(rows: list[Row], workload: str) -> str:
-    """The public benchmark beside the measured steps on `workload`."""
+    """The public benchmark, next to the measured steps on `workload`."""
     marks = {row.name: row.marks[workload] for row in rows if workload in row.marks}
     lines = [
         "| Optimizer | Published: steps | relative to Adam | Here: relative to Adam |",

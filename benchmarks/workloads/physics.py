@@ -1,8 +1,8 @@
-r"""A physics-informed network: the heat equation, from all points in every step.
+r"""A physics-informed network for the heat equation, with all points in every step.
 
 On $[0, 1]^2$, $u_t = u_{xx} / 10$ with $u(0, x) = \sin πx + \sin(3πx) / 2$ and
-$u(t, 0) = u(t, 1) = 0$. The validation loss is the squared error of the solution, which
-is known, at points between those of training.
+$u(t, 0) = u(t, 1) = 0$. The validation loss is the squared error, compared with the known
+solution, at points between the training points.
 """
 
 import functools
@@ -25,7 +25,7 @@ def solution(t, x):
 
 
 def loss(model, point):
-    """The residual inside, and the errors at the start and at one of the ends."""
+    """The residual inside, and the errors at the start and at one boundary."""
     t, x = point
     u = lambda t, x: model(jnp.stack([t, x]))
     u_t = jax.grad(u)(t, x)

@@ -1,4 +1,4 @@
-"""The page's pictures."""
+"""Makes the pictures of the page."""
 
 import math
 import pathlib
@@ -15,13 +15,13 @@ from .summary import Results, Row
 from .workload import Workload
 
 
-NEVER = 1.2  # where what never happens stands, in budgets
+NEVER = 1.2  # the position of "never", in budgets
 
 
 def save_steps(
     rows: list[Row], workloads: Mapping[str, Workload], path: pathlib.Path
 ) -> None:
-    """Steps to the target of each optimizer, by workload: a dot, and dots for seeds."""
+    """Steps to the target of each optimizer, by workload, with dots for the seeds."""
     figure = Figure(figsize=(11, 0.19 * len(rows) + 1.4), layout="constrained")
     panels = figure.subplots(1, len(workloads), sharey=True)
     names = [row.name for row in rows]
@@ -71,7 +71,7 @@ def save_rates(
     starts: Mapping[str, float],
     path: pathlib.Path,
 ) -> None:
-    """How far each learning rate comes, for each optimizer; a line for each workload."""
+    """Progress with each learning rate, for each optimizer; a line for each workload."""
     columns = 6
     shape = -(-len(rows) // columns), columns
     figure = Figure(figsize=(11, 1.25 * shape[0] + 0.6), layout="constrained")
@@ -137,6 +137,6 @@ def save_curves(
 
 def _save(figure: Figure, path: pathlib.Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The same file from the same numbers: else its names are drawn at random.
+    # Without this salt, the names in the file are random, and files are not reproducible.
     with rc_context({"svg.hashsalt": "eqopt"}):
         figure.savefig(path, metadata={"Date": None})

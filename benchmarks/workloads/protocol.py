@@ -1,11 +1,11 @@
-"""The protocol: which runs an optimizer has on a workload, and what is kept of them.
+"""The protocol: the runs of an optimizer on a workload, and their results.
 
-1. Nine learning rates, evenly spaced in their logarithms over four decades around one
-   that is usual for the optimizer, each once, from seed 0. What else there is to set has
-   its default.
-2. The two that end with the lowest validation loss, each from the seeds 1, 2 and 3. Of
-   these the better one, by its mean, is what is reported: so no run is reported by which
-   something was chosen.
+1. Nine learning rates run once each, from seed 0. Their logarithms are evenly spaced over
+   four decades around a usual rate of the optimizer. All other hyperparameters have their
+   defaults.
+2. The two rates with the lowest final validation losses run from the seeds 1, 2 and 3.
+   The rate with the better mean is reported, with these three runs. So the runs that
+   select the two rates are not reported.
 
 Learning rates rise over the first 5 % of the budget and then fall to zero along a cosine,
 except for the methods in `SCHEDULES`.
@@ -36,7 +36,7 @@ SEEDS = 1, 2, 3
 EVALUATIONS = 20
 AT_ONCE = 3  # runs in one call of the compiled program
 
-# Why some have no cosine. Those with a warm-up have a constant rate after it.
+# Why some methods have no cosine. After a warm-up, their rate is constant.
 WARM_UP = "its average stands in for the decay"
 ITSELF = "it finds its step sizes itself"
 SCHEDULES = {
@@ -63,20 +63,21 @@ def schedule(name: str, rate: Any, steps: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """An optimizer on a workload.
+    """The results of an optimizer on a workload.
 
     **Attributes:**
 
-    - `name`: the optimizer's.
+    - `name`: the name of the optimizer.
     - `rates`: the nine learning rates.
-    - `finals`: the validation loss at the end with each, from seed 0; may be NaN.
+    - `finals`: the final validation loss for each rate, from seed 0; may be NaN.
     - `best`: the learning rate that is reported.
-    - `curves`: its validation losses, by seed, at twenty times evenly over the budget.
-    - `other`, `other_finals`: the other one of the best two, and how it ended.
-    - `step_ms`: milliseconds of a core for a step of training, gradients and the
-        evaluations included: the mean over all runs.
-    - `state_bytes`: bytes of state for each parameter.
-    - `compile_s`: seconds to trace and to compile the program for all runs.
+    - `curves`: its validation losses by seed, at twenty times spread evenly over the
+        budget.
+    - `other`, `other_finals`: the second of the two best rates, and its final losses.
+    - `step_ms`: milliseconds of a core for a training step, including gradients and
+        evaluations; the mean over all runs.
+    - `state_bytes`: bytes of state per parameter.
+    - `compile_s`: the seconds to trace and compile the program for all runs.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Cell:
 def member(
     method: Method, workload: Workload
 ) -> Callable[[Any, PRNGKeyArray], Float[Array, " evaluations"]]:
-    """One run: of the learning rate and a key, to the validation losses."""
+    """One run, as a function of a learning rate and a key; returns validation losses."""
 
     def run(rate, key):
         model_key, batch_key = jr.split(key)
@@ -122,16 +123,16 @@ def member(
 
 
 def population(method: Method, workload: Workload, at_once: int = 1) -> Any:
-    """Several runs in one compiled program: of learning rates and keys.
+    """Several runs in one compiled program, a function of learning rates and keys.
 
-    They go one after the other, or `at_once` of them by `eqx.filter_vmap`. On a CPU that
-    takes as long, and a conditional takes both of its branches: what refreshes a
-    preconditioner in every tenth step does so in each.
+    The runs follow each other, or `at_once` of them run together by `eqx.filter_vmap`.
+    On a CPU, that is not faster, and a conditional runs both of its branches: an
+    optimizer that refreshes a preconditioner every tenth step then does so in each step.
     """
     run = member(method, workload)
     if at_once == 1:
         return lambda rates, keys: jax.lax.map(lambda x: run(*x), (rates, keys))
-    # Not by itself: `jax.jit` wants a function that it can hash.
+    # In a lambda, because `jax.jit` needs a hashable function.
     return lambda rates, keys: eqx.filter_vmap(run)(rates, keys)
 
 
@@ -149,7 +150,7 @@ def measure(method: Method, workload: Workload, at_once: int = 1) -> Cell:
         nonlocal seconds, count
         curves = []
         for i in range(0, len(pairs), size):
-            # The last ones again where the program is wider than what is left.
+            # Repeat the last runs if the program takes more than there are left.
             some = pairs[i : i + size]
             padded = some + [some[-1]] * (size - len(some))
             rates = jnp.asarray([rate for rate, _ in padded], jnp.float32)
@@ -182,23 +183,17 @@ def measure(method: Method, workload: Workload, at_once: int = 1) -> Cell:
 
 
 def loss_at_start(workload: Workload) -> float:
-    """The validation loss of a model that is not trained, the mean over the seeds."""
+    """The validation loss of untrained models, the mean over the seeds."""
     loss = jax.jit(lambda key: workload.validation_loss(workload.model(key)))
     # The key of the model is the first half of the key of a run.
     return float(np.mean([loss(jr.split(jr.key(seed))[0]) for seed in SEEDS]))
 
 
 def state_bytes(method: Method, workload: Workload) -> float:
-    model = eqx.filter_eval_shape(workload.model, jr.key(0))
-    state = eqx.filter_eval_shape(lambda m: method.ours(1e-3).init(m), model)
-    size = lambda x: math.prod(x.shape)
-    count = sum(map(size, jax.tree.leaves(eqx.filter(model, _is_inexact))))
-    shapes = jax.tree.leaves(eqx.filter(state, lambda x: hasattr(x, "dtype")))
-    return sum(size(x) * x.dtype.itemsize for x in shapes) / count
-
-
-def _is_inexact(x: Any) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
+    model = workload.model(jr.key(0))
+    state = eqx.filter_eval_shape(method.ours(1e-3).init, model)
+    params = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+    return eqopt.tree.nbytes(state).total / sum(x.size for x in params)
 
 
 def _order(loss: float) -> float:

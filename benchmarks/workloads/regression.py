@@ -1,4 +1,4 @@
-"""Numbers to guess: the course of diabetes, and images that went through a bottleneck."""
+"""Regression: the progression of diabetes, and images behind a bottleneck."""
 
 import functools
 
@@ -40,10 +40,10 @@ WIDTHS = 64, 100, 50, 20, 6, 20, 50, 100, 64
 
 
 def autoencoder(key):
-    """Deep, with saturating activations and no shortcuts: badly conditioned.
+    """A deep, ill-conditioned network with saturating activations and no shortcuts.
 
-    Weights have the variance 1 / inputs. With Equinox's, a third of that, next to nothing
-    of an image comes out of eight layers.
+    Weights have the variance 1 / inputs. With the default of Equinox, a third of this,
+    almost nothing of an image would be left after eight layers.
     """
     layers = []
     for n, m, k in zip(

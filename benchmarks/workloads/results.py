@@ -1,4 +1,4 @@
-"""Results, on disk: one file for each workload, one line for each optimizer."""
+"""Results on disk: a file for each workload, with a line for each optimizer."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ class Failure:
 
 
 def read(workload: str, folder: pathlib.Path = FOLDER) -> dict[str, Cell | Failure]:
-    """What is known of a workload, by optimizer. A line that a kill cut off is not."""
+    """The results for a workload, by optimizer. An incomplete last line is ignored."""
     path = folder / f"{workload}.jsonl"
     found: dict[str, Cell | Failure] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -35,7 +35,7 @@ def read(workload: str, folder: pathlib.Path = FOLDER) -> dict[str, Cell | Failu
 
 
 def add(workload: str, result: Cell | Failure, folder: pathlib.Path = FOLDER) -> None:
-    """Adds a result, in the place of an older one of the same optimizer, in one piece."""
+    """Adds a result atomically. It replaces an older one of the same optimizer."""
     known = {**read(workload, folder), result.name: result}
     folder.mkdir(exist_ok=True)
     lines = [_line(known[name]) for name in sorted(known)]
@@ -46,7 +46,7 @@ def add(workload: str, result: Cell | Failure, folder: pathlib.Path = FOLDER) ->
 
 
 def read_about(folder: pathlib.Path = FOLDER) -> dict[str, Any]:
-    """The machine and the versions, and the losses at the start by workload."""
+    """The machine, the versions, and the initial losses by workload."""
     path = folder / "about.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -62,7 +62,7 @@ def _line(result: Cell | Failure) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Five digits; JSON has no NaN and no infinity, which are strings here."""
+    """Rounds to five digits. NaN and infinity become strings: JSON does not have them."""
     if isinstance(value, list):
         return [_rounded(v) for v in value]
     if not isinstance(value, float):

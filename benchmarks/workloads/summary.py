@@ -1,4 +1,4 @@
-"""What the results say of an optimizer: few numbers of many."""
+"""Summarizes the results of each optimizer in a few numbers."""
 
 import math
 import statistics
@@ -11,27 +11,26 @@ from .protocol import EVALUATIONS, Cell
 from .results import Failure
 
 
-TRAINS = 0.9  # of AdamW's progress
+TRAINS = 0.9  # the share of AdamW's progress that counts as training
 
 Results = Mapping[str, Mapping[str, Cell | Failure]]
 
 
 class Mark(NamedTuple):
-    """An optimizer on a workload, in numbers.
+    """The summary of an optimizer on a workload.
 
     **Attributes:**
 
-    - `to_target`: the part of the budget after which the mean over seeds is at the
-        target for the first time; infinite if it never is.
-    - `by_seed`: the same of each seed.
-    - `final`: the mean of the validation losses at the end.
-    - `low`, `high`: the lowest and the highest of them.
-    - `progress`: the way from the loss at the start to the target, of which `final` is
-        the end; 1 is the target.
-    - `robust`: the share of the nine learning rates by which training makes at least 90 %
-        of AdamW's progress.
+    - `to_target`: the share of the budget after which the mean over seeds first reaches
+        the target; infinite if it never does.
+    - `by_seed`: the same for each seed.
+    - `final`: the mean of the final validation losses.
+    - `low`, `high`: the lowest and the highest final validation loss.
+    - `progress`: the position of `final` between the initial loss, 0, and the target, 1.
+    - `robust`: the share of the nine learning rates with which training makes at least
+        90 % of AdamW's progress.
     - `cost`: the time of a step, as a multiple of AdamW's.
-    - `state_bytes`: bytes of state for each parameter.
+    - `state_bytes`: bytes of state per parameter.
     - `at_edge`: whether the best learning rate is the first or the last one.
     """
 
@@ -70,7 +69,7 @@ def _first(curve: np.ndarray, target: float) -> float:
 
 
 def _progress(loss: float, start: float, target: float) -> float:
-    """In logarithms: the losses of one workload fall by a factor of 10,000."""
+    """Progress in logarithms, because losses can fall by a factor of 10,000."""
     if not math.isfinite(loss):
         return -math.inf
     if loss <= 0:
@@ -79,17 +78,17 @@ def _progress(loss: float, start: float, target: float) -> float:
 
 
 class Row(NamedTuple):
-    """An optimizer on all workloads.
+    """The summary of an optimizer on all workloads.
 
     **Attributes:**
 
-    - `marks`: by workload; without those on which it does not run.
-    - `failures`: why not, by workload.
+    - `marks`: the summary by workload, for the workloads on which it runs.
+    - `failures`: the reasons for failure, by workload.
     - `relative`: the median over workloads of the steps to the target, as a multiple of
-        AdamW's. Infinite if it does not reach the target on most of them.
-    - `relative_time`: the same of the time to the target.
-    - `reached`: on how many workloads it reaches the target.
-    - `robust`, `cost`, `state_bytes`: means over workloads; of times the geometric one.
+        AdamW's. Infinite if it does not reach the target on most workloads.
+    - `relative_time`: the same for the time to the target.
+    - `reached`: the number of workloads on which it reaches the target.
+    - `robust`, `cost`, `state_bytes`: means over workloads; the geometric mean for times.
     """
 
     name: str
@@ -106,7 +105,7 @@ class Row(NamedTuple):
 def rows(
     results: Results, starts: Mapping[str, float], targets: Mapping[str, float]
 ) -> list[Row]:
-    """One for each optimizer that has a result on every workload; the best ones first."""
+    """A row for each optimizer with results on all workloads, the best ones first."""
     marks: dict[str, dict[str, Mark]] = {}
     failures: dict[str, dict[str, str]] = {}
     for workload, of in results.items():

@@ -1,4 +1,4 @@
-"""Many cells, in processes with a core each."""
+"""Measures many cells, in processes with one core each."""
 
 import multiprocessing
 import os
@@ -32,7 +32,7 @@ WORKLOADS = {
 
 
 class Job(NamedTuple):
-    """An optimizer on a workload, not to be begun after `end` of the monotonic clock."""
+    """An optimizer on a workload. It does not start after `end` (monotonic clock)."""
 
     name: str
     workload: str
@@ -41,9 +41,9 @@ class Job(NamedTuple):
 
 
 def sweep(jobs: list[Job], processes: int, folder: pathlib.Path) -> None:
-    """What has ended is on disk at once, so a sweep that is killed can go on."""
-    # One thread each: two would share the caches, and disturb each other's times. Those
-    # of LAPACK, which factorises matrices, wait for each other by running in circles.
+    """Runs all jobs. Results are saved immediately, so a killed sweep can be resumed."""
+    # Each process has one thread: two would share caches and disturb the times. Threads
+    # of LAPACK, which factorizes matrices, use busy waiting.
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
@@ -57,15 +57,15 @@ def sweep(jobs: list[Job], processes: int, folder: pathlib.Path) -> None:
 
 
 def run(job: Job) -> tuple[str, Cell | Failure] | None:
-    """The workload's name and the result, or nothing if it is too late to begin."""
+    """The name of the workload and the result, or `None` if it is too late to start."""
     if time.monotonic() > job.end:
         return None
     method, workload = METHODS[job.name], WORKLOADS[job.workload]()
     try:
         return job.workload, measure(method, workload, job.at_once)
     except Exception as error:
-        # A result, too: the page says which optimizers do not run, and why.
+        # This is also a result: the page lists the optimizers that do not run, and why.
         what = f"{type(error).__name__}: {error}"
         return job.workload, Failure(job.name, what[:300])
     finally:
-        jax.clear_caches()  # or all compiled programs stay in memory
+        jax.clear_caches()  # otherwise, all compiled programs stay in memory

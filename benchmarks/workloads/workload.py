@@ -1,4 +1,4 @@
-"""What a workload is."""
+"""The definition of a workload."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,24 +11,25 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 
 class Workload(NamedTuple):
-    """Something to train, and when it counts as trained.
+    """A model to train, and a target for its loss.
 
-    A seed decides on the first model and on the batches; the data, and what is held out
-    of them, are the same for all.
+    A seed determines the initial model and the batches. The data, and the held-out part,
+    are the same for all seeds.
 
     **Attributes:**
 
-    - `title`: for tables and pictures.
-    - `what`: what it is, in a sentence.
-    - `model`: the model to begin with: of a key.
-    - `loss`: the loss of one example: of `(model, example)`.
-    - `examples`: what is seen in training, stacked.
-    - `held_out`: what the validation loss is of, stacked. Nothing is trained on it.
+    - `title`: the title in tables and pictures.
+    - `what`: a description in one sentence.
+    - `model`: a function of a key that returns the initial model.
+    - `loss`: the loss of one example, a function of `(model, example)`.
+    - `examples`: the training examples, stacked.
+    - `held_out`: the examples for the validation loss, stacked. They are not used in
+        training.
     - `steps`: the budget.
     - `target`: the validation loss that AdamW reaches at 80 % of the budget: the mean of
         three seeds at its best learning rate.
-    - `batch`: the examples of a step; `None` for all of them in every step.
-    - `held_out_loss`: of one that is held out, if it is another one.
+    - `batch`: the number of examples in a step; `None` for all of them in every step.
+    - `held_out_loss`: the loss of one held-out example, if it is another function.
     """
 
     title: str
@@ -59,7 +60,7 @@ class Workload(NamedTuple):
 
 
 def split(data: Any, every: int) -> tuple[Any, Any]:
-    """All but one example in `every`, and these."""
+    """Splits data: all examples except one in `every`, and the others."""
     rows = np.arange(len(jax.tree.leaves(data)[0]))
     is_held_out = rows % every == 0
     return tuple(

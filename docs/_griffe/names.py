@@ -7,17 +7,19 @@ all others here. This file is an extension of griffe and a hook of MkDocs.
 """
 
 import collections
+import functools
 import html
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import griffe
 
 
 _DOCS = pathlib.Path(__file__).parents[1]
 
-# Names with a dot are looked up in torch by a test.
+# Names with a dot are looked up in torch by a test, and the others in titles of papers.
 OTHERS = {
     "eqopt.AMSGrad": ["torch.optim.Adam(amsgrad=True)"],
     "eqopt.APOLLO": ["approximated gradient scaling"],
@@ -37,7 +39,7 @@ OTHERS = {
     "eqopt.DynamicLossScale": ["torch.amp.GradScaler"],
     "eqopt.GPA": ["generalized primal averaging"],
     "eqopt.GaLore": ["gradient low-rank projection"],
-    "eqopt.LAMB": ["layer-wise adaptive moments optimizer for batch training"],
+    "eqopt.LAMB": ["layerwise adaptive large batch optimization"],
     "eqopt.LARS": ["layer-wise adaptive rate scaling"],
     "eqopt.LBFGS": ["torch.optim.LBFGS", "limited-memory BFGS"],
     "eqopt.Lion": ["evolved sign momentum"],
@@ -46,7 +48,10 @@ OTHERS = {
     "eqopt.MoMo": ["momentum models"],
     "eqopt.MultiSteps": ["gradient accumulation"],
     "eqopt.Muon": ["torch.optim.Muon", "momentum orthogonalized by Newton-Schulz"],
-    "eqopt.NAdam": ["torch.optim.NAdam", "Nesterov-accelerated Adam"],
+    "eqopt.NAdam": [
+        "torch.optim.NAdam",
+        "Nesterov-accelerated adaptive moment estimation",
+    ],
     "eqopt.NAdamW": ["torch.optim.NAdam(decoupled_weight_decay=True)"],
     "eqopt.Orthogonalize": ["Newton-Schulz iteration", "polar decomposition"],
     "eqopt.PSGDKron": ["preconditioned stochastic gradient descent", "Kron"],
@@ -88,6 +93,7 @@ OTHERS = {
 }
 
 
+@functools.cache  # for each build, see `on_config`
 def other_names() -> dict[str, list[str]]:
     """Each public name that has other names, with these: Optax's come first."""
     found = collections.defaultdict(list)
@@ -145,15 +151,30 @@ def _footer(found: griffe.Object, others: list[str]) -> str:
     return f"Also known as {', '.join(names)}. {source}"
 
 
+def on_config(config: Any) -> None:
+    """Reads the tables again for each build, which `mkdocs serve` makes many of.
+
+    Without the address of a repository, MkDocs would link "edit" to a folder of the site.
+    """
+    other_names.cache_clear()
+    if not config.repo_url:
+        config.edit_uri = None
+
+
 _HEADING = re.compile(r'(<h\d id="(eqopt\.[\w.]+)" class="doc.*?)(</h\d>)', re.DOTALL)
+_SOURCE = re.compile(r"(?<=Source: )<code>(src/[^<]+)</code>")
 
 
-def on_page_content(content: str, **kwargs: object) -> str:
+def on_page_content(content: str, *, config: Any, **kwargs: object) -> str:
     """Puts the other names into the headings, too, where they are not shown.
 
-    The search box ranks what is in a heading first, and shows it among its results.
+    The search box ranks what is in a heading first, and shows it among its results. If
+    the repository has an address, the names of source files become links.
     """
     others = other_names()
+    if config.repo_url:
+        tree = f"{config.repo_url.rstrip('/')}/blob/main"
+        content = _SOURCE.sub(rf'<a href="{tree}/\1">\g<0></a>', content)
 
     def with_names(found: re.Match[str]) -> str:
         names = html.escape(" ".join(others.get(found[2], [])))

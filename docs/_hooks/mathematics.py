@@ -14,6 +14,8 @@ from mkdocs.structure.pages import Page
 
 _CONVERTER = LatexToMathML(fancy_error=False)
 _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
+# The sign of a root has a smallest height, and hangs low over letters that are smaller.
+_STRUT = '<mspace width="0" height="0.75em" depth="0.15em"/>'
 _DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]</div>', re.DOTALL)
 
 
@@ -33,8 +35,9 @@ def mathml(formula: str, where: str, *, display: bool = False) -> str:
     """The formula, which is escaped LaTeX, of the page `where`."""
     latex = html.unescape(formula)
     try:
-        return _CONVERTER.convert_with_local_state(latex, displaystyle=display)
+        found = _CONVERTER.convert_with_local_state(latex, displaystyle=display)
     except LatexError as error:
         raise PluginError(
             f"{where}: the formula {latex.strip()!r} has no MathML: {error}"
         ) from error
+    return found.replace("<msqrt>", f"<msqrt>{_STRUT}")

@@ -290,6 +290,7 @@ from ._optimizers.matrix.stateless import (
     SCALE as SCALE,
     ScaleByRowNorm as ScaleByRowNorm,
     ScaleBySinkhorn as ScaleBySinkhorn,
+    ScaleBySinkhornState as ScaleBySinkhornState,
     SinkGD as SinkGD,
 )
 from ._optimizers.parameter_free.cocob import (

@@ -21,19 +21,20 @@ _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
     f"Abstract{kind}Schedule" for kind in ("", "Stateful")
 }
 _TREES = {"PyTree", "Params", "Mask"}
-_NUMBERS = {"float", "int", "Array", "ArrayLike", "ndarray", "Float", "Int", "Inexact"}
-_NUMBERS |= {"Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike"}
+_NUMBERS = {"float", "int", "Array", "ArrayLike", "ndarray", "Float", "Int"} | {
+    *("Inexact", "Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike")
+}
 
 
 @functools.cache
 def kinds(cls: type) -> dict[str, Kind]:
-    """What each field of a dataclass declares about its contents, especially schedules.
+    """The kind of value that each field of a dataclass declares.
 
     - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
     - `"mask"`: it is `Mask`, or a union with it.
     - `"nonnegative"`: it is `Nonnegative`.
     - `"number"`: it names a number or an array, and neither a function nor a tree.
-    - `"own"`: it names a function: the class knows what to do with one.
+    - `"own"`: it names a function, which the class calls itself.
     - `"unknown"`: anything else.
     """
     modules = [sys.modules.get(base.__module__) for base in cls.__mro__]

@@ -19,8 +19,8 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     **Arguments:**
 
     - `params`: any pytree, such as a whole Equinox model.
-    - `updates`: a tree like it, with inexact arrays, and `None` at every leaf that
-        stays unchanged.
+    - `updates`: a tree like `params`, with inexact arrays, and `None` at every leaf
+        that stays unchanged.
 
     **Returns:**
 
@@ -28,8 +28,9 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     **Raises:**
 
-    A `ValueError` that names the key path if the trees or shapes differ, or if there is
-    an update for an integer array, which is not a parameter; and if `params` is `None`.
+    A `ValueError` that names the key path if structures or shapes differ, or if there
+    is an update for an integer array, which is not a parameter; a `ValueError` if
+    `params` is `None`.
     """
     if params is None:
         raise ValueError(
@@ -51,12 +52,12 @@ def incremental_update(
 ) -> Params:
     r"""Moves every parameter part of the way: $s\,\text{new} + (1 - s)\,\text{old}$.
 
-    Called after each step with a small $s$, it maintains an exponential moving average
+    Call it after each step with a small $s$ to maintain an exponential moving average
     of the parameters.
 
     **Arguments:**
 
-    - `new_tensors`, `old_tensors`: whole models or other pytrees of one structure.
+    - `new_tensors`, `old_tensors`: whole models or other pytrees with the same structure.
     - `step_size`: $s$, in $[0, 1]$.
 
     **Returns:**
@@ -106,7 +107,7 @@ def periodic_update(
 
     **Arguments:**
 
-    - `new_tensors`, `old_tensors`: whole models or other pytrees of one structure.
+    - `new_tensors`, `old_tensors`: whole models or other pytrees with the same structure.
     - `steps`: the number of steps taken, an integer or a 0-d integer array.
     - `update_period`: an integer or a 0-d integer array, at least 1.
 
@@ -117,9 +118,9 @@ def periodic_update(
 
     **Raises:**
 
-    A `ValueError` if `update_period` is not positive (traced values are not checked),
-    and one that names the key path if structures or shapes differ or only one tree has
-    an array; a `TypeError` if dtypes differ.
+    A `ValueError` if `update_period` is not positive (traced values are not checked); a
+    `ValueError` that names the key path if structures or shapes differ or only one tree
+    has an array; a `TypeError` if dtypes differ.
 
     ??? cite "Reference"
 

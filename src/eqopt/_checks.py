@@ -68,7 +68,7 @@ def check_interval(
 
 
 def check_integer(owner: str, name: str, value: Any, low: int) -> int:
-    """`value` as a Python integer; raises unless it is one, of at least `low`."""
+    """`value` as a Python integer; raises unless it is an integer of at least `low`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -76,7 +76,8 @@ def check_integer(owner: str, name: str, value: Any, low: int) -> int:
     if number is None or isinstance(value, bool) or number < low:
         raise ValueError(
             f"{owner}: `{name}` must be a Python integer of at least {low}, but is "
-            f"{value!r}. It decides what is compiled: under `jax.jit` it is static."
+            f"{value!r}. It determines the compiled program, so it must be static "
+            "under `jax.jit`."
         )
     return number
 
@@ -96,9 +97,9 @@ def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
         raise TypeError(f"{message}, but is {value!r} of type {type(value).__name__}.")
     if np.ndim(value) != 0:
         raise ValueError(
-            f"{message}, but has shape {np.shape(value)}. For a population, build and "
-            f"use the optimizer under `eqx.filter_vmap`: `eqx.filter_vmap(lambda {name}: "
-            "...)(values)`."
+            f"{message}, but has shape {np.shape(value)}. For a population, create "
+            "and use the optimizer inside `eqx.filter_vmap`: `eqx.filter_vmap(lambda "
+            f"{name}: ...)(values)`."
         )
     dtype = jnp.result_type(value)
     if not (jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)):
@@ -131,7 +132,7 @@ def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
 
 
 def check_returned(owner: object, name: str, value: Any) -> Any:
-    """The result of the schedule `name` of `owner`; raises unless it is one number."""
+    """The result of the schedule `name` of `owner`; raises unless it is a number."""
     is_real = not isinstance(value, bool) and (
         isinstance(value, int | float)
         or any(jnp.issubdtype(_dtype(value), kind) for kind in _REAL)
@@ -170,9 +171,9 @@ def check_dtypes(owner: object) -> None:
             found, is_fit = dtype, False
         if not is_fit:
             raise TypeError(
-                f"{type(owner).__name__}: `{name}` must be float16, bfloat16, float32 or "
-                f"float64, but is {found}. Complex "
-                "parameters take the complex dtype of its precision."
+                f"{type(owner).__name__}: `{name}` must be float16, bfloat16, float32 "
+                f"or float64, but is {found}. Complex parameters are stored in the "
+                "complex dtype with the same precision."
             )
 
 
@@ -186,7 +187,7 @@ _DTYPES = (
 
 
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
-    """Raises a `TypeError` if a hyperparameter waits for [`eqopt.Scheduled`][].
+    """Raises a `TypeError` if a hyperparameter needs [`eqopt.Scheduled`][].
 
     Checks the fields that are marked as hyperparameters, or all fields that `waiting`
     checks.
@@ -196,8 +197,8 @@ def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
         if callable(getattr(owner, name)):
             raise TypeError(
                 f"{name_of(owner)}: `{name}` is a schedule, which "
-                f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer, "
-                "`eqopt.Scheduled(optimizer)`: it evaluates every schedule in it."
+                f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer "
+                "in `eqopt.Scheduled(optimizer)`, which evaluates all schedules in it."
             )
 
 
@@ -210,8 +211,8 @@ def hyperparameters(cls: type) -> tuple[str, ...]:
 def waiting(owner: object) -> list[str]:
     """The fields of a transformation with a schedule that it does not evaluate itself.
 
-    In a field for numbers, any function counts as a schedule. In other fields, only one
-    of [`eqopt.schedules`][] does, unless the field is for functions.
+    In a field for numbers, any function counts as a schedule. In other fields, only
+    schedules of [`eqopt.schedules`][] count, unless the field is for functions.
     """
     return [
         name
@@ -223,7 +224,7 @@ def waiting(owner: object) -> list[str]:
 def _is_schedule(value: Any, kind: Kind) -> bool:
     if kind in ("marked", "number"):
         return callable(value) and not isinstance(value, type)
-    # By a mark, because the room of schedules is on a floor above this one.
+    # Found by a mark, because `schedules` is on a floor above this module.
     return kind == "unknown" and getattr(type(value), "is_schedule", False)
 
 
@@ -231,8 +232,8 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
     """Raises a `TypeError` if `state` is not of the type that `init` declares.
 
-    Also if it cannot tell because a schedule has not been evaluated. `expected` is for
-    an `init` whose hyperparameters decide on the type.
+    It also raises if it cannot check because a schedule has not been evaluated.
+    `expected` is for an `init` whose hyperparameters determine the type.
     """
     check_no_schedule(transformation)
     expected = expected or returned_type(type(transformation).init)
@@ -242,11 +243,11 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
         if found == own:
             found = f"{type(state).__module__}.{found}"
         message = (
-            f"{name_of(transformation)} was given a state of type {found}, but its own "
-            f"is of type {own}. Is it the state of another optimizer? Pass what `init` "
-            f"or `update` of this {recipe() or own_name} returned."
+            f"{name_of(transformation)} got a state of type {found}, but expected a "
+            f"state of type {own}. Is it the state of another optimizer? Pass the "
+            f"state that `init` or `update` of this {recipe() or own_name} returned."
         )
-        raise TypeError(message.replace("of type NoneType", "None"))
+        raise TypeError(message.replace("a state of type NoneType", "None"))
 
 
 @no_type_check
@@ -255,7 +256,7 @@ def required_params(owner: str, params: Any) -> Any:
     if params is None:
         raise ValueError(
             f"{name_of(owner)} needs the parameters, but `params` is None. Pass the "
-            "model as third argument: `update(updates, state, model)`."
+            "model as the third argument: `update(updates, state, model)`."
         )
     return params
 
@@ -264,9 +265,9 @@ def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
     """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
     if extra.get(name) is None:
         raise ValueError(
-            f"{name_of(owner)} needs the extra argument `{name}`, "
-            f"{_EXTRAS[name]}. Pass it by name: `step(grads, state, model, "
-            f"{name}={name})`; chains and wrappers hand it down."
+            f"{name_of(owner)} needs the extra argument `{name}`, {_EXTRAS[name]}. "
+            f"Pass it by name: `step(grads, state, model, {name}={name})`; chains and "
+            "wrappers pass it on."
         )
     return extra[name]
 
@@ -285,10 +286,10 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
 
 
 _EXTRAS = {
-    "grad": "the gradient at the parameters, the same as goes in as updates",
+    "grad": "the gradient at the parameters, before any transformation",
     "grad_fn": "the gradients as a function of the parameters",
     "previous_grad": "the gradients of the previous parameters on the batch of this step",
-    "sample_size": "the number of gradients whose mean the updates are",
+    "sample_size": "the number of gradients whose mean is passed as the updates",
     "sum_sq_diff_grads": "the sums of their squared differences from that mean",
     "value": "the loss at the parameters, one real number",
     "value_fn": "the loss as a function of the parameters",

@@ -38,7 +38,7 @@ else:
             return self.completed
 
     def _docstring(name):
-        """As it is written, of a public class such as `"eqopt.Adam"`."""
+        """The docstring, as written, of a public class such as `"eqopt.Adam"`."""
         package, _, rest = name.partition(".")
         cls = operator.attrgetter(rest)(sys.modules[package])
         return vars(cls)["__doc__"].written
@@ -71,18 +71,18 @@ else:
 
         def __new__(cls, name, bases, namespace, /, **options):
             made = super().__new__(cls, name, bases, namespace, **options)
-            # Not before: `dataclass` looks at `__doc__`.
+            # Not earlier: `dataclass` reads `__doc__`.
             written = namespace.get("__doc__")
             if isinstance(written, str) and made.__module__.startswith("eqopt."):
                 made.__doc__ = Docstring(written)
             return made
 
     class Module(eqx.Module, metaclass=_ExplainedModule):
-        """An `eqx.Module` that says which arguments it takes."""
+        """An `eqx.Module` that explains its arguments."""
 
 
-# How others spell an argument: `torch.optim`, Keras, Optax. The first of the names that
-# the class has is meant.
+# Argument names of other libraries (`torch.optim`, Keras, Optax), and the names here.
+# The first of these that the class has is the right one.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "lr": ("learning_rate",),
     "step_size": ("learning_rate",),
@@ -122,26 +122,26 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "gamma": ("decay_rate",),
 }
 
-# Arguments of others that are something else here.
+# Arguments of other libraries that are not arguments here.
 INSTEAD: Mapping[str, str] = {
-    "betas": "`betas=(b1, b2)` is `b1=..., b2=...`.",
-    "amsgrad": "It is a class of its own, `eqopt.AMSGrad`.",
-    "maximize": "Turn the gradients: `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`.",
-    "foreach": "Leave it out: leaves are fused without it.",
-    "fused": "Leave it out: leaves are fused without it.",
-    "capturable": "Leave it out: every step can be compiled.",
-    "differentiable": "Leave it out: every step can be differentiated.",
-    "clipnorm": "Put it in front: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), optimizer)`.",
-    "max_grad_norm": "Put it in front: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), "
+    "betas": "Write `betas=(b1, b2)` as `b1=..., b2=...`.",
+    "amsgrad": "Use the class `eqopt.AMSGrad`.",
+    "maximize": "Change the sign of the gradients: `eqopt.Chain(eqopt.Scale(-1.0), "
     "optimizer)`.",
-    "weight_decay": "Put it in front: `eqopt.Chain(eqopt.AddDecayedWeights(1e-4), "
+    "foreach": "Omit it: leaves are always fused.",
+    "fused": "Omit it: leaves are always fused.",
+    "capturable": "Omit it: every step can be compiled.",
+    "differentiable": "Omit it: every step can be differentiated.",
+    "clipnorm": "Put it first: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), optimizer)`.",
+    "max_grad_norm": "Put it first: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), "
+    "optimizer)`.",
+    "weight_decay": "Put it first: `eqopt.Chain(eqopt.AddDecayedWeights(1e-4), "
     "optimizer)`.",
     "mask": "Wrap it: `eqopt.Masked(optimizer, mask)`.",
-    "momentum": "Put it in front: `eqopt.Chain(eqopt.Trace(0.9), optimizer)`.",
-    "lr": "Its size is set behind it: `eqopt.Chain(..., "
+    "momentum": "Put it first: `eqopt.Chain(eqopt.Trace(0.9), optimizer)`.",
+    "lr": "Put the learning rate last: `eqopt.Chain(..., "
     "eqopt.ScaleByLearningRate(1e-3))`.",
-    "mask_compatible_extra_args": "Leave it out: extra arguments are masked as they "
-    "need it.",
+    "mask_compatible_extra_args": "Omit it: extra arguments are masked if necessary.",
 }
 
 
@@ -170,14 +170,14 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
         if parameter.name == "weight_decay" and _is_how_to_decay(value):
             return (
                 f"{cls.__name__}: `weight_decay` must be a number, a 0-d array or a "
-                "schedule, but is an `AddDecayedWeights`: this optimizer has a decay of "
-                "its own. Give the number alone."
+                "schedule, but is an `AddDecayedWeights`. This optimizer has its own "
+                "kind of decay. Pass only the number."
             )
         expected = _modules(parameter.annotation)
         if expected and value is not None and not isinstance(value, expected):
             kinds = " or ".join(f"`{kind.__name__}`" for kind in expected)
             return (
-                f"{cls.__name__}: `{parameter.name}` must be an {kinds} of eqopt, but is "
+                f"{cls.__name__}: `{parameter.name}` must be an eqopt {kinds}, but is "
                 f"{described(value)}"
             )
     return None
@@ -188,13 +188,13 @@ def _is_how_to_decay(value: Any) -> bool:
 
 
 def _hint(owner: str, name: str, names: list[str]) -> str:
-    """The likely meaning of the argument `name`, which `owner` does not have."""
+    """A suggestion for the argument `name`, which `owner` does not have."""
     meant = [x for x in SPELLINGS.get(name, ()) if x in names]
     close = difflib.get_close_matches(name, names, n=3)
     if meant:
-        return f"`{name}` is `{meant[0]}` here."
+        return f"`{name}` is called `{meant[0]}` here."
     if name in ("weight_decay", "mask") and owner in _DECOUPLED:
-        return f"`eqopt.{_DECOUPLED[owner]}` has it."
+        return f"Use `eqopt.{_DECOUPLED[owner]}`, which has it."
     if name in INSTEAD:
         return INSTEAD[name]
     return f"Did you mean {' or '.join(f'`{x}`' for x in close)}?" if close else ""
@@ -212,16 +212,16 @@ def _modules(annotation: Any) -> tuple[type, ...]:
 
 
 def described(value: Any) -> str:
-    """A description of a value given instead of a transformation, and how to fix it."""
+    """A description of a value that is not a transformation, and how to fix it."""
     if isinstance(value, type):
-        return f"the class {value.__name__}: create an instance of it."
+        return f"the class {value.__name__}. Create an instance of it."
     kind = f"a {type(value).__module__}.{type(value).__qualname__}."
     if type(value).__module__.partition(".")[0] == "optax":
         tx = "tx.gradient_transformation()" if not _is_optax(value) else "tx"
         return f"{kind} Wrap it: `eqopt.interop.optax.from_optax({tx})`."
     if callable(value) and str(value.__module__).partition(".")[0] == "optax":
         return (
-            f"the function {value.__name__} of Optax: call it, and wrap what it returns, "
+            f"the function {value.__name__} of Optax. Call it and wrap the result: "
             f"`eqopt.interop.optax.from_optax({value.__name__}(...))`."
         )
     return kind

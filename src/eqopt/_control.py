@@ -1,4 +1,4 @@
-"""Branches and loops, for trees, and for arrays whose values may be known."""
+"""Branches and loops for trees, and for arrays whose values may be known."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,10 +18,10 @@ _Carry = TypeVar("_Carry")
 def while_loop(
     goes_on: Callable[[_Carry], Any], body: Callable[[_Carry], _Carry], start: _Carry
 ) -> _Carry:
-    """`lax.while_loop`; outside `jit` it is `while`.
+    """`lax.while_loop`; outside `jit`, a Python `while` loop.
 
-    There JAX would compile the two functions, which close over arrays, again in each
-    step.
+    Outside `jit`, JAX would compile the two functions again in each step, because they
+    close over arrays.
     """
     now = start
     while not isinstance(more := goes_on(now), Tracer):
@@ -35,15 +35,16 @@ def while_loop(
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
-    Arrays that the functions close over are not copied, if `false_fn` returns them
-    unchanged. If `true_fn` does, XLA on a CPU copies them.
+    Let `false_fn` return arrays unchanged: they are not copied then. If `true_fn`
+    returns them unchanged, XLA on a CPU copies them.
 
-    Outside `jit` it is `if`: JAX would compile the two functions again in each step.
+    Outside `jit`, it is a Python `if`: JAX would compile the two functions again in
+    each step.
 
     **Raises:**
 
-    A `ValueError` that names key paths, unless both trees have the same structure, and
-    the same leaves except for arrays.
+    A `ValueError` that names key paths unless both trees have the same structure and
+    the same leaves, except for the values of arrays.
     """
     if not isinstance(pred, Tracer):
         return true_fn() if pred else false_fn()
@@ -54,7 +55,7 @@ def filter_cond(pred, true_fn, false_fn):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
         others = [_ARRAY if eqx.is_array(x) else x for x in leaves]
         branches.append((tree, treedef, others))
-        if len(branches) == 2:  # there is one if nothing is traced
+        if len(branches) == 2:  # there is only one if nothing is traced
             _check_same(*branches)
         return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
 
@@ -77,21 +78,22 @@ def _check_same(one, other):
         if not _is_same(x, y):
             x, y = ("an array" if z is _ARRAY else repr(z) for z in (x, y))
             raise ValueError(
-                f"{_TWO_RESULTS} At `{keystr(tree, i)}` it is {x} in one, and {y} in the "
-                "other. What changes from step to step must be an array from `init` on, "
-                "such as `jnp.zeros((), jnp.int32)`; all else must stay the same object."
+                f"{_TWO_RESULTS} At `{keystr(tree, i)}`, one has {x}, and the other "
+                f"has {y}. A value that changes between steps must be an array from "
+                "`init` on, such as `jnp.zeros((), jnp.int32)`; everything else must "
+                "stay the same object."
             )
 
 
 _TWO_RESULTS = (
-    "What is not applied in every step must return the same tree in both branches, but "
-    "for the values of arrays."
+    "A transformation that is not applied in every step must return the same tree in "
+    "both branches, except for the values of arrays."
 )
 
 
 @no_type_check
 def _is_same(x, y):
-    """Whether two leaves are equal: 1, 1.0 and `True` differ, and NaN equals itself."""
+    """Whether two leaves are equal. 1, 1.0 and `True` differ, and NaN equals itself."""
     if x is y:
         return True
     if type(x) is not type(y):
@@ -100,5 +102,5 @@ def _is_same(x, y):
         return repr(x) == repr(y)
     try:
         return bool(x == y)
-    except Exception:  # of whatever a comparison may raise
+    except Exception:  # a comparison may raise anything
         return False

@@ -1,4 +1,4 @@
-"""How an array represents a matrix, or a stack of matrices: the roles of its axes."""
+"""The roles of the axes of an array that represents a matrix or a stack of matrices."""
 
 import dataclasses
 import functools
@@ -41,12 +41,12 @@ class MatrixDimensionNumbers(metaclass=Explained):
     **Arguments:**
 
     - `reduction_axis`: the axis, or a tuple of axes, that the layer sums over: its
-        inputs. Negative ones count from the end. Defaults to 0.
+        inputs. Negative axes count from the end. Defaults to 0.
     - `output_axis`: the axis, or a tuple of axes, of its outputs. Defaults to 1.
 
     **Raises:**
 
-    A `ValueError` if an axis stands for both.
+    A `ValueError` if an axis is both a reduction axis and an output axis.
     """
 
     reduction_axis: int | tuple[int, ...] = 0
@@ -62,7 +62,7 @@ class MatrixDimensionNumbers(metaclass=Explained):
 
 
 # A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it,
-# or a function of the parameters that returns one. (It is checked below, for the
+# or a function of the parameters that returns one. (It is checked below, for a better
 # message.)
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 
@@ -104,7 +104,7 @@ def _kind(cls: type) -> Any:
 
 @no_type_check
 def _is_own(layer, name):
-    """Whether Equinox's layer has this field, as opposed to only a subclass of it."""
+    """Whether Equinox's layer has this field, not only a subclass of the layer."""
     return name in {field.name for field in dataclasses.fields(_kind(type(layer)))}
 
 
@@ -147,16 +147,16 @@ def resolve_dimension_numbers(
     params: Params | None,
     default: Callable[[PyTree], list] = of_layers,
 ) -> "list[Axes | None]":
-    """The axes of each leaf of `tree` (counting `None`s), or `None` if it is no matrix.
+    """The axes of each leaf of `tree` (counting `None`s); `None` if not a matrix.
 
     **Arguments:**
 
     - `given`: a tree of `MatrixDimensionNumbers` and `None` like the parameters or a
         prefix of them, a function of the parameters that returns one, or `None` for
-        `default(tree)`. One `MatrixDimensionNumbers` alone is for all arrays that have
-        two axes or more.
+        `default(tree)`. A single `MatrixDimensionNumbers` applies to all arrays with at
+        least two axes.
     - `tree`: parameters or updates.
-    - `params`: what `given` is a function of; `tree` itself, if `None`.
+    - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
     """
     tree, params = shapes_if_stored(tree), shapes_if_stored(params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
@@ -184,7 +184,7 @@ class Axes(NamedTuple):
     def short_side_first(self, shape: tuple[int, ...]) -> "Axes":
         """These axes with the smaller side of the matrices as rows.
 
-        For square matrices, the side whose axis comes first, in the order of memory.
+        For square matrices, the side whose axis comes first in memory.
         """
         sides = self.reduction, self.output
         return Axes(
@@ -194,7 +194,7 @@ class Axes(NamedTuple):
 
 @no_type_check
 def size(shape, axes):
-    """The number of elements of an array of this shape along some axes together."""
+    """The number of elements along some axes together, for an array of this shape."""
     return math.prod(shape[axis] for axis in axes)
 
 
@@ -202,8 +202,9 @@ def size(shape, axes):
 def _axes_of(numbers, x, tree, index):
     if not isinstance(numbers, MatrixDimensionNumbers):
         raise TypeError(
-            f"`weight_dimension_numbers` has {numbers!r} at `{keystr(tree, index)}`: it "
-            "holds `eqopt.MatrixDimensionNumbers`, or `None` for what is no matrix."
+            f"`weight_dimension_numbers` has {numbers!r} at `{keystr(tree, index)}`, "
+            "but must hold `eqopt.MatrixDimensionNumbers`, or `None` for a leaf that "
+            "is not a matrix."
         )
     reduction, output = (
         tuple(axis + x.ndim if axis < 0 else axis for axis in _tuple(axes))
@@ -212,8 +213,9 @@ def _axes_of(numbers, x, tree, index):
     named = reduction + output
     if len({*named}) < len(named) or not all(0 <= axis < x.ndim for axis in named):
         raise ValueError(
-            f"{numbers} does not fit `{keystr(tree, index)}`, which has shape {x.shape}: "
-            f"each axis is one of {x.ndim}, and stands for one thing."
+            f"{numbers} does not fit `{keystr(tree, index)}`, which has shape "
+            f"{x.shape}. Each axis must be one of the {x.ndim} axes of the array, and "
+            "have only one role."
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
     return Axes(stack, reduction, output)

@@ -1,7 +1,7 @@
-r"""What a docstring says about its arguments, with what it leaves to other docstrings.
+r"""The explanations of arguments in a docstring, including references to other classes.
 
 Most arguments of an optimizer are passed on to its building blocks, which explain them.
-Its docstring names these, in a form that can be read by people and here:
+Its docstring names these blocks, in a form that people and this module can read:
 
     **Arguments:**
 
@@ -9,8 +9,9 @@ Its docstring names these, in a form that can be read by people and here:
     - `mask`: see [`eqopt.AdamW`][]. Biases never decay.
     - All others: see [`eqopt.ScaleByAdam`][].
 
-`completed` puts the explanations there, in the order of the signature, and adds the
-defaults. `help` and the documentation both use it; nothing imports it before that.
+`completed` inserts the explanations in the order of the signature, and adds the
+defaults. `help` and the documentation both use it; this module is not imported before
+that.
 """
 
 import inspect
@@ -31,17 +32,17 @@ _SEE = re.compile(
     r"(?:\s+(?P<note>.*))?",
     re.DOTALL,
 )
-_WIDTH = 84  # of a docstring, whose lines were indented by four
+_WIDTH = 84  # of a docstring without its indentation of four
 
 
 class Explanation(NamedTuple):
-    """What is said about arguments.
+    """The explanation of one or more arguments.
 
     **Attributes:**
 
     - `names`: the arguments.
-    - `text`: what is said about them.
-    - `origin`: the class whose docstring says it; empty if it is this one.
+    - `text`: the explanation.
+    - `origin`: the class whose docstring has the explanation; empty for this class.
     """
 
     names: tuple[str, ...]
@@ -50,7 +51,7 @@ class Explanation(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """An item of the list; it is about all others if it has no `names`."""
+    """An item of the list. Without `names`, it is about all other arguments."""
 
     names: tuple[str, ...]
     text: str
@@ -60,17 +61,17 @@ class _Item(NamedTuple):
 def completed(
     doc: str, defaults: Mapping[str, Any], docstring_of: Callable[[str], str]
 ) -> str:
-    """`doc` with an explanation of every argument, as far as there is one.
+    """`doc` with an explanation of every argument that has one.
 
-    A list that cannot be read is left as it is.
+    A list that cannot be read stays unchanged.
 
     **Arguments:**
 
-    - `doc`: the docstring of a class, as it is written.
-    - `defaults`: the arguments of the class, in their order, and their defaults. What is
-        no number, bool or string is not shown.
+    - `doc`: the docstring of a class, as written.
+    - `defaults`: the arguments of the class, in their order, and their defaults. Only
+        numbers, bools and strings are shown.
     - `docstring_of`: called with the name of a class, such as `"eqopt.ScaleByAdam"`;
-        gives its docstring, as it is written.
+        returns its docstring, as written.
     """
     doc = inspect.cleandoc(doc)
     try:
@@ -84,11 +85,11 @@ def completed(
 def explanations(
     doc: str, arguments: Iterable[str], docstring_of: Callable[[str], str]
 ) -> list[Explanation]:
-    """What `doc` says about `arguments`, in their order, itself or by naming a class.
+    """The explanations of `arguments`, in order, in `doc` or the classes that it names.
 
     **Raises:**
 
-    A `ValueError` for an item in another form than those above.
+    A `ValueError` for an item in another form than described above.
     """
     order = [*arguments]
     position = lambda e: min(order.index(n) if n in order else -1 for n in e.names)
@@ -114,7 +115,7 @@ def _resolved(
 def _elsewhere(
     classes: Iterable[str], wanted: list[str], docstring_of: Callable[[str], str]
 ) -> list[Explanation]:
-    """What the first of `classes` that has them says about the arguments `wanted`."""
+    """The explanations of the arguments `wanted` in the first class that has them."""
     found = []
     for name in classes:
         for e in _resolved(docstring_of(name), wanted, docstring_of):
@@ -146,7 +147,7 @@ def _item(written: str) -> _Item:
 
 
 def _with_default(e: Explanation, defaults: Mapping[str, Any]) -> str:
-    """As an item of a list, with the default at the end of its first paragraph."""
+    """The item of the list, with the default at the end of its first paragraph."""
     item = f"- {', '.join(f'`{name}`' for name in e.names)}: {e.text}"
     values = [shown(defaults.get(name)) for name in e.names]
     if re.search(r"\bdefault", item, re.IGNORECASE) or not any(values):
@@ -172,7 +173,7 @@ def _extended(item: str, sentence: str) -> str:
 
 
 def shown(default: Any) -> str:
-    """A default, for a sentence; empty if the signature has to do."""
+    """A default, for a sentence; empty if only the signature shows it."""
     if isinstance(default, bool):
         return f"`{default}`"
     if isinstance(default, str):

@@ -23,8 +23,8 @@ from ._typecheck import no_type_check
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
     """`fn(*arguments)`, where no axis of the mesh is explicit inside `fn`.
 
-    All arrays that `fn` works with are in its arguments, which may be any trees.
-    `shardings` are the shardings of the arrays that it returns, in a tree of their
+    All arrays that `fn` uses must be in its arguments, which may be any trees.
+    `shardings`: the shardings of the arrays that it returns, in a tree with the same
     structure.
     """
     mesh = _mesh_of(arguments)
@@ -51,14 +51,14 @@ def has_explicit_axes(tree: PyTree) -> bool:
 
 
 def _mesh_of(tree: PyTree) -> Any:
-    """The mesh in use; if there is none, the mesh in the types of the arrays."""
+    """The current mesh; if there is none, the mesh in the types of the arrays."""
     mesh: Any = jax.sharding.get_abstract_mesh()
     found = (jax.typeof(x).sharding.mesh for x in jtu.tree_leaves(tree) if _is_array(x))
     return next((m for m in found if m.explicit_axes), mesh) if mesh.empty else mesh
 
 
 def _in_use(mesh: Any, arrays: PyTree) -> Any:
-    """A context in which `mesh` is in use, even without a call of `jax.set_mesh`."""
+    """A context in which `mesh` is set, even without a call of `jax.set_mesh`."""
     if not jax.sharding.get_abstract_mesh().empty:
         return contextlib.nullcontext()
     shardings = [
@@ -77,7 +77,7 @@ def shardings_of(tree: PyTree) -> PyTree:
     mesh: Any = _mesh_of(tree)
 
     def of(x):
-        # What has not met the mesh yet, such as a new count, has an empty one.
+        # An array that is not on the mesh yet, such as a new count, has an empty mesh.
         sharding = jax.typeof(x).sharding
         return NamedSharding(mesh, P()) if sharding.mesh.empty else sharding
 

@@ -11,8 +11,8 @@ import numpy as np
 def static_choice(**arguments: Any) -> Any:
     """An `eqx.field` that converts NumPy bools, integers and strings to Python's.
 
-    Equinox treats NumPy values as arrays to trace, but the compiled program cannot
-    depend on traced values.
+    Equinox treats NumPy values as arrays to trace. But these fields determine the
+    compiled program, which cannot depend on traced values.
     """
     return eqx.field(converter=_python_numbers, **arguments)
 

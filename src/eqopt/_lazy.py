@@ -38,7 +38,7 @@ def attach_stub(
 
 
 def _origins(stub: ast.Module) -> dict[str, tuple[str, bool]]:
-    """Maps each public name to its module, and whether it is that module itself."""
+    """Maps each public name to its module, and to whether it is the module itself."""
     origins = {}
     for node in stub.body:
         if isinstance(node, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Walking trees: their leaves, the positions of these, and whether trees agree.
+"""Tree traversal: leaves, their positions, and whether two trees agree.
 
 Only this module handles `None`, and only this module reports where two trees differ.
 """
@@ -23,7 +23,7 @@ _SHOWN_PATHS = 5
 
 
 @no_type_check  # called once per leaf, like the next one
-def is_none(x):
+def is_none(x: Any) -> bool:
     return x is None
 
 
@@ -33,7 +33,7 @@ def parameters(tree: PyTree) -> PyTree:
 
 
 @no_type_check
-def is_parameter(x):
+def is_parameter(x: Any) -> bool:
     if isinstance(x, jax.ShapeDtypeStruct) or is_stored(x):
         return jnp.issubdtype(x.dtype, jnp.inexact)
     return eqx.is_inexact_array(x)
@@ -50,10 +50,12 @@ def check_parameters(owner: str, params: PyTree) -> None:
         is_class = isinstance(leaf, type)
         raise ValueError(
             f"{owner}: `params` has no parameters: it has {_found(leaf)} at "
-            f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree with "
-            "floating or complex arrays."
+            f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree "
+            "with floating-point or complex arrays."
             + is_class * f" Create an instance: `{getattr(leaf, '__name__', '')}(...)`."
-            + isinstance(leaf, float) * f" Make it an array: `jnp.asarray({leaf!r})`."
+            + isinstance(leaf, float)
+            * " Convert it to an array: "
+            f"`jnp.asarray({leaf!r})`."
         )
 
 
@@ -80,18 +82,18 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
 def narrow(name: str, path: str, leaf: Any) -> str:
     """The message for a float of 8 bits or fewer."""
     return (
-        f"`{name}` has an array of dtype {leaf.dtype} at `{path}`, but eqopt takes "
-        "floats of at least 16 bits, which JAX promotes. Keep the parameters in "
-        "float32 or bfloat16, and cast them where the model uses them: "
+        f"`{name}` has an array of dtype {leaf.dtype} at `{path}`, but eqopt needs "
+        "floats of at least 16 bits: JAX does not promote narrower ones. Keep the "
+        "parameters in float32 or bfloat16, and cast them in the forward pass: "
         f"`x.astype(jnp.{leaf.dtype})`."
     )
 
 
 def _not_inexact(path: str, leaf: Any) -> str:
     return (
-        f"`updates` has {_found(leaf)} at `{path}`, but an update is a floating or "
-        "complex array, or `None` where nothing is to be updated. Take gradients with "
-        "`eqx.filter_grad`, or keep the arrays of a model alone with "
+        f"`updates` has {_found(leaf)} at `{path}`, but an update must be a "
+        "floating-point or complex array, or `None` for a leaf that is not updated. "
+        "Compute gradients with `eqx.filter_grad`, or keep only the arrays with "
         "`eqx.filter(tree, eqx.is_inexact_array)`."
     )
 
@@ -121,13 +123,13 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
 
 
 _ONE_MODEL = (
-    "Both belong to one model: was the model changed after `init`, or is this another "
-    "model's state?"
+    "Both must belong to the same model. Was the model changed after `init`, or is "
+    "this the state of another model?"
 )
 
 
 def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
-    """Reports where two trees differ: in positions, else in shapes, else in nodes."""
+    """Reports where two trees differ: in positions, in shapes, or in nodes."""
     here, there = (
         {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_leaf)}
         for t in (tree, other)
@@ -155,7 +157,10 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
     """Where two trees with the same leaves have different containers."""
     where = f"At `{path}`" if path else "At the root"
     if type(tree) is not type(other):
-        return f"{where}, a {type(tree).__name__} faces a {type(other).__name__}."
+        return (
+            f"{where}, one has a {type(tree).__name__}, the other a "
+            f"{type(other).__name__}."
+        )
     children, others = (
         jtu.tree_flatten_with_path(t, is_leaf=lambda x, t=t: x is not t)[0]
         for t in (tree, other)
@@ -170,7 +175,7 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
 
 
 def listed(paths: list[str], quote: str = "`") -> str:
-    """The first few of some key paths, and the number of the others."""
+    """The first few key paths, and the number of the others."""
     shown = ", ".join(f"{quote}{path}{quote}" for path in paths[:_SHOWN_PATHS])
     more = len(paths) - _SHOWN_PATHS
     return f"{shown} and {more} more" if more > 0 else shown
@@ -183,7 +188,7 @@ def keystr(tree: PyTree, index: int) -> str:
 
 
 def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
-    """`tree` with `None` where a flag is false; there is one for each leaf and `None`."""
+    """`tree` with `None` where a flag is false; each leaf and each `None` has a flag."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     return treedef.unflatten(
         x if flag else None for x, flag in zip(leaves, flags, strict=True)
@@ -218,10 +223,10 @@ def mask_out(
 
 
 def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list[bool]:
-    """One bool per leaf of `tree` (counting `None`s): `mask`, called and spread out.
+    """One bool per leaf of `tree` (counting `None`s): `mask`, called and broadcast.
 
-    It is false at all leaves that are not parameters, and true at all others if there
-    is no mask. Arguments are as for `resolve`.
+    It is false for leaves that are not parameters. Without a mask, it is true for all
+    parameters. The arguments are the same as for `resolve`.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if mask is None:
@@ -230,8 +235,9 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):
             raise TypeError(
-                f"`mask` has {flag!r} at `{keystr(tree, i)}`: a mask holds the Python "
-                "bools `True` and `False`, because it decides which leaves have state."
+                f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold Python "
+                "bools, `True` and `False`, because it determines which leaves have "
+                "state."
             )
     return [
         bool(flag) if is_parameter(leaf) else False
@@ -249,15 +255,15 @@ def is_function(given: Any) -> bool:
 
 
 def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
-    """What `given` says about each leaf of `tree` (counting `None`s).
+    """The value in `given` for each leaf of `tree` (counting `None`s).
 
     **Arguments:**
 
-    - `name`: what the user calls it.
+    - `name`: the name of the argument, for errors.
     - `given`: a tree with the structure of `tree` or a prefix of it, or a function of
         the parameters (all other leaves `None`) that returns one. See `is_function`.
     - `tree`: parameters or updates.
-    - `params`: what `given` is a function of; `tree` itself, if `None`.
+    - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
     """
     if is_function(given):
         given = given(shapes_if_stored(parameters(tree if params is None else params)))
@@ -273,9 +279,9 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
         )
     except (ValueError, TypeError):
         raise ValueError(
-            f"{disagreement(name, given, 'params', tree)} `{name}` has the structure of "
-            "the parameters, or of the upper part of it, with one value in the place of "
-            "whole branches."
+            f"{disagreement(name, given, 'params', tree)} `{name}` must have the "
+            "structure of the parameters, or a prefix of it, in which one value "
+            "stands for a whole subtree."
         ) from None
     return spread
 
@@ -288,8 +294,8 @@ def is_label(x: Any) -> bool:
 def label_dict(values: dict[Any, Any]) -> dict[Any, Any]:
     """`values` as a dictionary that is a tree, even if its keys have no order.
 
-    JAX sorts the keys of a plain dictionary, which fails for members of an enumeration,
-    or for strings among numbers.
+    JAX sorts the keys of a plain dictionary. This fails for members of an enumeration,
+    and for strings mixed with numbers.
     """
     try:
         sorted(values)

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import AbstractArray, PyTree
 
-from ._equations import Operation
+from ._kernels import Operation
 from ._leaves import align, flatten_updates, keystr, narrow
 from ._owners import name_of
 
@@ -26,7 +26,7 @@ def misfit(
     - `owners`, `operations`: the names of the transformations, and their operations.
     - `loose`: the values of the `loose` names of all operations.
     - `path`: the key path of the leaf.
-    - `arrays`: what meets there, by the names that users know.
+    - `arrays`: the values that meet there, by the names that users know.
     """
     for owner, operation in zip(owners, operations, strict=True):
         wrong = _wrong_number(operation, loose[: len(operation.loose)])
@@ -43,16 +43,16 @@ def misfit(
     if same_shapes and is_complex["updates"] and not all(is_complex.values()):
         return TypeError(_complex_for_real(owner, path, found))
     return ValueError(
-        f"{owner}: shapes do not fit at `{path}`: {found}. Updates, "
-        "parameters and optimizer state belong to one model: was the model changed "
-        "after `init`, or is this another model's state?"
+        f"{owner}: shapes do not fit at `{path}`: {found}. Updates, parameters and "
+        "optimizer state must belong to the same model. Was the model changed after "
+        "`init`, or is this the state of another model?"
     )
 
 
 def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
     """Raises a `TypeError` if a complex update meets a real array in `like`.
 
-    For transformations that use gradients before an equation does.
+    For transformations that read gradients before an equation could check them.
     """
     leaves, treedef = flatten_updates(updates)
     for i, (u, x) in enumerate(
@@ -68,32 +68,34 @@ def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
 def _complex_for_real(owner: str, path: str, found: str) -> str:
     return (
         f"{owner}: dtypes do not fit at `{path}`: {found}. A real parameter and its "
-        "state take real updates: pass `jax.tree.map(jnp.real, updates)`, or make the "
+        "state need real updates. Pass `jax.tree.map(jnp.real, updates)`, or make the "
         "parameter complex before `init`."
     )
 
 
 def _wrong_number(operation: Operation, loose: Sequence[Any]) -> str | None:
-    """Which of the values shared by all leaves is of the wrong kind, if any."""
+    """The error message if a value that all leaves share is of the wrong kind."""
     expected = inspect.signature(operation.equation).parameters
     is_array = lambda name: _is_array_type(expected[name].annotation)
     for name, value in operation.static:
         if is_array(name) and isinstance(value, Callable):
             return (
-                f"`{name}` is a function, where the equation `{operation.equation.name}` "
-                "takes a number. If it is a schedule, wrap the whole optimizer, "
-                "`eqopt.Scheduled(optimizer)`, which evaluates every schedule in it."
+                f"`{name}` is a function, but the equation "
+                f"`{operation.equation.name}` needs a number. If it is a schedule, "
+                "wrap the whole optimizer in `eqopt.Scheduled(optimizer)`, which "
+                "evaluates all schedules in it."
             )
         if is_array(name):
             return (
-                f"`{name}` is {value!r}, where the equation `{operation.equation.name}` "
-                "takes a number."
+                f"`{name}` is {value!r}, but the equation `{operation.equation.name}` "
+                "needs a number."
             )
     for name, value in zip(operation.loose, loose, strict=True):
         if expected[name].annotation in (bool, str):
             return (
-                f"`{name}` is an array of dtype {value.dtype}, but decides on what is "
-                f"compiled: pass a Python {expected[name].annotation.__name__}."
+                f"`{name}` is an array of dtype {value.dtype}, but it determines the "
+                "compiled program. Pass a Python "
+                f"{expected[name].annotation.__name__}."
             )
     return None
 
@@ -111,8 +113,8 @@ def no_parameter(path: str, p: Any) -> Exception:
     else:
         found = f"an array of dtype {p.dtype}"
         fix = (
-            "Parameters are floating or complex: cast it with `.astype(jnp.float32)`, or "
-            "put `None` there in `updates`."
+            "Parameters must be floating-point or complex. Cast it with "
+            "`.astype(jnp.float32)`, or pass `None` in `updates`."
         )
     return ValueError(
         f"`updates` has a value at `{path}`, where `params` has {found}. {fix}"
@@ -123,7 +125,7 @@ def stateless(owner: str, slot: str, path: str) -> Exception:
     """The error for an update at `path`, where the state has nothing."""
     return ValueError(
         f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
-        f"`{slot}`): was it frozen, masked or not there at `init`? Call `init` with the "
-        "model whose gradients you pass, or leave out its gradient: "
+        f"`{slot}`). Was the parameter frozen, masked or missing in `init`? Call "
+        "`init` with the model whose gradients you pass, or remove this gradient: "
         "`eqx.filter(grads, is_trained)`."
     )

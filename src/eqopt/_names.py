@@ -1,6 +1,6 @@
-"""Finds the right name for one with the wrong room or with Optax's spelling.
+"""Finds the right name if a name has the wrong room or Optax's spelling.
 
-Nothing imports this before a name is missing.
+This module is only imported if a name is missing.
 """
 
 import ast
@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 
 
-# The names of Optax that are not eqopt's names in another spelling. (`adam_w` is
-# `AdamW` in another spelling, and so is `cosine_decay_schedule`
-# `schedules.CosineDecay`.)
+# Optax's names that differ from eqopt's in more than spelling. (`adam_w` and
+# `cosine_decay_schedule` are other spellings of `AdamW` and `schedules.CosineDecay`.)
 RENAMED: Mapping[str, str] = {
     "Aggregator": "aggregating.AbstractAggregator",
     "ApplyEvery": "ApplyEveryState",
@@ -50,15 +49,15 @@ RENAMED: Mapping[str, str] = {
     "tree_utils": "tree",
 }
 
-_STATELESS = "The state of a transformation that has none is `None`."
+_STATELESS = "The state of a transformation without state is `None`."
 _NO_SUCH_ROOM = "All transformations are in `eqopt` itself: `eqopt.Muon`."
 
-# The names of Optax for which there is something else than a name here.
+# Optax's names that have no equivalent name here.
 GONE: Mapping[str, str] = {
-    "MaskedNode": "Where a mask leaves a parameter out, the state holds `None`.",
-    "WrappedSchedule": "`eqopt.Scheduled` takes functions of the count as they are.",
+    "MaskedNode": "If a mask excludes a parameter, the state holds `None`.",
+    "WrappedSchedule": "`eqopt.Scheduled` accepts functions of the count directly.",
     "contrib": _NO_SUCH_ROOM,
-    "experimental": "There is `eqopt.aggregating`.",
+    "experimental": "See `eqopt.aggregating`.",
     "scale_gradient": (
         "Write `scale * x + jax.lax.stop_gradient((1 - scale) * x)` instead."
     ),
@@ -67,7 +66,7 @@ GONE: Mapping[str, str] = {
     ),
     "transforms": _NO_SUCH_ROOM,
     "with_extra_args_support": (
-        "Leave it out: every transformation takes extra arguments and passes them on."
+        "Omit it: every transformation accepts extra arguments and passes them on."
     ),
     **dict.fromkeys(
         (
@@ -87,7 +86,7 @@ GONE: Mapping[str, str] = {
 
 
 def missing(package: str, name: str) -> str:
-    """What is said where `package` has no attribute `name`."""
+    """The message if `package` has no attribute `name`."""
     message = f"module {package!r} has no attribute {name!r}"
     if name.startswith("__"):
         return message
@@ -103,10 +102,10 @@ def _advice(room: str, name: str) -> str:
 
 
 def meant(room: str, name: str) -> tuple[list[str], bool]:
-    """The public names that one may mean, and whether they are certain."""
+    """The public names that may be meant, and whether they are certain."""
     if name in RENAMED:
         return [RENAMED[name]], True
-    # In another case; without what Optax's names have besides; with a typo.
+    # Names in another case; names without Optax's affixes; names with a typo.
     for spelling in (_plain, _bare):
         found = _spelt(spelling).get(spelling(name))
         if found:
@@ -119,13 +118,13 @@ def meant(room: str, name: str) -> tuple[list[str], bool]:
 
 
 def _in_turn(names: list[str], room: str) -> list[str]:
-    """Those in the room first."""
+    """The names, with names in the room first."""
     return sorted(names, key=lambda x: (x.rpartition(".")[0] != room, x))
 
 
 @functools.cache
 def _spelt(spelling: Callable[[str], str]) -> Mapping[str, list[str]]:
-    """The public names, by the spelling of the part after their room."""
+    """The public names, by the spelling of their last part."""
     names = {}
     for x in public_names():
         names.setdefault(spelling(x.rpartition(".")[2]), []).append(x)
@@ -144,7 +143,7 @@ def _bare(name: str) -> str:
 
 
 def _nearest(found: list[str], name: str, room: str) -> list[str]:
-    """The names in the room, or in the one that the name itself begins with, if any."""
+    """The names in the room, or in the room that the name begins with, if any."""
     for prefix in (name.partition("_")[0], room):
         here = [x for x in found if x.rpartition(".")[0] == prefix]
         if here:
@@ -154,7 +153,7 @@ def _nearest(found: list[str], name: str, room: str) -> list[str]:
 
 @functools.cache
 def public_names() -> tuple[str, ...]:
-    """All public names, as the stubs have them: `Adam`, `schedules.Linear`."""
+    """All public names, as listed in the stubs: `Adam`, `schedules.Linear`."""
     root = pathlib.Path(__file__).parent
     names = []
     for stub in sorted(root.rglob("__init__.pyi")):

@@ -5,7 +5,7 @@ so the messages also name the recipe.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 
 from ._typecheck import no_type_check
@@ -15,8 +15,8 @@ _RECIPES: ContextVar[tuple[str, ...]] = ContextVar("_RECIPES", default=())
 
 
 @contextlib.contextmanager
-def parts_of(optimizer: object) -> Iterator[None]:
-    """Within this, parts of `optimizer` are at work."""
+def parts_of(optimizer: object) -> Generator[None, None, None]:
+    """In this context, parts of `optimizer` are running."""
     token = _RECIPES.set((*_RECIPES.get(), type(optimizer).__name__))
     try:
         yield
@@ -42,7 +42,7 @@ def name_error(owner: object, error: Exception) -> None:
     """Makes an error during the creation of a part name its owner.
 
     A part's own check names the part, and the owner's name replaces it. Other errors
-    keep their text, because their class may not accept a text alone.
+    keep their text, because their class may need other arguments.
     """
     name = type(owner).__name__
     if type(error) in (TypeError, ValueError) and len(error.args) == 1:

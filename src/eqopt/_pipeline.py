@@ -1,27 +1,32 @@
-"""Updates on their way through leafwise transformations.
+"""The pipeline: collects equations of leafwise transformations and runs them together.
 
-Equations accumulate until their values are needed. Then, leaf by leaf, one compiled
-kernel runs all of them. So neighbours in a chain are fused, and a model with a thousand
-leaves costs a thousand calls, not a thousand for each transformation.
+Equations wait until their values are needed. Then one compiled kernel runs all of them
+on each leaf. So neighbours in a chain are fused, and a model with a thousand leaves
+needs a thousand calls, not a thousand for each transformation.
 
-The terms of the core: an *equation* is the maths of one leaf. A *slot* is a field of
-the state with a value for each leaf, which the equation reads and writes; *shared*
-values are the same for all leaves. An *operation* is an equation with the static part
-of its shared values; the operations of neighbours form a *kernel*, one compiled
-function of a leaf. A *column* is a tree, aligned with the leaves of the updates. A
-chain *feeds* the pipeline to each of its parts (`_feed`), which push equations and
-return a *promise*: a function that returns the new state once the kernels have run. The
-last part *finishes* (`_finish`): it also returns the new parameters.
+These are the terms of the core:
+
+- An *equation* is the mathematics of one leaf.
+- A *slot* is a field of the state with a value for each leaf, which the equation reads
+  and writes. *Shared* values are the same for all leaves.
+- An *operation* is an equation with the static part of its shared values. The
+  operations of neighbours form a *kernel*, one compiled function of a leaf.
+- A *column* is a tree, aligned with the leaves of the updates.
+- A chain *feeds* the pipeline to each of its parts (`_feed`). A part pushes equations
+  and returns a *promise*: a function that returns the new state once the kernels have
+  run. The last part *finishes* (`_finish`): it also returns the new parameters.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from ._equations import Equation, Result
+from ._equations import Equation
+from ._kernels import Result
 from ._leaves import (
     is_leaf,
     map_parameters,
@@ -40,25 +45,30 @@ class Leafwise(NamedTuple):
     **Attributes:**
 
     - `equation`: the result of [`eqopt.equation`][] for a function of arrays.
-    - `state`: the new state. The fields that the equation computes still hold their old
-        values; the names of the equation's arguments select them.
+    - `state`: the new state. Fields with the name of an argument of the equation still
+        hold their old values. The equation computes the new ones.
     - `shared`: the equation's keyword-only arguments. Missing ones are taken from the
         fields of the transformation with the same names. Numbers and 0-d arrays are
         traced (integers as floats); bools, strings, functions and `None` are static.
-    - `reads`: further trees like the parameters that the equation only reads, by the
-        names of its arguments. (The parameters themselves are always available, as
-        `p`.) Instead of a tree, pass a function that makes it from a tree like the
-        updates, with `jax.ShapeDtypeStruct`s for arrays: for random keys, for example.
+    - `reads`: other trees with the structure of the parameters, which the equation only
+        reads, by argument name. (The parameters themselves are always available, as
+        `p`.) Instead of a tree, you can pass a function, for example to make random
+        keys. It gets the tree of updates, with `jax.ShapeDtypeStruct`s for arrays, and
+        returns the tree.
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it excludes pass unchanged.
-    - `measure`: a function of the whole incoming updates that returns further `shared`
-        values, such as a norm over all leaves. It ends the fusion with the parts before
-        it.
+    - `measure`: a function of the whole tree of incoming updates that returns more
+        `shared` values, such as a norm over all leaves. Parts before it are not fused
+        with this one.
+    - `first`: fields of the state, shaped like the leaf, that are stored before the
+        result is computed. Name a field here if its new value needs the *old*
+        parameters, and the result needs only its new value. This saves memory on a CPU,
+        and the values do not change.
     - `last`: fields of the state, shaped like the leaf, that are computed and stored
         after the result, one after the other. Name a field here if the result or
-        another field needs its *old* value, or shares a quotient or a root with it:
-        otherwise, XLA on a CPU would make a temporary array. The values do not change.
-    - `on_cpu`: a function equal to `equation`, except for rounding, that XLA on a CPU
-        compiles to faster code.
+        another field needs its *old* value, or shares a quotient or a root with it.
+        Otherwise, XLA on a CPU would make a temporary array. The values do not change.
+    - `on_cpu`: a function that is equal to `equation` up to rounding, and that XLA
+        compiles to faster code for a CPU.
     """
 
     equation: Equation
@@ -67,6 +77,7 @@ class Leafwise(NamedTuple):
     reads: Mapping[str, PyTree | Callable[[Updates], PyTree]] = {}
     mask: Mask | None = None
     measure: Callable[[Updates], Mapping[str, Any]] | None = None
+    first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     on_cpu: Callable | None = None
 
@@ -95,10 +106,11 @@ class Pipeline:
         self.given = updates
         self._updates = updates
         self._pending: list[tuple[str, Leafwise]] = []
-        self._states: list[State] = []  # of all that was pushed, once it has run
+        self._states: list[State] = []  # the new states of all equations that have run
         self._unread: dict[int, str] = {}
         self._last: list[tuple[list, str, Leafwise]] = []
         self._ended: Params | None = None
+        self._hidden: list[Params | None] = []  # the parameters while others are shown
 
     @no_type_check
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
@@ -109,6 +121,9 @@ class Pipeline:
                 updates = mask_out(updates, leafwise.mask, self.params)
             shared = {**leafwise.shared, **leafwise.measure(updates)}
             leafwise = leafwise._replace(shared=shared)
+        if self._hidden and "p" in leafwise.equation.leaves:
+            reads = {"p": self.params, **leafwise.reads}
+            leafwise = leafwise._replace(reads=reads)
         self._pending.append((name_of(owner), leafwise))
         index = len(self._states)
         self._states.append(_NOT_YET)
@@ -120,7 +135,7 @@ class Pipeline:
     def _kept(self, index: int, owner: str) -> State:
         if self._states[index] is _NOT_YET:
             raise RuntimeError(
-                f"{owner}: its new state was asked for before its equation has run. Call "
+                f"{owner}: its new state was requested before its equation has run. Call "
                 "the promise at the end: after `update` or `step` of a part, or after "
                 "`flush`, `finish` or `apply` of the pipeline."
             )
@@ -133,17 +148,17 @@ class Pipeline:
         state = promise()
         for owner in self._unread.values():
             raise RuntimeError(
-                f"{owner}: its new state is lost. Whoever feeds a pipeline to a part "
-                "calls the promise that the part gives, and returns what comes out."
+                f"{owner}: its new state is lost. Code that feeds a pipeline to a part "
+                "must call the promise that the part returns, and return its result."
             )
         return state
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
-        """Adds an equation to run after all others, in whatever order they are pushed.
+        """Adds an equation that runs after all others, even after ones pushed later.
 
-        The returned function returns `None` if the equation did not run: a
-        transformation then added its own updates to the parameters, in another
-        pipeline. In that case, see `outcome`.
+        The returned promise returns `None` if the equation did not run, because a
+        transformation added its own updates to the parameters, in another pipeline. In
+        that case, see `outcome`.
         """
         ran = []
         self._last.append((ran, name_of(owner), leafwise))
@@ -151,18 +166,39 @@ class Pipeline:
 
     @property
     def outcome(self) -> tuple[Params | None, Updates | None]:
-        """At the end: the new parameters and `None`, or the old ones and the updates."""
+        """At the end: new parameters and `None`, or old parameters and the updates."""
         if self._ended is not None:
             return self._ended, None
         return self.params, self.flush()
 
+    @contextlib.contextmanager
+    def showing(self, params: Params) -> Generator[None, None, None]:
+        """Equations that are pushed in this context see `params` as the parameters."""
+        self._hidden.append(self.params)
+        self.params = params
+        try:
+            yield
+        finally:
+            self.params = self._hidden.pop()
+
     @property
     def reads_params(self) -> bool:
-        """Whether the updates to come depend on the parameters."""
-        return any("p" in x.equation.leaves for _, x in self._pending)
+        """Whether a pending equation reads the parameters, not others that are shown."""
+        reads = lambda x: "p" in x.equation.leaves and "p" not in x.reads
+        return any(reads(leafwise) for _, leafwise in self._pending)
+
+    def in_order(self, leafwise: Leafwise, slot: str) -> Leafwise:
+        """`leafwise` with an order for a slot that is computed from the updates.
+
+        If the updates depend on the old parameters, the slot is stored before the
+        result, otherwise after it.
+        """
+        if self.reads_params:
+            return leafwise._replace(first=(slot,))
+        return leafwise._replace(last=(slot,))
 
     def replace(self, updates: Updates) -> None:
-        """Continues with other updates, once nothing is pending."""
+        """Continues with other updates. No equation may be pending."""
         self._updates = updates
 
     @no_type_check
@@ -173,14 +209,14 @@ class Pipeline:
         return self._updates
 
     def wide(self) -> Updates:
-        """`flush`, in at least float32: for a part that rounds its own results."""
+        """The result of `flush` in at least float32, for parts that round themselves."""
         wide = lambda u: u if u.dtype.itemsize >= 4 else u.astype(wide_dtype(u.dtype))
         return map_parameters(wide, self.flush())
 
     def finish(self) -> Updates:
-        """Runs all equations, including the last ones, and returns the rounded updates.
+        """Runs all equations, also from `push_last`, and rounds the updates.
 
-        They have the dtypes of the updates at the beginning of the pipeline.
+        The updates have the dtypes of the updates at the start of the pipeline.
         """
         self._push_the_last()
         is_as_given = self._updates is self.given
@@ -192,13 +228,13 @@ class Pipeline:
 
     @no_type_check
     def apply(self) -> Params:
-        """Runs the pending equations and gives the updated parameters."""
+        """Runs all equations, also from `push_last`, and returns the new parameters."""
         self._push_the_last()
         return self.end(self._run("params"))
 
     @no_type_check
     def end(self, params: Params) -> Params:
-        """Records the new parameters, whose computation ended the pipeline."""
+        """Records the new parameters, which end the pipeline."""
         self._ended = params
         return params
 
@@ -210,19 +246,23 @@ class Pipeline:
 
     @no_type_check
     def _run(self, result_kind: Result) -> PyTree:
-        result, states = walk(self._updates, self.params, self._pending, result_kind)
+        params = self._hidden[0] if self._hidden else self.params
+        result, states = walk(self._updates, params, self._pending, result_kind)
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result
 
 
 @no_type_check
-def _rounded(u, like):
+def _rounded(u: Any, like: Any) -> Any:
     return u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
 
 
 def _as_given(updates: Updates, given: Updates) -> Updates:
-    """In the dtypes of the given tree, if it has the same form: see `LookaheadParams`."""
+    """`updates` in the dtypes of `given`, if both have the same structure.
+
+    They have different structures for `LookaheadParams`.
+    """
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     likes, structure = jtu.tree_flatten(given, is_leaf=is_leaf)
     if treedef != structure:

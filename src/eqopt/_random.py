@@ -14,7 +14,7 @@ from ._leaves import is_leaf, parameters
 from ._types import Key, State
 
 
-# What makes keys of so many bits; any of these can make others of them.
+# The generator for keys with so many words. Any of them can derive new keys.
 _KINDS = {(2,): "threefry2x32", (4,): "rbg"}
 
 
@@ -36,7 +36,7 @@ def _is_typed(key: Any) -> bool:
 def key_data(key: Key) -> UInt32[Array, "*key"]:
     """The form of `key` in a state: its bits, in a separate buffer.
 
-    Typed keys do not go into `eqx.tree_serialise_leaves`.
+    `eqx.tree_serialise_leaves` cannot save typed keys.
     """
     made = as_key(key)
     return jnp.array(jr.key_data(made) if _is_typed(made) else made, copy=True)
@@ -76,8 +76,8 @@ def keep_keys(state: State, old: State) -> State:
 def keys_of_part(state: State, tree: PyTree) -> State:
     """`state` with different random keys for each part of one tree.
 
-    For an inner transformation that does not know which part it has: with one seed, it
-    would generate the same noise for all parts.
+    For an inner transformation that does not know which part it gets: with the same
+    seed, it would generate the same noise for all parts.
     """
     leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_leaf)
     place = next((i for i, x in enumerate(leaves) if x is not None), 0)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 from ._cpu.order import after, materialized
 from ._equations import KERNELS, Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
+from ._storage import is_stored
 from ._types import Updates
 from .numerics import as_float, common_dtype
 
@@ -24,11 +25,11 @@ def sum_over_leaves(
     apart: bool = True,
     in_turn: str | None = None,
 ) -> tuple[Float[Array, ""], ...]:
-    """Sums over all leaves what `equation` computes from each of them.
+    """Sums the results of `equation` over all leaves.
 
-    Use it where a step depends on the model as a whole: on a distance, an inner product
-    or a norm. One pass over memory gives all of the sums, and no array of the size of a
-    leaf is made.
+    Use it if a step depends on the whole model: on a distance, an inner product or a
+    norm. One pass over memory computes all sums, and creates no array of the size of a
+    leaf.
 
     !!! example
 
@@ -43,24 +44,24 @@ def sum_over_leaves(
 
     **Arguments:**
 
-    - `equation`: what [`eqopt.equation`][] made of a function that returns one real
-        scalar or a tuple of them. Its first argument is the update of the leaf, further
-        positional ones are leaves of `reads`, keyword-only ones come from `shared`. It
-        computes in at least float32.
+    - `equation`: an [`eqopt.equation`][] that returns a real scalar or a tuple of real
+        scalars. Its first argument is the update of the leaf, further positional
+        arguments are leaves of `reads`, and keyword-only arguments come from `shared`.
+        It computes in at least float32.
     - `updates`: a tree of arrays. Where it has `None`, nothing is added.
-    - `reads`: trees like `updates`, by the names of the arguments.
-    - `shared`: numbers and 0-d arrays, which are traced; bools, strings and `None`, which
-        are static.
-    - `apart`: whether to keep the work apart from other equations of the step, which is
-        the default. Where the equation computes what others compute as well, such as new
-        moments, `False` lets XLA share it.
-    - `in_turn`: the name of a value in `shared` that XLA on a CPU is to read for each
-        leaf once the leaf before has been summed up. It saves memory where the equation
-        makes an array of that value.
+    - `reads`: trees like `updates`, by argument name.
+    - `shared`: values by argument name. Numbers and 0-d arrays are traced; bools,
+        strings and `None` are static.
+    - `apart`: whether to compile the sums separately from other equations of the step.
+        With `False`, XLA can share a result with them, such as new moments that both
+        compute. Defaults to `True`.
+    - `in_turn`: the name of a value in `shared`. On a CPU, XLA then reads this value
+        for each leaf only after the previous leaf has been summed. This saves memory if
+        the equation expands the value to an array.
 
     **Returns:**
 
-    A tuple of the sums, 0-d arrays, also if there is only one.
+    A tuple of the sums, 0-d arrays, even if there is only one.
 
     **Raises:**
 
@@ -79,8 +80,19 @@ def sum_over_leaves(
     for row in rows:
         if in_turn is not None and parts:
             traced[in_turn] = after(parts[-1][-1], traced[in_turn])
+        if parts:
+            row = [_loaded_in_turn(parts[-1], x) for x in row]
         parts.append(run(row, traced))
     return tuple(_sum(column) for column in zip(*parts, strict=True))
+
+
+def _loaded_in_turn(sums: tuple[Array, ...], x: Any) -> Any:
+    """`x`; what is stored is loaded once these are known, one leaf at a time."""
+    if not is_stored(x):
+        return x
+    for first in sums:
+        x = jax.tree.map(functools.partial(after, first), x)
+    return x
 
 
 @functools.lru_cache(KERNELS)
@@ -93,8 +105,8 @@ def _kernel(
             real = compute_dtype(row)
             scalars = {k: jnp.asarray(v).astype(real) for k, v in traced.items()}
             if apart:
-                # Or XLA on a CPU fills an array with each of the scalars, to be shared by
-                # all leaves of one shape.
+                # Otherwise, XLA on a CPU expands each scalar to an array that all
+                # leaves of one shape share.
                 g, scalars = materialized((row[0], scalars))
                 row = (g, *row[1:])
             out = equation(*(widen(x, real) for x in row), **scalars, **dict(static))
@@ -111,7 +123,7 @@ def dot(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array, 
 
 
 def inner(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
-    """The same as a product of matrices, which is faster where nothing else is fused."""
+    """`dot` as a matrix product, which is faster if nothing else is fused with it."""
     if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
         return inner(x.real, y.real) + inner(x.imag, y.imag)
     if jax.typeof(x).sharding.mesh.explicit_axes:

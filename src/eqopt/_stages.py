@@ -1,124 +1,98 @@
-"""Runs equations over the leaves, one kernel for each, and reports misfits."""
+"""Aligns the arguments of equations with the leaves, and runs a kernel for each leaf."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree, TypeCheckError
+from jax.core import Tracer
+from jaxtyping import PyTree
 
 from ._checks import required_params
-from ._cpu.order import after, loaded_after, takes_turn
-from ._equations import Operation, Result, ShapeMismatch, equation_of, kernel, pack
+from ._equations import equation_of
+from ._kernels import Operation, Result, kernel, pack, run_all
 from ._leaves import (
     align,
     flatten_updates,
     is_function,
     keystr,
+    listed,
     resolve_mask,
 )
-from ._misfits import misfit, no_parameter, stateless
-from ._storage import has_stored
+from ._misfits import no_parameter, stateless
+from ._runs import LeafKernel, Stage, run_leaf, run_matrices
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 
 
-class _Stage(NamedTuple):
-    """A `Leafwise` with its trees as columns, aligned with the leaves of the updates."""
-
-    owner: str
-    operation: Operation
-    state: State
-    columns: dict[str, list]
-    packed: list
-    loose: list
-    flags: list[bool]
-
-
-@no_type_check  # what is inside its loop would cost as much as the kernels it calls
+@no_type_check  # checks in its loop would cost as much as the kernels that it calls
 def walk(
     updates: Updates,
     params: Params | None,
     pending: Sequence[tuple[str, Any]],
     kind: Result,
 ) -> tuple[PyTree, list[State]]:
-    """Runs `pending` on every leaf: the new updates or parameters, and the states."""
+    """Runs `pending` on each leaf. Returns new updates or parameters, and the states."""
     leaves, treedef = flatten_updates(updates)
     trees = updates, params, leaves, treedef
     apply = kind == "params"
     stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
     p = _column_of_params(updates, treedef, params, stages, apply)
     result = list(p if apply else leaves)
-    # Masked leaves are not computed, so each pattern of masks has its own kernel.
-    prepared, previous = {}, None
+    # Equations skip leaves that their masks exclude, so each pattern has its own
+    # kernel.
+    kernels, matrices, previous = {}, {}, None
+
+    def put(kernel, i, out):
+        result[i] = out[0]
+        for column, new in zip(kernel.slots, out[1:], strict=True):
+            column[i] = new
+
     for i, g in enumerate(leaves):
         active = tuple([stage.flags[i] for stage in stages])
         if g is None or not (apply or any(active)):
             continue
-        if active not in prepared:
-            prepared[active] = _prepare(stages, active, kind)
-        run, packed, takes_p, columns, slots, loose, has_products = prepared[active]
-        # Once per leaf: the kind character of the dtype shows whether numbers have
-        # fractions.
-        if takes_p and (
+        if active not in kernels:
+            kernels[active] = _prepare(stages, active, kind)
+        kernel = kernels[active]
+        # This runs once per leaf. The kind of the dtype is a fast check for integers.
+        if kernel.takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
             or p[i].dtype.itemsize < 2
         ):
             raise no_parameter(keystr(updates, i), p[i])
-        arguments = [p[i]] if takes_p else []
-        arguments += [column[i] for column in columns]
-        arguments += loose
-        try:
-            has_turn = takes_turn(run, g, packed, g, *arguments)
-            if has_turn and previous is not None:
-                waiting = [loaded_after(previous, x) for x in arguments]
-                out = run(after(previous, packed), g, *waiting)
-            else:
-                out = run(packed, g, *arguments)
-        except (ShapeMismatch, TypeCheckError) as error:
-            chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-            named = {"updates": g} | ({"params": p[i]} if takes_p else {})
-            for stage in chosen:
-                named |= {f"state.{k}": c[i] for k, c in stage.columns.items()}
-            owners = [stage.owner for stage in chosen]
-            operations = [stage.operation for stage in chosen]
-            path = keystr(updates, i)
-            raise misfit(owners, operations, loose, path, named) from error
-        result[i] = out[0]
-        previous = _last_computed(out, has_products) if has_turn else previous
-        for column, new in zip(slots, out[1:], strict=True):
-            column[i] = new
+        row = [g, p[i]] if kernel.takes_p else [g]
+        row += [column[i] for column in kernel.columns]
+        row += kernel.loose
+        if kernel.is_of_matrices and isinstance(g, Tracer):
+            matrices.setdefault(active, {})[i] = row
+        else:
+            out, previous = run_leaf(kernel, updates, i, row, previous)
+            put(kernel, i, out)
+    for active, rows in matrices.items():
+        outs, previous = run_matrices(kernels[active], updates, rows, previous)
+        for i, out in zip(rows, outs, strict=True):
+            put(kernels[active], i, out)
     states = [_store(stage, treedef) for stage in stages]
     return treedef.unflatten(result), states
 
 
 @no_type_check
-def _last_computed(out: tuple, has_products: bool) -> Any:
-    """The last computation in the kernel of a leaf: storing follows the result.
-
-    So do the slots of matrices, which are products.
-    """
-    if not (has_products or has_stored(out)):
-        return out[0]
-    floats = [x for x in jax.tree.leaves(out) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return floats[-1]
-
-
-@no_type_check
 def _lay_out(
     owner: str,
-    leafwise: Any,  # a `Leafwise`, which is on the floor above
+    leafwise: Any,  # a `Leafwise`; its module, one floor up, imports this one
     updates: Updates,
     params: Params | None,
     leaves: list,
     treedef: Any,
-) -> _Stage:
+) -> Stage:
     equation = leafwise.equation
     columns = {}
     for name in equation.leaves:
-        if name == "p":
+        if name == "p" and name not in leafwise.reads:
             continue
         if name in leafwise.reads:
             tree = _tree_to_read(leafwise.reads[name], updates)
@@ -128,7 +102,7 @@ def _lay_out(
             columns[name] = align(treedef, tree, f"state.{name}", updates)
         else:
             raise TypeError(
-                f"{owner}: the equation `{equation.name}` takes `{name}`, which is no "
+                f"{owner}: the equation `{equation.name}` takes `{name}`, which is not a "
                 f"field of its state, {type(leafwise.state).__name__}."
             )
     static, packed, loose = {}, {}, {}
@@ -142,34 +116,43 @@ def _lay_out(
         value = _as_scalar(owner, name, value)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
         (packed if is_float else loose)[name] = value
+    slots = tuple(name for name in columns if name not in leafwise.reads)
+    for name in (*leafwise.first, *leafwise.last):
+        if name not in slots:
+            raise ValueError(
+                f"{owner}: `first` and `last` name slots of the equation "
+                f"`{equation.name}`, which has {listed([*slots])}, but one is {name!r}."
+            )
     operation = Operation(
         equation,
-        tuple(name for name in columns if name not in leafwise.reads),
+        slots,
         tuple(packed),
         tuple(loose),
         tuple(static.items()),
+        leafwise.first,
         leafwise.last,
         None if leafwise.on_cpu is None else equation_of(leafwise.on_cpu),
+        "p" in columns,
     )
     if leafwise.mask is None:
         flags = [True] * len(leaves)
     else:
         flags = resolve_mask(leafwise.mask, updates, params)
     for name in operation.slots:
-        # Where there is no update, parameter and state stay unchanged.
+        # Without an update, the parameter and its state stay unchanged.
         for i, (flag, g, x) in enumerate(
             zip(flags, leaves, columns[name], strict=True)
         ):
             if flag and g is not None and x is None:
                 raise stateless(owner, name, keystr(updates, i))
     values = [*packed.values()], [*loose.values()]
-    return _Stage(owner, operation, leafwise.state, columns, *values, flags)
+    return Stage(owner, operation, leafwise.state, columns, *values, flags)
 
 
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
     if not is_function(tree):
         return tree
-    # Only shapes: the values are not yet the results of the pending equations.
+    # It gets only shapes, because the pending equations will change the values.
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
@@ -177,12 +160,12 @@ def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
 def _as_scalar(owner: str, name: str, value: Any) -> Any:
     if np.ndim(value) != 0:
         raise ValueError(
-            f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter is a "
-            "number or a 0-d array. For a population, build and use the optimizer under "
-            "`eqx.filter_vmap`."
+            f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter must "
+            "be a number or a 0-d array. For a population, build and use the optimizer "
+            "under `eqx.filter_vmap`."
         )
-    # A float keeps all of its digits, for float64 parameters. An equation is of real
-    # numbers: it does not matter that a hyperparameter was given as an integer.
+    # A float keeps all of its digits, for float64 parameters. Equations compute with
+    # real numbers, so integer hyperparameters become floats.
     if isinstance(value, int | float):
         return np.asarray(value, float)
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)
@@ -194,10 +177,10 @@ def _column_of_params(
     updates: Updates,
     treedef: Any,
     params: Params | None,
-    stages: list[_Stage],
+    stages: list[Stage],
     apply: bool,
 ) -> list:
-    readers = [s.owner for s in stages if "p" in s.operation.equation.leaves]
+    readers = [s.owner for s in stages if s.operation.reads_params]
     if not (apply or readers):
         return [None] * treedef.num_leaves
     owner, *_ = [*readers, *(s.owner for s in stages), "`step`"]
@@ -206,26 +189,27 @@ def _column_of_params(
 
 
 @no_type_check
-def _prepare(
-    stages: list[_Stage], active: tuple[bool, ...], kind: Result
-) -> tuple[Callable, Any, bool, list[list], list[list], list, bool]:
-    """The kernel for the active stages, and the arguments to call it with."""
+def _prepare(stages: list[Stage], active: tuple[bool, ...], kind: Result) -> LeafKernel:
+    """The kernel for the active stages, and its arguments."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
-    takes_p = kind == "params" or any(
-        "p" in s.operation.equation.leaves for s in chosen
-    )
-    run = kernel(tuple(stage.operation for stage in chosen), takes_p, kind)
-    columns = [column for stage in chosen for column in stage.columns.values()]
-    slots = [s.columns[name] for s in chosen for name in s.operation.slots]
-    packed = pack(tuple(value for stage in chosen for value in stage.packed))
-    loose = [value for stage in chosen for value in stage.loose]
+    takes_p = kind == "params" or any(s.operation.reads_params for s in chosen)
     operations = [stage.operation for stage in chosen]
-    has_products = any(op.equation.is_of_matrices and op.slots for op in operations)
-    return run, packed, takes_p, columns, slots, loose, has_products
+    program = tuple(operations), takes_p, kind
+    return LeafKernel(
+        run=kernel(*program),
+        run_all=functools.partial(run_all, *program),
+        packed=pack(tuple(value for stage in chosen for value in stage.packed)),
+        loose=[value for stage in chosen for value in stage.loose],
+        takes_p=takes_p,
+        columns=[column for stage in chosen for column in stage.columns.values()],
+        slots=[s.columns[name] for s in chosen for name in s.operation.slots],
+        stages=chosen,
+        is_of_matrices=any(op.equation.is_of_matrices for op in operations),
+    )
 
 
 @no_type_check
-def _store(stage: _Stage, treedef: Any) -> State:
+def _store(stage: Stage, treedef: Any) -> State:
     if not stage.operation.slots:
         return stage.state
     new = {s: treedef.unflatten(stage.columns[s]) for s in stage.operation.slots}

@@ -1,4 +1,4 @@
-"""How arrays of the state and parameters are stored: as they are, or in another form."""
+"""How arrays of the state and parameters are stored: unchanged, or in another form."""
 
 import abc
 import functools
@@ -40,13 +40,14 @@ class AbstractStored(Module):
 
     _is_stored = True
 
-    # Whether derivatives go through `store`: not if it rounds to one of a few codes.
+    # Whether derivatives pass through `store`: false if it rounds to a small set of
+    # codes.
     _is_differentiable = True
 
     @property
     @abc.abstractmethod
     def like(self) -> jax.ShapeDtypeStruct | Array:
-        """The shape and the dtype of the array that this replaces."""
+        """The shape and the dtype of the array that this object replaces."""
 
     @abc.abstractmethod
     def load(self) -> Inexact[Array, "..."]:
@@ -54,9 +55,9 @@ class AbstractStored(Module):
 
     @abc.abstractmethod
     def store(self, new: Inexact[Array, "..."]) -> "AbstractStored":
-        """`new`, which is in at least float32, stored in the same form as this.
+        """`new`, in at least float32, stored in the same form as this.
 
-        Its arrays have the same shapes and dtypes as the arrays here.
+        Its arrays have the same shapes and dtypes as the arrays of this object.
         """
 
     @property
@@ -93,7 +94,7 @@ class AbstractHidden(Module):
 
     @abc.abstractmethod
     def join(self, seen: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
-        """The parameter in full precision, of both parts."""
+        """The parameter in full precision, made from both parts."""
 
     @abc.abstractmethod
     def split(
@@ -116,11 +117,11 @@ class Joined(AbstractStored):
         return jax.ShapeDtypeStruct(self.seen.shape, self.hidden.dtype)
 
     @no_type_check  # called once per leaf, like the next one
-    def load(self):
+    def load(self) -> Any:
         return self.hidden.join(self.seen)
 
     @no_type_check
-    def store(self, new):
+    def store(self, new: Any) -> Any:
         seen, hidden = self.hidden.split(new, self.seen)
         return Joined(seen, hidden)
 
@@ -147,7 +148,7 @@ def has_stored(tree: PyTree) -> bool:
 
 
 def load(tree: PyTree) -> PyTree:
-    """`tree` with arrays instead of all that is stored."""
+    """`tree` with arrays instead of stored leaves."""
     loaded = lambda x: x.load().astype(x.dtype) if is_stored(x) else x
     with standard_promotion():
         return jax.tree.map(loaded, tree, is_leaf=is_stored)
@@ -160,14 +161,14 @@ def shapes_if_stored(tree: PyTree) -> PyTree:
 
 
 def store_like(old: PyTree, new: PyTree) -> PyTree:
-    """`new`, a tree of arrays, with those stored that are stored in `old`."""
+    """`new`, a tree of arrays, with the leaves stored that are stored in `old`."""
     store = lambda x, y: x.store(y) if is_stored(x) else y
     with standard_promotion():
         return jax.tree.map(store, old, new, is_leaf=is_leaf)
 
 
 def joined(params: PyTree, hidden: PyTree) -> PyTree:
-    """`params`, with the hidden part of each parameter joined with the seen part."""
+    """`params` with the seen part of each parameter joined with its hidden part."""
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
     both = zip(leaves, treedef.flatten_up_to(hidden), strict=True)
     return treedef.unflatten(p if h is None else Joined(p, h) for p, h in both)
@@ -183,18 +184,18 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
 
 
 def taken_apart(params: PyTree) -> tuple[PyTree, PyTree]:
-    """The inverse: the seen parts of `params`, and the hidden parts."""
+    """The inverse of `joined`: the seen and the hidden parts of `params`."""
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
     seen = [x.seen if isinstance(x, Joined) else x for x in leaves]
     hidden = [x.hidden if isinstance(x, Joined) else None for x in leaves]
     return treedef.unflatten(seen), treedef.unflatten(hidden)
 
 
-@no_type_check  # as is what is made of it, which is called in each step
+@no_type_check  # nor the result, which is called in each step
 def on_arrays(
     run: Callable[[Any, Any], tuple[Any, Any]], state: Any, params: Any, is_step: bool
 ) -> tuple[Any, Any]:
-    """`run(state, params)`, of `update` or `step`, which sees arrays, stored or not."""
+    """`run(state, params)` for `update` or `step`, with stored leaves loaded."""
     if not has_stored((state, params)):
         return run(state, params)
     result, new = run(*load((state, params)))
@@ -203,11 +204,14 @@ def on_arrays(
 
 @no_type_check
 def with_arrays(method: Callable[..., tuple[Any, Any]]) -> Callable:
-    """`update` or `step` of a transformation that handles trees itself, for the same."""
+    """`update` or `step` of a transformation that handles trees itself, on arrays."""
     is_step = method.__name__ == "step"
 
     @functools.wraps(method)
-    def with_them(self, updates, state, params=None, **extra):
+    @no_type_check
+    def with_them(
+        self: Any, updates: Any, state: Any, params: Any = None, **extra: Any
+    ) -> tuple[Any, Any]:
         run = lambda state, params: method(self, updates, state, params, **extra)
         return on_arrays(run, state, params, is_step)
 

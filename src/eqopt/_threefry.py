@@ -1,8 +1,9 @@
 """The random numbers of `jax.random`, computed where they are used.
 
 On a CPU, JAX draws them in a separate loop and stores the results: noise of the size of
-a model costs four times the memory of the model. Here it is arithmetic, which XLA fuses
-with the code that reads it: the same bits in a fifth of the time, without memory.
+a model takes four times the memory of the model. Here, they are plain arithmetic, which
+XLA fuses with the code that reads them. This gives the same bits in a fifth of the
+time, without extra memory.
 """
 
 import math
@@ -52,7 +53,7 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
 
 def _is_ours(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
-    """Whether JAX, too, would count the elements in 32 bits and encrypt each of them."""
+    """Whether JAX would also count the elements in 32 bits and encrypt each of them."""
     return (
         dtype == jnp.float32
         and str(jr.key_impl(key)) == "threefry2x32"

@@ -19,15 +19,15 @@ from ._types import Params, State, Updates
 
 
 _Finished: TypeAlias = tuple[Params, Callable[[], State]]
+_Init: TypeAlias = Callable[[Any, Params], State]
 
 
-def _with_checks(
-    init: Callable[[Any, Params], State],
-) -> Callable[[Any, Params], State]:
-    """`init`, which also rejects what would fail, or do nothing, in the first step."""
+def _with_checks(init: _Init) -> _Init:
+    """`init`, which also rejects arguments that would fail or do nothing in a step."""
 
     @functools.wraps(init)
-    def with_checks(self, params):
+    @no_type_check
+    def with_checks(self: Any, params: Any) -> Any:
         check_parameters(type(self).__name__, params)
         # The schedules of an optimizer belong to its parts, which may evaluate them.
         check_no_schedule(self, not isinstance(self, AbstractOptimizer))
@@ -48,7 +48,7 @@ class AbstractTransformation(Module):
     [`eqopt.Chain`][] are fused.
     """
 
-    # What `update` and `step` look into themselves: it is loaded, if it is stored.
+    # Which arguments `update` and `step` read themselves: stored ones are loaded first.
     _loads: ClassVar[Literal["all", "params", "nothing"]] = "all"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -97,7 +97,7 @@ class AbstractTransformation(Module):
 
         - `updates`: the gradients, or the result of another transformation: a tree like
             the parameters, with inexact arrays, and `None` at every leaf that is not
-            trained. There, the parameter and its state stay unchanged.
+            trained. At these leaves, the parameter and its state stay unchanged.
         - `state`: the result of `init` or of the last `update`.
         - `params`: the parameters, for transformations that use them.
         - `extra`: extra arguments for transformations that use them: `value`, `grad`,
@@ -106,9 +106,9 @@ class AbstractTransformation(Module):
 
         **Returns:**
 
-        The new updates, with the structure, shapes and dtypes of the given ones, and
-        the new state, with the structure, shapes and dtypes of the old one. Add the
-        updates to the parameters with [`eqopt.apply_updates`][].
+        The new updates, with the structure, shapes and dtypes of `updates`, and the new
+        state, with the structure, shapes and dtypes of `state`. Add the updates to the
+        parameters with [`eqopt.apply_updates`][].
 
         **Raises:**
 
@@ -119,7 +119,7 @@ class AbstractTransformation(Module):
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
-        """`update` and [`eqopt.apply_updates`][] in one, which saves work.
+        """`update` and [`eqopt.apply_updates`][] in one call, which saves work.
 
         The sum is rounded to the parameters' dtype once, and wrappers that skip a step
         move no memory. The arguments are the same as for `update`.
@@ -293,7 +293,7 @@ class AbstractOptimizer(AbstractFused):
         return cls(**{name: getattr(self, name) for name in names})
 
     def __check_init__(self):
-        # The parts check their hyperparameters; better now than at `init`.
+        # The parts check their hyperparameters here, not only in `init`.
         try:
             self.chain  # noqa: B018
         except Exception as error:

@@ -1,10 +1,10 @@
 """Run-time type checks: an import hook applies `checked` to the library's functions.
 
-The checks are beartype's, the shapes and the messages jaxtyping's. jaxtyping also has
-such a hook, but it builds two functions for each checked function, at import, and
-checks arguments twice in each call: `from eqopt import *` took 1.6 times as long,
-tracing a step in a fresh process 1.5 times. Here nothing is built until a function is
-called.
+beartype checks the types; jaxtyping checks the shapes and writes the messages.
+jaxtyping also has such a hook, but it builds two functions for each checked function at
+import, and checks arguments twice in each call. With it, `from eqopt import *` took 1.6
+times as long, and tracing a step in a fresh process 1.5 times. Here, nothing is built
+until a function is called.
 """
 
 import ast
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable)
 
     def no_type_check(fn: _Function) -> _Function:
-        """Leaves `fn` to static checks, because it is called at least once per leaf."""
+        """Excludes `fn` from run-time checks: it is called at least once per leaf."""
         return fn
 
 else:
@@ -34,9 +34,10 @@ else:
 
 
 def checked(fn: Callable) -> Callable:
-    """A function whose arguments and result are checked; a class whose fields are."""
+    """A function with checked arguments and result, or a class with checked fields."""
     if isinstance(fn, type):
-        # Of a dataclass the constructor, unless it has been here, in this class or above.
+        # Checks the constructor of a dataclass, unless it or an inherited one is
+        # checked already.
         if dataclasses.is_dataclass(fn) and not hasattr(fn.__init__, "_is_checked"):
             setattr(fn, "__init__", checked(fn.__init__))  # noqa: B010
         return fn
@@ -55,7 +56,7 @@ def checked(fn: Callable) -> Callable:
             with jaxtyping.jaxtyped("context"):
                 return checks(*args, **kwargs)
         except BeartypeCallHintViolation:
-            # In the words of jaxtyping: which argument, and the sizes of the axes so far.
+            # jaxtyping's message names the argument and the sizes of the axes so far.
             jaxtyping.jaxtyped(fn, typechecker=beartype)(*args, **kwargs)
             raise
 
@@ -64,12 +65,12 @@ def checked(fn: Callable) -> Callable:
 
 
 def check_package(name: str) -> None:
-    """Has every module of a package, imported from now on, checked."""
+    """Checks every module of a package that is imported from now on."""
     sys.meta_path.insert(0, _Finder(name))
 
 
 class _Finder:
-    """Finds what `PathFinder` finds, and has it loaded by a `_Loader`."""
+    """Finds the same modules as `PathFinder`, and loads them with a `_Loader`."""
 
     def __init__(self, package: str):
         self.within = package + "."
@@ -84,7 +85,7 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader:
-            return None  # such as a package in a zip file: it works, unchecked
+            return None  # a package in a zip file, for example, works unchecked
         spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
 
@@ -94,13 +95,13 @@ class _Loader(SourceFileLoader):
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> Any:
         tree = _Decorating().visit(ast.parse(decode_source(data), path))
-        first = 0 if ast.get_docstring(tree) is None else 1  # it remains the docstring
+        first = 0 if ast.get_docstring(tree) is None else 1  # the docstring stays first
         names = [ast.alias("checked", "_checked_")]
         tree.body.insert(first, ast.ImportFrom(__name__, names, level=0))
         ast.fix_missing_locations(tree)
         return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
-    # Modules that pip compiled have no checks, so modules compiled here have another
+    # pip compiles modules without checks, so modules compiled here get another file
     # name.
     def get_data(self, path: str) -> bytes:
         return super().get_data(_own(path))
@@ -116,8 +117,9 @@ def _own(path: str) -> str:
 class _Decorating(ast.NodeTransformer):
     """Puts `@_checked_` next to each function, and first above each class.
 
-    Next to a function, as other decorators hide its annotations; above a class, as it
-    looks at what `@dataclass` made. Below `@no_type_check` nothing is checked.
+    It is next to a function, because other decorators hide the annotations. It is above
+    a class, because it needs the result of `@dataclass`. Nothing below `@no_type_check`
+    is checked.
     """
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:

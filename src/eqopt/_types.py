@@ -11,12 +11,12 @@ from jaxtyping import Array, Integer, PRNGKeyArray, PyTree
 # whole Equinox model, or the result of `eqx.filter`.
 Params: TypeAlias = PyTree
 
-# A tree like the parameters', holding inexact arrays or `None`.
+# A tree like the parameters, with inexact arrays or `None`.
 # `PyTree[Inexact[Array, "..."]]` would cost 60 microseconds per leaf per call; the
 # equations check dtype and shape of each distinct leaf once, when they are traced.
 Updates: TypeAlias = PyTree
 
-# Such a tree in a state, of numbers that are never negative, such as second moments.
+# Such a tree in a state whose numbers are never negative, such as second moments.
 Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
 
 # Anything that `init` returns and `update` accepts and returns.
@@ -24,16 +24,16 @@ State: TypeAlias = PyTree
 
 # A tree of bools like the parameters or a prefix of it, or a function of the parameters
 # that returns one. A node of a tree, such as an `eqx.Module`, is not a function. `init`
-# tries fields with this mark on the parameters.
+# checks fields with this mark against the parameters.
 Mask: TypeAlias = Annotated[
     PyTree[bool] | Callable[[Params], PyTree[bool]], "a mask of the parameters"
 ]
 
-# A Python number (static under `eqx.filter_jit`) or a 0-d array (traced). That an array
-# is 0-d is checked where the hyperparameter is used, for the sake of the message.
+# A Python number (static under `eqx.filter_jit`) or a 0-d array (traced). The class
+# that has the hyperparameter checks that an array is 0-d, for a better message.
 RealScalarLike: TypeAlias = float | int | Array | np.ndarray | np.generic
 
-# An integer that is data: static if Python's, traced if an array.
+# An integer that is data: a Python integer is static, an array is traced.
 IntegerLike: TypeAlias = int | np.integer | Integer[Array | np.ndarray, ""]
 
 # An integer that determines the compiled program.
@@ -42,10 +42,11 @@ StaticInteger: TypeAlias = int | np.integer
 # A schedule takes the number of steps taken so far.
 Schedule: TypeAlias = Callable[[Any], Any]
 
-# A hyperparameter that takes a schedule, too: it has a count to evaluate it at.
+# A hyperparameter that may be a schedule; its class has the count to evaluate it at.
 ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
 
-# One that takes a schedule under `eqopt.Scheduled`, which knows it by this mark.
+# A hyperparameter that may be a schedule inside `eqopt.Scheduled`, which finds it by
+# this mark.
 Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "needs Scheduled"]
 
 # A seed, a typed key of `jax.random.key`, or the bits of `jax.random.PRNGKey`.

@@ -1,4 +1,4 @@
-"""Wrappers: they hold another transformation, and define only what they change."""
+"""Wrappers: they hold another transformation, and define only the changes."""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -19,14 +19,15 @@ from .tree import zeros_like
 class Call(NamedTuple):
     """A call of `update` or `step`, to be passed on to other transformations.
 
-    Its *result* is what the call returns besides the state: updates, or parameters.
-    `call._replace(updates=...)` is the same call with other updates, and so on.
+    The *result* of a call is what it returns in addition to the state: the updates for
+    `update`, the parameters for `step`. `call._replace(updates=...)` is the same call
+    with other updates, and so on.
 
     **Attributes:**
 
     - `updates`, `params`, `extra`: the arguments of the call, as in
         [`eqopt.AbstractTransformation.update`][].
-    - `is_step`: whether it is one of `step`.
+    - `is_step`: whether it is a call of `step`.
     """
 
     updates: Updates
@@ -35,7 +36,7 @@ class Call(NamedTuple):
     is_step: bool
 
     def run(self, inner: AbstractTransformation, state: State) -> tuple[Any, State]:
-        """Makes this call of another transformation.
+        """Calls another transformation with the same arguments.
 
         **Arguments:**
 
@@ -47,7 +48,7 @@ class Call(NamedTuple):
         The result, and the new state of `inner`.
         """
         if self.updates is None and self.params is None:
-            # There is only one array, and it is skipped.
+            # The tree is a single array, and it is masked out.
             return None, state
         method = inner.step if self.is_step else inner.update
         return method(self.updates, state, self.params, **self.extra)
@@ -63,16 +64,18 @@ class Call(NamedTuple):
 
         **Arguments:**
 
-        - `condition`: whether to make it, a bool or a 0-d array of one.
-        - `inner`, `state`: as for `run`.
+        - `condition`: whether to make the call, a bool or a 0-d bool array.
+        - `inner`: the transformation.
+        - `state`: its state.
         - `otherwise`: a function that returns the result of a skipped call. Defaults to
             `nothing`.
 
         **Returns:**
 
-        As for `run`; if the call is skipped, `state` unchanged.
+        The result, and the new state of `inner`. If the call is skipped, the result of
+        `otherwise`, and `state` unchanged.
         """
-        # The idle branch comes second: the other way round, XLA on a CPU copies.
+        # The idle branch must be second. If it is first, XLA on a CPU copies the state.
         return filter_cond(
             condition,
             lambda: self.run(inner, state),
@@ -80,7 +83,7 @@ class Call(NamedTuple):
         )
 
     def nothing(self) -> Any:
-        """The result that leaves the parameters where they are."""
+        """The result that leaves the parameters unchanged."""
         return self.params if self.is_step else zeros_like(self.updates)
 
     def unchanged(self) -> Any:
@@ -91,7 +94,7 @@ class Call(NamedTuple):
 
 
 class AbstractComposite(AbstractTransformation):
-    """A transformation that leaves the work to any number of others, which it holds.
+    """A transformation that holds any number of others and calls them.
 
     Subclass it and implement `init` and `handle`; `update` and `step` follow. With one
     inner transformation, subclass [`eqopt.AbstractWrapper`][] instead.
@@ -101,7 +104,7 @@ class AbstractComposite(AbstractTransformation):
 
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
-        """What a call of `update` or `step` does.
+        """Handles a call of `update` or `step`.
 
         **Arguments:**
 
@@ -139,12 +142,11 @@ class AbstractComposite(AbstractTransformation):
 
 
 class AbstractWrapper(AbstractComposite):
-    """A transformation round another one, its field `inner`.
+    """A transformation around another one, its field `inner`.
 
-    Subclass it and implement `init` and `handle`; `update` and `step` follow. So does
-    `eval_params`, which calls the method of `inner`, if the state holds the state of
-    `inner` as its field `inner_state`. Implement `eval_params` if there are other
-    parameters to evaluate with.
+    Subclass it and implement `init` and `handle`; `update` and `step` follow.
+    `eval_params` calls the method of `inner`, if the state has the state of `inner` in
+    its field `inner_state`. Implement `eval_params` to evaluate with other parameters.
 
     !!! example
 
@@ -190,7 +192,7 @@ class AbstractFusedWrapper(AbstractFused):
     ) -> tuple[AbstractTransformation, Callable[[State], State]]:
         """The inner transformation of this step, and a converter of its new state.
 
-        The latter is called once the pipeline ran.
+        The converter is called after the pipeline has run.
         """
 
     def eval_params(self, state: State, params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""Arithmetic that stays finite where the textbook formula does not."""
+"""Arithmetic that stays finite even if the textbook formula does not."""
 
 import functools
 from typing import Any
@@ -15,7 +15,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 
     **Arguments:**
 
-    - `dtypes`: at least one.
+    - `dtypes`: at least one dtype.
     """
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
@@ -26,7 +26,7 @@ def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
 
     **Arguments:**
 
-    - `dtypes`: any number of them. A complex one gives a complex one.
+    - `dtypes`: any number of dtypes. If one is complex, so is the result.
     """
     return common_dtype(jnp.float32, *dtypes)
 
@@ -38,7 +38,8 @@ def at_least_float32(x: Array) -> Array:
 
     - `x`: an array of numbers. Integers and bools become float32.
     """
-    # To check shapes and dtypes takes ten times as long, and it is called by the leaf.
+    # Checking shapes and dtypes would take ten times as long, and this is called for
+    # each leaf.
     return x.astype(common_dtype(jnp.float32, x.dtype))
 
 
@@ -51,8 +52,8 @@ def as_float(value: Any) -> Any:
 
     **Returns:**
 
-    A Python float, if the value is known without JAX; otherwise a 0-d array of at least
-    float32.
+    A Python float if the value is a Python or NumPy number; otherwise a 0-d array in at
+    least float32.
     """
     if not isinstance(value, jax.Array):
         return float(value)
@@ -81,7 +82,7 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
 
     **Arguments:**
 
-    - `x`: a floating or complex array.
+    - `x`: a floating-point or complex array.
 
     **Returns:**
 
@@ -93,14 +94,15 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
-    """Whether there is a NaN in `x`, of any size, without temporary memory.
+    """Whether `x` contains a NaN, computed without temporary memory.
 
-    XLA on a CPU creates an array of bools for `any(isnan(x))`, and loses NaNs in the
-    `max` of a large array. The sign of a NaN is NaN, and so is any sum with it.
+    On a CPU, XLA creates an array of bools for `any(isnan(x))`, and the `max` of a
+    large array ignores NaNs. Here, the signs are summed: the sign of a NaN is NaN, and
+    so is any sum with it.
 
     **Arguments:**
 
-    - `x`: a floating or complex array.
+    - `x`: a floating-point or complex array.
     """
     total = lambda x: jnp.sum(jnp.sign(at_least_float32(x)))
     nan = total(x.real) + total(x.imag) if jnp.iscomplexobj(x) else total(x)
@@ -117,7 +119,8 @@ def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
     - `x`: a non-negative array.
     """
-    # Not `jnp.where`, a function of its own to trace and lower for each shape.
+    # Not `jnp.where`, which JAX traces and lowers as a separate function for each
+    # shape.
     positive = x > 0
     root = lax.sqrt(lax.select(positive, x, lax.full_like(x, 1)))
     return lax.select(positive, root, lax.stop_gradient(x))  # zero, or a NaN
@@ -132,20 +135,19 @@ def safe_norm(
 ) -> Float[Array, "..."]:
     r"""$\max(\lVert x \rVert, m)$, with derivative 0 where the norm is at most $m$.
 
-    The norm has no derivative at 0, where the textbook formula gives NaN, even if
-    $m > 0$.
+    The norm has no derivative at 0: the textbook formula gives NaN, even if $m > 0$.
 
     **Arguments:**
 
-    - `x`: a floating or complex array.
+    - `x`: a floating-point or complex array.
     - `min_norm`: $m$, a number or a 0-d array, at least 0.
-    - `ord`, `axis`, `keepdims`: as for `jnp.linalg.norm`. By default it is the 2-norm of
-        all numbers of a vector or matrix.
+    - `ord`, `axis`, `keepdims`: the arguments of `jnp.linalg.norm`. By default, the
+        norm is the 2-norm of all numbers of a vector or matrix.
 
     **Returns:**
 
-    A real array of the precision of `x`, at least float32: one norm, or one for each
-    index of the axes that remain. NaN stays NaN.
+    A real array in the precision of `x`, at least float32: one norm, or a norm for each
+    index of the remaining axes. NaN stays NaN.
     """
     x = at_least_float32(x)
     floor = jnp.asarray(min_norm, x.real.dtype)
@@ -168,7 +170,7 @@ def safe_root_mean_squares(
 
     **Arguments:**
 
-    - `x`: a floating or complex array.
+    - `x`: a floating-point or complex array.
     - `min_rms`: $m$, a number or a 0-d array, at least 0.
 
     **Returns:**
@@ -190,9 +192,10 @@ def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
     - `decay`: $\beta$, a real number or a 0-d array in $[0, 1)$.
     - `count`: $t$, the number of values averaged so far, a 0-d integer array.
     """
-    # Not `decay**count`: outside `jit`, where the exponent is known, JAX compiles a
-    # power of its own for each exponent, that is for each step. And not of an integer:
-    # JAX's derivative of that multiplies a float by it, wherever it is taken.
+    # Not `decay**count`: outside `jit`, the exponent is known, and JAX compiles a
+    # separate power for each exponent, so for each step. The exponent is converted to a
+    # float, because JAX's derivative for an integer exponent multiplies a float by an
+    # integer.
     base = jnp.asarray(as_float(decay))
     power = lax.pow(base, lax.convert_element_type(count, base.dtype))
     return lax.sub(np.ones((), base.dtype), power)  # traced in half the time of `1 - `

@@ -48,28 +48,28 @@ CASES = {
     ),
     "an axis by two names": (
         lambda: aggregating.get_batch_size_from_per_elt_updates(GRADS, (0, -2)),
-        "examples along the axes (0, -2), but at `['a']` there is one of shape (4, 2)",
+        "examples along the axes (0, -2), but the array at `['a']` has shape (4, 2)",
     ),
     "an axis that is not there": (
         lambda: update(aggregating.AveragePerElementUpdates((0, 2))),
         "AveragePerElementUpdates takes per-example gradients",
-        "along the axes (0, 2), but at `['a']` there is one of shape (4, 2) of "
+        "along the axes (0, 2), but the array at `['a']` has shape (4, 2), for "
         "parameters of shape (2,)",
     ),
     "no examples": (
         lambda: update(MEAN, PARAMS),
         "AveragePerElementUpdates takes per-example gradients",
-        "first axis, but at `['a']` there is one of shape (2,) of parameters of",
+        "first axis, but the array at `['a']` has shape (2,), for parameters of",
     ),
     "examples elsewhere": (
         lambda: update(MOMENTS, {**GRADS, "b": jnp.ones((3, 4))}),
         "PerElementMeanAndSumSqDiffGrads takes per-example gradients",
-        "at `['b']` there is one of shape (3, 4) of parameters of shape (3,)",
+        "the array at `['b']` has shape (3, 4), for parameters of shape (3,)",
     ),
     "unequal numbers of examples": (
         lambda: update(MEANS, {**GRADS, "b": jnp.ones((5, 3))}),
-        "AverageIncrementallyUpdates takes the gradients of one or more examples, but "
-        "there are 4 at `['a']`, and 5 at `['b']`",
+        "AverageIncrementallyUpdates takes gradients of the same one or more "
+        "examples in all arrays, but there are 4 at `['a']` and 5 at `['b']`",
     ),
     "no calls": (
         lambda: aggregating.AccumulateAvgUpdates(0),
@@ -86,29 +86,29 @@ CASES = {
     ),
     "state of another aggregator": (
         lambda: update(MOMENTS, state=MEANS.init(PARAMS)),
-        "PerElementMeanAndSumSqDiffGrads was given a state of type "
-        "AccumulateAvgUpdatesState, but its own is of type "
+        "PerElementMeanAndSumSqDiffGrads got a state of type "
+        "AccumulateAvgUpdatesState, but expected a state of type "
         "PerElementMeanAndSumSqDiffGradsState",
     ),
     "state of one call": (
         lambda: MEANS.update(GRADS, None),
-        "AverageIncrementallyUpdates was given a state None, but its own is of type "
+        "AverageIncrementallyUpdates got None, but expected a state of type "
         "AccumulateAvgUpdatesState",
     ),
     "state of several calls": (
         lambda: update(aggregating.AccumulateAvgUpdates(1), PARAMS, MEANS.init(PARAMS)),
-        "AccumulateAvgUpdates was given a state of type AccumulateAvgUpdatesState, but "
-        "its own is None",
+        "AccumulateAvgUpdates got a state of type AccumulateAvgUpdatesState, but "
+        "expected None",
     ),
     "state where there is none": (
         lambda: update(MEAN, state=MEANS.init(PARAMS)),
-        "AveragePerElementUpdates was given a state of type",
+        "AveragePerElementUpdates got a state of type",
     ),
     "state of no process": (
         lambda: update(OPT, state=eqopt.Adam(0.1).init(PARAMS)),
         "The state of this Process is a tuple of 3 states",
         "['Identity', 'PerElementMeanAndSumSqDiffGrads', 'Chain']",
-        "given a tuple of 2",
+        "got a tuple of 2",
         "of this Process returned",
     ),
     "Optax in a process": (
@@ -134,7 +134,7 @@ CASES = {
     ),
     "variance of one": (
         lambda: update(OPT, {"a": jnp.ones((1, 2)), "b": jnp.ones((1, 3))}),
-        "there is no variance among `sample_size` = 1 gradients. Take larger batches",
+        "`sample_size` must be at least 2 for a variance, but is 1. Use larger batches",
     ),
     "nothing tracked": (
         lambda: aggregating.get_unbiased_mean_and_variance_ema(()),
@@ -145,21 +145,21 @@ CASES = {
         lambda: aggregating.get_unbiased_mean_and_variance_ema(
             (OPT.init(PARAMS), OPT.init(PARAMS))
         ),
-        "2 values go by the name 'PerElementMeanAndVarianceEMAState'",
+        "2 values have the name 'PerElementMeanAndVarianceEMAState'",
     ),
     "noise of nothing": (
         scale,
-        "gradient_noise_scale needs one of `variance_grads` and `mean_squared_norm`, "
-        "but was given neither",
+        "gradient_noise_scale needs exactly one of `variance_grads` and "
+        "`mean_squared_norm`, but got neither",
     ),
     "noise of too much": (
         lambda: scale(variance_grads=PARAMS, mean_squared_norm=1.0),
-        "but was given both",
+        "but got both",
     ),
     "several squared norms": (
         lambda: scale(mean_squared_norm=jnp.ones(4)),
-        "`mean_squared_norm` must be one real number, but has shape (4,) and dtype",
-        "take the mean",
+        "`mean_squared_norm` must be a real number, but has shape (4,) and dtype",
+        "pass their mean",
     ),
     "one example": (
         lambda: scale(1, mean_squared_norm=1.0),

@@ -1,14 +1,16 @@
 """What `python -m benchmarks.matrices` counts and prints. No test looks at a clock."""
 
 import json
+import re
 
 import pytest
 from benchmarks.contestants import Pair
 from benchmarks.harness import Timing
 from benchmarks.matrices.__main__ import main
-from benchmarks.matrices.report import Row, table
-from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, SIZES, Cost, Matrices
+from benchmarks.matrices.report import Row, record, table
+from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, SIZES, Cost, Matrices, cost
 
+from ..docs.pages import DOCS
 from ..methods import BY_FAMILY
 
 
@@ -32,6 +34,52 @@ def test_table():
     assert lines[3] == (
         "| SOAP | 6.0 | 12.3 ms | 12.3 | 25 % | 1e+03 ms | 1000.0 | 50 % |"
     )
+
+
+def test_table_beside_torch():
+    """A column more, if torch was there, in which few rows have a number."""
+    (small, _), plain = SIZES, made_up(6.0, 1e-3, 0.0)
+    beside = Pair(Timing(3e-3, 4e-3), Timing(2e-3, 8e-3))
+    rows = [
+        Row("AdamW", small, plain),
+        Row("SOAP", small, plain._replace(beside_torch=beside)),
+    ]
+    lines = table(rows).splitlines()
+    assert lines[0].endswith("| temporary | of torch |")
+    assert lines[1].endswith("| --: | --: |")
+    assert lines[2].endswith("| 1.0 | 0 % |  |")
+    assert lines[3].endswith("| 1.0 | 0 % | 1.50 |")
+    assert record(rows[0])["beside_torch"] is None
+    assert record(rows[1])["beside_torch"]["other"] == {"best": 2e-3, "median": 8e-3}
+
+
+def test_the_page_has_all_optimizers():
+    _, _, text = (DOCS / "benchmarks.md").read_text().partition("<!-- matrices -->")
+    text, _, _ = text.partition("<!-- end of matrices -->")
+    found = re.findall(r"^\| (\w.*?) \| [\d.]+ \|", text, re.MULTILINE)
+    assert found in (
+        [],
+        [*OPTIMIZERS],
+    )  # nothing before it is written for the first time
+
+
+def test_what_is_written(tmp_path, capsys, monkeypatch):
+    page = tmp_path / "benchmarks.md"
+    before, after = (
+        "# Here\n\n<!-- matrices -->\n",
+        "<!-- end of matrices -->\n\nMore\n",
+    )
+    page.write_text(f"{before}old\n{after}")
+    program = "benchmarks.matrices.__main__"
+    monkeypatch.setattr(f"{program}.PAGE", page)
+    monkeypatch.setattr(f"{program}.OPTIMIZERS", ["AdamW", "SOAP"])
+    monkeypatch.setattr(f"{program}.cost", lambda *_: made_up(2.0, 1e-3, 0.0))
+    assert main(["--write", f"--output={tmp_path / 'matrices.json'}"]) == 0
+    written, printed = page.read_text(), capsys.readouterr().out
+    assert written.startswith(f"{before}\n## Methods for matrices\n")
+    assert printed in written and "old" not in written
+    assert "| SOAP | 2.0 | 1 ms |" in printed and "load at the start" in printed
+    assert written.endswith(after)
 
 
 def test_all_optimizers_of_matrices_are_there():
@@ -60,15 +108,25 @@ def test_small_run(tmp_path, capsys):
     assert [line.split(" | ")[0] for line in lines[2:5]] == [f"| {n}" for n in names]
 
 
+@pytest.mark.slow
+def test_beside_torch():
+    pytest.importorskip("torch")
+    pytest.importorskip("pytorch_optimizer")
+    found = cost("SOAP", Matrices(2, 4), rounds=1).beside_torch
+    assert found is not None and all(0 < x.best <= x.median for x in found)
+    assert cost("AdamW", Matrices(2, 4), rounds=1).beside_torch is None
+
+
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
         ("--matrices=48", "must be such as 48x256, but is '48'"),
         ("--matrices=0x8", "must be such as 48x256, but is '0x8'"),
         ("--only=Adam", "invalid choice: 'Adam'"),
+        ("--write", "is for the whole table: leave out --only"),
     ],
 )
 def test_wrong_option(argument, complaint, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main([argument])
+        main([argument] if argument != "--write" else [argument, "--only=SOAP"])
     assert complaint in capsys.readouterr().err

@@ -255,7 +255,9 @@ class Pair(NamedTuple):
 def test_another_tree(path, saved, like, expected):
     save(path, saved())
     before = path.read_bytes()
-    message = rf"run\.eqx does not fit `like`\..*{expected}.*Make `like` by the model"
+    message = (
+        rf"run\.eqx does not fit `like`\..*{expected}.*Create `like` with the model"
+    )
     with pytest.raises(CheckpointError, match=message):
         load(path, like())
     assert path.read_bytes() == before
@@ -285,7 +287,7 @@ def test_layouts_of_other_libraries():
 @pytest.mark.parametrize("leaf", [np.array([None]), 2**70])
 def test_what_cannot_be_saved(path, leaf):
     save(path, 1.5)
-    with pytest.raises(TypeError, match=r"`\['a'\]\[1\]` is .*no array of numbers"):
+    with pytest.raises(TypeError, match=r"`\['a'\]\[1\]` is .*not an array of numbers"):
         save(path, {"a": [1.0, leaf]})
     assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
 
@@ -340,10 +342,10 @@ def test_another_format(path, whole, number):
 
 def test_files_of_others(path, whole):
     for data in (b"PK\3\4" + whole, b"\n" * 1000, b"\xff" * 10**4):
-        assert_refused(path, data, "damaged or no checkpoint")
+        assert_refused(path, data, "damaged or not a checkpoint")
     with path.open("wb") as file:
         eqx.tree_serialise_leaves(file, adam())
-    assert_refused(path, path.read_bytes(), "`eqx.tree_deserialise_leaves` reads")
+    assert_refused(path, path.read_bytes(), "use `eqx.tree_deserialise_leaves`")
 
 
 def test_no_file(path):
@@ -446,7 +448,7 @@ def test_read_only_directory(read_only):
 
 def test_directories_that_are_none(path):
     missing = path.parent / "missing"
-    make = re.escape(f"make it by `os.makedirs({str(missing)!r})`")
+    make = re.escape(f"create it with `os.makedirs({str(missing)!r})`")
     assert_not_saved(
         missing / "run.eqx",
         FileNotFoundError,

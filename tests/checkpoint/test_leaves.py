@@ -104,22 +104,25 @@ LOST = {
         lambda: np.ma.masked_less(np.arange(3.0), 1),
         "numpy.ma.*the mask",
     ),
-    "with units": (lambda: np.eye(2).view(Units), r"\.Units`.*Put `np\.asarray\(x\)`"),
+    "with units": (lambda: np.eye(2).view(Units), r"\.Units`.*Save `np\.asarray\(x\)`"),
     "records": (lambda: np.zeros(2, "i4,f8").view(np.recarray), "recarray"),
     "structured": (lambda: np.zeros(2, "i4,f8"), "structured dtype.*in a dictionary"),
     "bytes": (lambda: np.void(b"abc"), "structured dtype"),
-    "objects": (lambda: np.array([None]), "no array of numbers"),
-    "text": (lambda: np.array(["a"], np.dtypes.StringDType()), "no array of numbers"),
+    "objects": (lambda: np.array([None]), "not an array of numbers"),
+    "text": (
+        lambda: np.array(["a"], np.dtypes.StringDType()),
+        "not an array of numbers",
+    ),
     "metadata": (
         lambda: np.zeros(2, np.dtype("f4", metadata={"unit": "m"})),
         "metadata, which would not be saved",
     ),
-    "beyond": (lambda: 2**64, "no array of numbers of at most 64 bits"),
-    "subclass": (lambda: Rate(0.1), r"a Rate, of which only.*`float\(x\)`"),
-    "fraction": (lambda: fractions.Fraction(1, 3), "a Fraction, which is no array"),
-    "decimal": (lambda: decimal.Decimal(1), "a Decimal, which is no array"),
+    "beyond": (lambda: 2**64, "not an array of numbers of at most 64 bits"),
+    "subclass": (lambda: Rate(0.1), r"a Rate; only its number.*`float\(x\)`"),
+    "fraction": (lambda: fractions.Fraction(1, 3), "a Fraction, not an array"),
+    "decimal": (lambda: decimal.Decimal(1), "a Decimal, not an array"),
     "shape": (lambda: jax.ShapeDtypeStruct((), "float32"), "which has no values"),
-    "deleted": (deleted, "has been deleted, as donated"),
+    "deleted": (deleted, "has been deleted, for example"),
 }
 
 
@@ -133,7 +136,7 @@ def test_is_refused(path, name):
 
 
 def test_tracers_are_refused(path):
-    with pytest.raises(TypeError, match=r"`\[0\]` is a tracer.*Save outside of `jit`"):
+    with pytest.raises(TypeError, match=r"`\[0\]` is a tracer.*Save outside `jit`"):
         jax.jit(lambda x: save(path, (x,)))(1.5)
     assert not path.exists()
 

@@ -62,7 +62,7 @@ def test_no_file(path, make, through_link):
     if through_link:
         to = path.with_name("link.eqx")
         to.symlink_to(path)
-    expected = f"There is {KINDS[make]} in the place of the file, so nothing was saved"
+    expected = f"There is {KINDS[make]} instead of a file, so nothing was saved"
     names = sorted(os.listdir(path.parent))
     with pytest.raises(OSError, match=expected) as raised:
         save(to, 1.5)
@@ -78,7 +78,9 @@ def test_no_file_where_it_is_written_first(path, make):
     save(path, 1.5)
     make(unfinished)
     before = os.lstat(unfinished)
-    with pytest.raises(FileExistsError, match=r"at \S*run\.eqx\.tmp, which is written"):
+    with pytest.raises(
+        FileExistsError, match=r"at \S*run\.eqx\.tmp, the temporary file"
+    ):
         save(path, 2.5)
     assert os.lstat(unfinished)[:4] == before[:4] and load(path, 0.0) == 1.5
 

@@ -61,6 +61,15 @@ INSTEAD = {
     r"to the end that": '"so that"',
     r"has it that": '"states that"',
     r"what (is|are) (asked|wanted|called) for": "name it",
+    r"(?<=:\s)as for(?= \[x)": "explain the argument again",
+    r"there are not (arrays|numbers|parameters|axes)": '"there are no arrays"',
+    r"(or|is|are) no (integers?|matrix)": '"not an integer", "not a matrix"',
+    r"(go|goes|known) by the name": '"has the name"',
+    r"something else than": '"anything other than"',
+    r"afresh": '"again", "from scratch"',
+    r"the lesser": '"the smaller"',
+    r"for want of": '"without"',
+    r"let through": '"not checked"',
 }
 
 PATTERN = re.compile(

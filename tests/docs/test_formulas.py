@@ -36,6 +36,11 @@ def test_display(hook, page):
     assert re.fullmatch('<div class="formula".*<math display="block">.*</div>', html)
 
 
+def test_roots_have_the_height_of_a_line(hook):
+    root = hook.mathml(r"\sqrt{\nu}", "api/base.md")
+    assert re.search('<msqrt><mspace width="0" height="0.75em".*?/><mi>.</mi>', root)
+
+
 def test_an_unknown_command_is_refused(hook, page):
     from mkdocs.exceptions import PluginError
 

@@ -153,15 +153,15 @@ def test_table():
             lambda: groups.label({"a": groups.everything, "b": groups.path("head")})(
                 MODEL
             ),
-            ["All that the rule for 'b' matches has been taken"],
+            ["Earlier rules match all parameters that the rule for 'b' matches"],
         ),
         (
             lambda: groups.layerwise_decay(0.5, *PARTS[1:])(MODEL),
-            ["each parameter belongs to one of the parts", "`.embedding.weight`"],
+            ["each parameter must belong to exactly one", "`.embedding.weight`"],
         ),
         (
             lambda: groups.layerwise_decay(0.5, groups.stacked(lambda m: m))(MODEL),
-            ["the arrays of a stack have one leading axis", "[2, 5]"],
+            ["all arrays of a stack must have a leading axis", "[2, 5]"],
         ),
         (
             lambda: eqopt.ScaleByTree(jnp.ones(3)).update({"a": jnp.ones(2)}, None),
@@ -171,11 +171,11 @@ def test_table():
             lambda: eqopt.Partition(
                 {"a": eqopt.SGD(0.1)}, {"x": "a", "y": "b", "z": None}
             ).init({"x": jnp.ones(2), "y": jnp.ones(2), "z": jnp.ones(2)}),
-            ["labels ['a']", "`['y']` has the label 'b'", "`['z']` has none"],
+            ["labels ['a']", "`['y']` has the label 'b'", "`['z']` has no label"],
         ),
         (
             lambda: eqopt.Partition({"a": eqopt.SGD}, "a"),
-            ["A partition is made of eqopt transformations", "the class SGD"],
+            ["A partition must consist of eqopt transformations", "the class SGD"],
         ),
     ],
 )

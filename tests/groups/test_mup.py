@@ -139,7 +139,7 @@ def test_what_muon_leaves_to_the_fallback():
     numbers = lambda params: jax.tree.map(lambda _: None, params)
     found = factors(mlp(4), mlp(8), "muon", weight_dimension_numbers=numbers)
     assert found == factors(mlp(4), mlp(8), "adam")
-    with pytest.raises(ValueError, match="an array that is no matrix"):
+    with pytest.raises(ValueError, match="an array that is not a matrix"):
         factors(mlp(4), mlp(8), "adam", weight_dimension_numbers=numbers)
 
 
@@ -170,13 +170,13 @@ BAD = {
     "structure": (
         {"a": jnp.ones(2)},
         {"a": jnp.ones(2), "b": jnp.ones(2)},
-        r"Only `model` has a leaf at `\['b'\]`. Build both models with the same func",
+        r"Only `model` has a leaf at `\['b'\]`. Create both models with the same func",
     ),
-    "nothing here": ({}, jnp.ones(2), "Only `model` has a leaf at ``. Build"),
+    "nothing here": ({}, jnp.ones(2), "Only `model` has a leaf at ``. Create"),
     "no parameter": (
         {"a": jnp.ones(2, int), "b": jnp.ones(2)},
         {"a": jnp.ones(2), "b": jnp.ones(2)},
-        r"`\['a'\]` is a parameter in `model` alone. Build",
+        r"`\['a'\]` is a parameter only in `model`. Create",
     ),
     "nothing": ({"a": 1}, {"a": 1}, "mup: `params` has no parameters"),
     "axes": (
@@ -188,17 +188,17 @@ BAD = {
         conv(2, 4),
         conv(4, 8, 5),
         r"`.weight` has shape \(4, 2, 3, 3\) .* \(8, 4, 5, 5\) .* only one axis of each "
-        "side of a matrix may differ. Let the models differ in their width alone",
+        "side of a matrix may differ. The models may differ only in width",
     ),
     "vocabulary": (
         nn.Embedding(7, 4, key=KEY),
         nn.Embedding(9, 8, key=KEY),
-        "`.weight` has .* only one axis of an array that is no matrix may differ",
+        "`.weight` has .* only one axis of an array that is not a matrix may differ",
     ),
     "depth": (
         jax.tree.map(lambda x: x[None], nn.Linear(4, 4, key=KEY)),
         jax.tree.map(lambda x: jnp.stack([x, x]), nn.Linear(4, 4, key=KEY)),
-        "`.weight` has .* over widths, not over depths. Give the base model as many",
+        "`.weight` has .* between widths, not between depths. Create the base model with",
     ),
     "empty": (jnp.ones(0), jnp.ones(2), "`.the root.` .* a width must not be zero"),
     "emptied": (jnp.ones(2), jnp.ones(0), "a width must not be zero"),

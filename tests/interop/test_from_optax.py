@@ -138,7 +138,7 @@ def test_equality():
 @pytest.mark.parametrize(
     ("tx", "message"),
     [
-        (eqopt.Adam(0.1), "an eqopt Adam already. It can be used as it is"),
+        (eqopt.Adam(0.1), "already an eqopt Adam. Use it directly"),
         (optax.adam, "adam itself. Call it: `adam(...)`"),
         (
             optax.MultiSteps(optax.adam(0.1), 2),
@@ -173,7 +173,7 @@ def slopes():
         (
             lambda: OPT.update(slopes(), OPT.init(mlp(depth=2)), mlp()),
             ValueError,
-            "was the model changed after `init`",
+            "Was the model changed after `init`",
         ),
         (
             lambda: OPT.update(slopes(), OPT.init(mlp())),
@@ -188,7 +188,7 @@ def slopes():
         (
             lambda: OPT.update(slopes(), eqopt.Adam(0.1).init(mlp()), mlp()),
             TypeError,
-            "FromOptax was given a state of type tuple",
+            "FromOptax got a state of type tuple",
         ),
     ],
 )

@@ -282,7 +282,7 @@ def test_small_floats():
         (
             lambda: Minimiser(optax.adam(0.1), 1e-3, 1e-3),
             TypeError,
-            "`opt` must be an eqopt transformation, .* there is `optimistix.OptaxMin",
+            "`opt` must be an eqopt transformation, .* use `optimistix.OptaxMin",
         ),
         (
             lambda: Minimiser(eqopt.Adam(0.1), -1e-3, 1e-3),

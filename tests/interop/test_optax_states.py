@@ -268,7 +268,7 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
         ),
         (
             lambda: state_from_optax(ADAM, after(optax.sgd(0.1), 1), MODEL),
-            ["`[0]` needs a ScaleByAdamState of Optax, but nothing is left there"],
+            ["`[0]` needs a ScaleByAdamState of Optax, but no state is left there"],
         ),
         (
             lambda: state_from_optax(
@@ -284,7 +284,7 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
                 ADAM, after(optax.chain(optax.adam(0.1), optax.trace(0.9)), 1), MODEL
             ),
             [
-                "there is a TraceState at `[1]` of Optax, for which nothing is left",
+                "there is a TraceState at `[1]` of Optax, which has no counterpart",
                 "the same parts, in the same order?",
             ],
         ),
@@ -299,13 +299,13 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
         ),
         (
             lambda: state_from_optax(eqopt.DoG(), after(optax.adam(0.1), 1), MODEL),
-            ["what has no counterpart in Optax", "`state_from_optax` has the list"],
+            ["that has no counterpart in Optax", "of `state_from_optax` lists them"],
         ),
         (
             lambda: state_from_optax(ADAM, after(optax.adam(0.1), 1), OTHER),
             [
                 "does not fit the parameters at `[0].mu`",
-                "It has nothing at `[0].mu.layers[2].weight`, `[0].mu.layers[2].bias`",
+                "It has no array at `[0].mu.layers[2].weight`, `[0].mu.layers[2].bias`",
                 "another model",
             ],
         ),
@@ -343,7 +343,10 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
             lambda: state_from_optax(
                 from_optax(optax.adam(0.1)), after(optax.sgd(0.1, 0.9), 1), MODEL
             ),
-            ["does not fit the parameters at `.optax_state`", "nothing at `[0].count`"],
+            [
+                "does not fit the parameters at `.optax_state`",
+                "no array at `[0].count`",
+            ],
         ),
     ],
 )

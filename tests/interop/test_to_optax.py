@@ -164,8 +164,8 @@ def test_arrays_as_hyperparameters():
 @pytest.mark.parametrize(
     ("opt", "message"),
     [
-        (optax.adam(0.1), "one of Optax already. It can be used as it is"),
-        (eqopt.Adam, "the class Adam: create an instance of it"),
+        (optax.adam(0.1), "already an Optax transformation. Use it directly"),
+        (eqopt.Adam, "the class Adam. Create an instance of it"),
         (0.1, "a builtins.float."),
     ],
 )

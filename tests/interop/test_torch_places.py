@@ -88,8 +88,8 @@ def test_parameters_in_bfloat16():
             lambda: params_from_torch(tensors([(2,), (2,), (4,)]), [jnp.ones(2)] * 3),
             ValueError,
             [
-                "parameter 2 of torch has shape (4,), but the one in this place of the "
-                "model, `[2]`, has (2,)",
+                "parameter 2 of torch has shape (4,), but the parameter at this "
+                "position in the model, `[2]`, has shape (2,)",
                 "The model has `[0]`, `[1]`, `[2]`.",
                 "pass `transpose`",
             ],
@@ -99,7 +99,7 @@ def test_parameters_in_bfloat16():
                 tensors([(4,), (4, 1)]), [jnp.ones((4, 1)), jnp.ones((4, 1))]
             ),
             ValueError,
-            ["parameter 0 of torch has shape (4,)", "the shapes alone do not decide"],
+            ["parameter 0 of torch has shape (4,)", "cannot be matched by shape"],
         ),
         (
             lambda: params_from_torch(
@@ -111,7 +111,10 @@ def test_parameters_in_bfloat16():
         (
             lambda: params_from_torch(tensors([(2, 3)]), [jnp.ones((3, 2))]),
             ValueError,
-            ["has shape (2, 3), but the one in this place", "has (3, 2)"],
+            [
+                "has shape (2, 3), but the parameter at this position",
+                "has shape (3, 2)",
+            ],
         ),
         (
             lambda: params_from_torch(tensors([(2,)]), [jnp.ones(2)], paths=[]),
@@ -121,7 +124,7 @@ def test_parameters_in_bfloat16():
         (
             lambda: params_from_torch(tensors([(2,)]), [jnp.ones(2)], paths=[".x"]),
             ValueError,
-            ["`paths` has `.x`, where the model has no parameter. It has `[0]`."],
+            ["`paths` has `.x`, but the model has no such parameter. It has `[0]`."],
         ),
         (
             lambda: params_from_torch(
@@ -135,7 +138,7 @@ def test_parameters_in_bfloat16():
             ValueError,
             [
                 "`paths[0]` is `[0]`, which has shape (2,) in torch's layout, but "
-                "parameter 0 of torch has (3,)",
+                "parameter 0 of torch has shape (3,)",
             ],
         ),
         (
@@ -143,7 +146,7 @@ def test_parameters_in_bfloat16():
                 tensors([(2, 2)]), [jnp.ones((2, 2))], transpose=lambda p: [1]
             ),
             TypeError,
-            ["`transpose` has 1 at `[0]`, but must have `True` where a matrix"],
+            ["`transpose` has 1 at `[0]`, but must have `True` for transposed"],
         ),
         (
             lambda: params_from_torch(
@@ -155,7 +158,7 @@ def test_parameters_in_bfloat16():
         (
             lambda: params_from_torch(tensors([(2,)]), [jnp.ones(2, complex)]),
             ValueError,
-            ["`[0]` is complex", "two real ones"],
+            ["`[0]` is complex", "two real numbers"],
         ),
     ],
 )

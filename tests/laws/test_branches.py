@@ -42,17 +42,17 @@ SAME = {
     "static field": (eqx.nn.Lambda(jnp.tanh), eqx.nn.Lambda(jnp.tanh)),
 }
 DIFFERENT = {
-    "number": (1, 2, "it is 1 in one, and 2 in the other"),
-    "integer and float": (1, 1.0, "it is 1 in one, and 1.0"),
-    "integer and bool": (1, True, "it is 1 in one, and True"),
-    "signs of zero": (0.0, -0.0, r"it is 0\.0 in one, and -0\.0"),
-    "NaN and number": (math.nan, 1.0, "it is nan in one, and 1.0"),
-    "text": ("a", "b", "it is 'a' in one, and 'b'"),
-    "functions": (jnp.tanh, jnp.sin, "it is .*tanh.* in one, and .*sin"),
-    "functions of equal code": (lambda: 1, lambda: 1, "it is .*lambda.* in one"),
-    "partial": (*(functools.partial(max, 1) for _ in "ab"), "it is .*partial"),
-    "None and array": (None, jnp.ones(2), "it is None in one, and an array"),
-    "array and number": (jnp.ones(()), 1, "it is an array in one, and 1 in"),
+    "number": (1, 2, "one has 1, and the other has 2"),
+    "integer and float": (1, 1.0, "one has 1, and the other has 1.0"),
+    "integer and bool": (1, True, "one has 1, and the other has True"),
+    "signs of zero": (0.0, -0.0, r"one has 0\.0, and the other has -0\.0"),
+    "NaN and number": (math.nan, 1.0, "one has nan, and the other has 1.0"),
+    "text": ("a", "b", "one has 'a', and the other has 'b'"),
+    "functions": (jnp.tanh, jnp.sin, "one has .*tanh.*, and the other has .*sin"),
+    "functions of equal code": (lambda: 1, lambda: 1, "one has .*lambda.*, and"),
+    "partial": (*(functools.partial(max, 1) for _ in "ab"), "one has .*partial"),
+    "None and array": (None, jnp.ones(2), "one has None, and the other has an array"),
+    "array and number": (jnp.ones(()), 1, "one has an array, and the other has 1"),
 }
 
 
@@ -66,7 +66,7 @@ def test_the_same(name):
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_different_leaves(name):
     x, y, expected = DIFFERENT[name]
-    expected = rf"the same tree in both branches.*At `\['a'\]\[0\]` {expected}"
+    expected = rf"the same tree in both branches.*At `\['a'\]\[0\]`, {expected}"
     for pred in (True, False):
         with pytest.raises(ValueError, match=expected):
             both({"a": [x, jnp.ones(2)]}, {"a": [y, jnp.zeros(2)]}, pred)
@@ -83,7 +83,7 @@ def test_arrays_of_other_types(y):
     "x, y, expected",
     [
         ({"a": 1}, {"b": 1}, r"Only `one branch` has a leaf at `\['a'\]`"),
-        ((1, 2), [1, 2], "a tuple faces a list"),
+        ((1, 2), [1, 2], "one has a tuple, the other a list"),
         (
             eqx.nn.Dropout(inference=True),
             eqx.nn.Identity(),
@@ -107,7 +107,7 @@ class NoBool:
 def test_comparisons_that_say_nothing():
     x = NoBool()
     assert both(x, x) is x
-    with pytest.raises(ValueError, match=r"At `\(the root\)` it is <.*NoBool"):
+    with pytest.raises(ValueError, match=r"At `\(the root\)`, one has <.*NoBool"):
         both(NoBool(), NoBool())
 
 
@@ -152,5 +152,5 @@ def test_states_that_change_without_arrays(name):
     """Before, the count of the first branch was kept, whether or not it was taken."""
     opt, params = WRAPPERS[name](Counting()), {"w": jnp.ones(2)}
     state = opt.init(params)
-    with pytest.raises(ValueError, match=r"\['count'\]` it is .*must be an array from"):
+    with pytest.raises(ValueError, match=r"\['count'\]`, one has .*must be an array"):
         jax.eval_shape(lambda g, p: opt.step(g, state, p)[0], params, params)

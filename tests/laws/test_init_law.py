@@ -19,7 +19,7 @@ WITHOUT_PARAMETERS = [
         eqx.nn.MLP,
         r"the class MLP at `\(the root\)`.*Create an instance: `MLP\(\.\.\.\)`",
     ),
-    ([jnp.arange(3), "b"], r"an array of dtype int32 at `\[0\]`.*floating or complex"),
+    ([jnp.arange(3), "b"], r"an array of dtype int32 at `\[0\]`.*floating-point"),
     (jnp.tanh, "no parameters"),
 ]
 

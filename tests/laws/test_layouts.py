@@ -123,6 +123,59 @@ def test_inside_shard_map(row):
     assert_close(jax.jit(mapped)(params, x)[0], alone(row, params, grads))
 
 
+BRANCHES = "a branch or a loop returns what varies and what does not, which JAX refuses"
+NOT_APART = {
+    "DynamicLossScale(SkipStep(MultiSteps))": BRANCHES,
+    "GaLore": BRANCHES,
+    "LBFGS": BRANCHES,
+    "MultiSteps(SkipNotFinite)": BRANCHES,
+    "ScaleByBacktrackingLinesearch": BRANCHES,
+    "ScaleByBacktrackingLinesearch(store_grad)": BRANCHES,
+    "ScaleByGaLore": BRANCHES,
+    "ScaleByZoomLinesearch": BRANCHES,
+    "ScaleByZoomLinesearch(one, no approximation)": BRANCHES,
+    "ZeRO1(SGD)": "its state is spread over the devices of another mesh",
+    "ZeRO1(nested)": "its state is spread over the devices of another mesh",
+    "all wrappers": BRANCHES,
+}
+
+
+@law()
+def test_apart_inside_shard_map(row):
+    """Each device trains a model of its own."""
+
+    def work(params, x):
+        params = jax.tree.map(lambda p: p * x[0], params)
+        return _apart(two_steps(row(), params, params))
+
+    refused = pytest.raises((TypeError, ValueError), match=r"equal .*types|mesh")
+    with refused if row.name in NOT_APART else contextlib.nullcontext():
+        _by_hand(work)
+
+
+@law(names={"ScaleByADOPT", "ScaleByAdam", "ScheduleFreeAdamW", "EMANesterov(SGD)"})
+def test_gradients_apart_inside_shard_map(row):
+    """The parameters are the same on all devices before the first step."""
+
+    def work(params, x):
+        grads = jax.tree.map(lambda p: p * x[0], params)
+        return _apart(two_steps(row(), params, grads))
+
+    _by_hand(work)
+
+
+def _apart(tree):
+    """The arrays of each device with an axis for the devices."""
+    return jax.tree.map(lambda x: x[None], eqx.filter(tree, eqx.is_array))
+
+
+def _by_hand(work):
+    mapped = jax.shard_map(
+        work, mesh=mesh_of(AxisType.Auto), in_specs=(P(), P("x")), out_specs=P("x")
+    )
+    jax.eval_shape(mapped, values(), jnp.arange(8.0))
+
+
 @functools.cache
 def _compiled_alone(name):
     row = next(row for row in REGISTRY if row.name == name)

@@ -22,6 +22,7 @@ NOT_INFERRED = {
     "GaLore": "its moments are those of projections",
     "ScaleByAPOLLO": "its moments are those of projections",
     "ScaleByAPOLLO(singular vectors)": "its moments are those of projections",
+    "ScaleByAPOLLO(scaled before the limit)": "its moments are those of projections",
     "APOLLO": "its moments are those of projections",
     "Snapshot(tree)": "what it measures is defined for its parameters alone",
 }

@@ -125,7 +125,7 @@ def test_advice_for_what_needs_all_gradients(opt):
     message = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     for advice in (
         "`init(eqx.filter(model, is_trained))`",
-        "inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
+        "inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
     ):
         assert advice in message
     leaves_the_bias(opt, opt.init(eqx.filter(MODEL, IS_TRAINED)), grads)

@@ -123,7 +123,9 @@ def test_other_conventions_are_errors(search, jit, conjugated, expected):
     value, grads = jax.value_and_grad(loss_of)(start())
     grads, grad = (eqopt.tree.conj(grads) if c else grads for c in conjugated)
     name = type(search).__name__
-    advice = r"conjugate what `jax\.grad` gives .*`grads = eqopt\.tree\.conj\(grads\)`"
+    advice = (
+        r"conjugate the result of `jax\.grad` .*`grads = eqopt\.tree\.conj\(grads\)`"
+    )
     step = jit(
         lambda p, s: opt.step(grads, s, p, value=value, grad=grad, value_fn=loss_of)
     )

@@ -302,7 +302,7 @@ ERRORS = [
     ({"value": None}, "`value`"),
     ({"grad": None}, "`grad`, the gradient at the parameters"),
     ({"value": jnp.ones(2)}, r"`value` must be .* shape \(2,\)"),
-    ({"value_fn": lambda p: p}, r"`value_fn` must return one real number.*\(3,\)"),
+    ({"value_fn": lambda p: p}, r"`value_fn` must return a real .*\(3,\)"),
     ({"grad": {"a": jnp.ones(3)}}, r"another tree structure than `grad`"),
 ]
 

@@ -21,7 +21,7 @@ PAIRS = [
     *(((4, 1, 1, 1), (4,)), ((4, 3), (4, 1)), ((4, 1), (4,)), ((4,), (4, 1))),
     *(((4, 3), (3, 4)), ((4, 3), (4,)), ((4, 3), (2, 3)), ((2, 4, 3), (4, 3))),
 ]
-NOTHING_FITS = "No axis to add, drop or repeat makes it fit"
+NOTHING_FITS = "Adding, dropping or repeating axes does not make it fit"
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])

@@ -71,7 +71,7 @@ CASES = {
     ),
     "axis out of range": (
         lambda: losses.kl_divergence(X, X, axis=2),
-        r"`axis` must name different axes .* from -2 to 1, but is 2",
+        r"`axis` must be distinct axes from -2 to 1, .* but is 2",
     ),
     "axis twice": (
         lambda: losses.softmax_cross_entropy(X, X, axis=(1, -1)),
@@ -128,7 +128,7 @@ CASES = {
     ),
     "axis of the classes": (
         lambda: losses.dice_loss(FRAMES, FRAMES, axis=-1),
-        r"`axis` must not name the last axis",
+        r"`axis` must not contain the last axis",
     ),
     "class weights": (
         lambda: losses.dice_loss(X, X, class_weights=ROW),

@@ -94,11 +94,11 @@ ERRORS = {
     ),
     "batch_argnums": (
         lambda: clipped(W, X, batch_argnums=2),
-        ["`batch_argnums` holds 2", "2 positional"],
+        ["`batch_argnums` contains 2", "2 positional"],
     ),
     "argnums": (
         lambda: gradient_paths(fun, argnums=5)(W, X),
-        ["`argnums` holds 5", "2 positional"],
+        ["`argnums` contains 5", "2 positional"],
     ),
     "argnums twice": (
         lambda: clipped(W, X, argnums=(0, -2)),
@@ -106,11 +106,11 @@ ERRORS = {
     ),
     "both": (
         lambda: clipped(W, X, argnums=(0, 1)),
-        ["`argnums` and `batch_argnums` both hold the argument 1", "`micro_grad`"],
+        ["`argnums` and `batch_argnums` both contain argument 1", "`micro_grad`"],
     ),
     "both, counted from the end": (
         lambda: gradient_paths(fun, argnums=-1)(W, X),
-        ["`argnums` and `batch_argnums` both hold the argument 1"],
+        ["`argnums` and `batch_argnums` both contain argument 1"],
     ),
     "scalar in the batch": (
         lambda: clipped(W, (X, jnp.array(1.0))),

@@ -125,7 +125,7 @@ ERRORS = {
     ),
     "argnums": (
         lambda: microbatch(identity, 3, 2)(X),
-        ["`argnums` holds 3", "1 positional"],
+        ["`argnums` contains 3", "1 positional"],
     ),
     "argnums twice": (
         lambda: microbatch(pair, (1, -1), 2)(X, X),
@@ -133,11 +133,11 @@ ERRORS = {
     ),
     "argnames": (
         lambda: microbatch(pair, 0, 2, argnames="y")(X, X),
-        ["`argnames` holds 'y'", "by position"],
+        ["`argnames` contains 'y'", "by position"],
     ),
     "batch_argnums": (
         lambda: micro_grad(pair, batch_argnums=2)(X, X),
-        ["`batch_argnums` holds 2", "2 positional"],
+        ["`batch_argnums` contains 2", "2 positional"],
     ),
     "no batch_argnums": (
         lambda: micro_grad(pair, batch_argnums=()),
@@ -145,7 +145,7 @@ ERRORS = {
     ),
     "argnums of micro_grad": (
         lambda: micro_grad(pair, argnums=(0, 2))(X, X),
-        ["`argnums` holds 2"],
+        ["`argnums` contains 2"],
     ),
     "no accumulator": (
         lambda: microbatch(identity, 0, 2, {"a": SUM, "b": "sum"}),
@@ -181,7 +181,7 @@ ERRORS = {
     ),
     "too many microbatches": (
         lambda: early(3),
-        ["`num_real_microbatches=3`", "6 rows", "make 2"],
+        ["`num_real_microbatches=3`", "6 rows", "are 2 microbatches"],
     ),
     "negative number of microbatches": (
         lambda: early(-1),
@@ -222,11 +222,11 @@ ERRORS = {
     ),
     "two states": (
         lambda: microbatch(identity, 0, 2)(X, STATE, s=STATE),
-        ["`args[1]` and `kwargs['s']`", "`eqx.nn.State`", "at most one"],
+        ["`args[1]` and `kwargs['s']`", "`eqx.nn.State`", "only one can be passed"],
     ),
     "two states in the output": (
         lambda: threaded(lambda x, s: (x, s, {"s": s})),
-        ["`output[1]` and `output[2]['s']`", "`args[1]`", "last one only"],
+        ["`output[1]` and `output[2]['s']`", "`args[1]`", "Return only the last one"],
     ),
     "another structure of the state": (
         lambda: threaded(lambda x, s: (x, PART)),
@@ -270,11 +270,11 @@ ERRORS = {
     ),
     "batch_argnums of micro_value_and_grad": (
         lambda: value_and_grad(batch_argnums=2)(X, X),
-        ["`batch_argnums` holds 2", "2 positional"],
+        ["`batch_argnums` contains 2", "2 positional"],
     ),
     "batch_argnames": (
         lambda: value_and_grad(batch_argnames="y")(X, X),
-        ["`batch_argnames` holds 'y'", "`batch_argnums`"],
+        ["`batch_argnames` contains 'y'", "`batch_argnums`"],
     ),
     "no batch_argnums in micro_value_and_grad": (
         lambda: value_and_grad(batch_argnums=()),

@@ -65,7 +65,13 @@ WRONG = [
             (
                 partial(_run, fun, lambda x: x),
                 ValueError,
-                [f"{fun.__name__}:", "`function`", "one real number", "(2,)", "Sum"],
+                [
+                    f"{fun.__name__}:",
+                    "`function`",
+                    "must be a real number",
+                    "(2,)",
+                    "Sum",
+                ],
             ),
             (
                 partial(_run, fun, lambda x: (jnp.sum(x), None)),
@@ -91,7 +97,7 @@ WRONG = [
             (
                 partial(_run, fun, params=(1.0, 2.0)),
                 TypeError,
-                [f"{fun.__name__}: `params`", "floating array", "(1.0, 2.0)"],
+                [f"{fun.__name__}: `params`", "floating-point array", "(1.0, 2.0)"],
             ),
             (
                 partial(_run, fun, params=(ONES, ONES.astype(complex))),
@@ -115,7 +121,7 @@ WRONG = [
     (
         lambda: _run(SCORE, dist_builder=lambda *_: APART),
         ValueError,
-        ["`log_prob`", "one real number", "(2,)", "parts of one sample"],
+        ["`log_prob`", "must be a real number", "(2,)", "belong to one sample"],
     ),
     (
         lambda: _run(PATHWISE, dist_builder=lambda *_: INTEGERS),
@@ -160,7 +166,7 @@ WRONG = [
     (
         lambda: MultiNormalDiag([0.0], ONES),
         TypeError,
-        ["`loc`", "of type list", "jnp.asarray"],
+        ["`loc`", "has type list", "jnp.asarray"],
     ),
     (
         lambda: MultiNormalDiag(ONES, jnp.ones(2, int)),
@@ -191,7 +197,7 @@ WRONG = [
     (
         lambda: _variates(make=_made(cv=ONES)),
         ValueError,
-        ["control_variates_jacobians: `cv`", "one real number", "(2,)"],
+        ["control_variates_jacobians: `cv`", "must be a real number", "(2,)"],
     ),
     (
         lambda: _variates(make=_made(expected_cv=ONES)),

@@ -178,7 +178,11 @@ WRONG = [
         "(0, inf), but is 0",
     ),
     (lambda: make_perturbed_fun(_identity, sigma=X), ValueError, "has shape (3,)"),
-    (lambda: make_perturbed_fun(_identity)(0, 1), TypeError, "no floating array"),
+    (
+        lambda: make_perturbed_fun(_identity)(0, 1),
+        TypeError,
+        "no floating-point arrays",
+    ),
     (
         lambda: make_perturbed_fun(_identity)(0, X.astype(complex)),
         TypeError,
@@ -187,7 +191,7 @@ WRONG = [
     (
         lambda: make_perturbed_fun(lambda x: {"a": "b"})(0, X),
         TypeError,
-        "at `['a']` there is one of str",
+        "the value at `['a']` is of str",
     ),
 ]
 

@@ -83,7 +83,7 @@ def test_without_matplotlib(monkeypatch):
         (
             lambda: eqopt.plot.schedule(Constant(1.0), steps=3, labels=["a", "b"]),
             ValueError,
-            "`labels` must be as many.*1, but are 2",
+            "`labels` must have one entry for each of the 1 schedules, but has 2",
         ),
     ],
 )

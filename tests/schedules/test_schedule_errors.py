@@ -84,14 +84,20 @@ WRONG = [
     (
         lambda: WarmupCosineDecay(0.0, 1.0, 10, 10),
         ValueError,
-        ["WarmupCosineDecay", "`decay_steps`", "`warmup_steps`", "10", "warm-up too"],
+        [
+            "WarmupCosineDecay",
+            "`decay_steps`",
+            "`warmup_steps`",
+            "10",
+            "includes the warm-up",
+        ],
     ),
     (lambda: WarmupCosineDecay(0.0, 1.0, 10, 5), ValueError, ["`decay_steps`", "5"]),
     # Joins.
     (lambda: Join([ONE], []), ValueError, ["Join", "`boundaries`", "empty"]),
     (lambda: Join([], []), ValueError, ["Join", "`boundaries`", "empty"]),
-    (lambda: Join([ONE, TWO], [1, 2]), ValueError, ["one fewer", "2 for 2"]),
-    (lambda: Join([ONE, TWO, ONE], [1]), ValueError, ["one fewer", "1 for 3"]),
+    (lambda: Join([ONE, TWO], [1, 2]), ValueError, ["one entry fewer", "2 for 2"]),
+    (lambda: Join([ONE, TWO, ONE], [1]), ValueError, ["one entry fewer", "1 for 3"]),
     (lambda: Join([ONE, TWO, ONE], [5, 2]), ValueError, ["ascend", "(5, 2)", "add"]),
     (lambda: Join([ONE, TWO, ONE], [5, 5]), ValueError, ["ascend", "(5, 5)"]),
     (lambda: Join([ONE, TWO], [-1]), ValueError, ["at least 0", "(-1,)"]),

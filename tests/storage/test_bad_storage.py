@@ -50,24 +50,24 @@ def step(opt, tree, other, like=None):
 CASES = {
     "a storage of parameters for a state": (
         lambda: state(KahanSummation()),
-        "StoreState: `storage` must be one for states",
-        "BlockwiseQuantized()`, but is one for parameters, for `eqopt.StoreParams`",
+        "StoreState: `storage` must be a storage for states",
+        "BlockwiseQuantized()`, but is a storage for parameters, for `eqopt.StoreParams`",
     ),
     "a storage of states for parameters": (
         lambda: params(BlockwiseQuantized()),
-        "StoreParams: `storage` must be one for parameters",
-        "SplitMasterWeights()`, but is one for states, for `eqopt.StoreState`",
+        "StoreParams: `storage` must be a storage for parameters",
+        "SplitMasterWeights()`, but is a storage for states, for `eqopt.StoreState`",
     ),
     "a class for a state": (
         lambda: state(BlockwiseQuantized),
-        "StoreState: `storage` must be an `AbstractStateStorage`",
-        "the class BlockwiseQuantized: create an instance of it",
+        "StoreState: `storage` must be an eqopt `AbstractStateStorage`",
+        "the class BlockwiseQuantized. Create an instance of it",
     ),
     "a class for parameters": (
         lambda: params(SplitMasterWeights),
         "StoreParams: `storage` must be an",
         "`AbstractParamStorage`",
-        "the class SplitMasterWeights: create an instance of it",
+        "the class SplitMasterWeights. Create an instance of it",
     ),
     "a string": (lambda: state("8bit"), "StoreState: `storage` must be", "str"),
     "bits": (
@@ -92,9 +92,9 @@ CASES = {
     **{
         f"{dtype} for Cast": (
             lambda dtype=dtype: Cast(dtype),
-            "Cast: `dtype` must be one of real floats of at least 16 bits, such as "
-            f"`jnp.bfloat16`, but is {name}",
-            "`eqopt.storage.Float8` and `BlockwiseQuantized`",
+            "Cast: `dtype` must be a real floating-point dtype of at least 16 bits, "
+            f"such as `jnp.bfloat16`, but is {name}",
+            "`eqopt.storage.Float8` or `BlockwiseQuantized`",
         )
         for dtype, name in [
             (jnp.int32, "int32"),
@@ -120,12 +120,12 @@ CASES = {
         lambda: init(SplitMasterWeights(), jnp.complex64),
         "StoreParams: at `['a']`: SplitMasterWeights is for real numbers",
         "complex64",
-        "`eqopt.storage.MasterWeights()` leaves it as it is",
+        "`eqopt.storage.MasterWeights()`, which does not change complex",
     ),
     "a model in float32": (
         lambda: SPLIT.init(FULL),
-        "StoreParams: no parameter is kept in two parts: all have dtype float32, which "
-        "SplitMasterWeights leaves as it is",
+        "StoreParams: no parameter is kept in two parts, because all have dtype "
+        "float32, which SplitMasterWeights does not change",
         "`eqopt.tree.cast(model, jnp.bfloat16)`",
     ),
     "gradients of half precision": (
@@ -142,12 +142,12 @@ CASES = {
     "another model": (
         lambda: step(SPLIT, LARGER, SPLIT, HALF),
         "StoreParams: at `['a']`, LowBits(bits=u16[300])",
-        "no part of a parameter bf16[400]",
-        "was the model changed after `init`",
+        "does not belong to a parameter bf16[400]",
+        "Was the model changed after `init`",
     ),
     "a model of another structure": (
         lambda: step(SPLIT, {"a": HALF["a"]}, SPLIT, HALF),
-        "StoreParams: the structure of `params` is not that of `state.hidden`",
+        "StoreParams: `params` and `state.hidden` have different structures",
     ),
     "another model to evaluate": (
         lambda: SPLIT.eval_params(SPLIT.init(HALF), LARGER),
@@ -159,25 +159,25 @@ CASES = {
     ),
     "a plain state to load": (
         lambda: step(BLOCKS, FULL, ADAMW),
-        "StoreState was given a state of type tuple",
-        "Pass what `init` or `update` of this StoreState returned",
+        "StoreState got a state of type tuple",
+        "Pass the state that `init` or `update` of this StoreState returned",
     ),
     "a stored state for a plain optimizer": (
         lambda: step(ADAMW, FULL, BLOCKS),
         "The state of this AdamW is a tuple of 3 states",
-        "but it was given a StoreStateState",
+        "but it got a StoreStateState",
     ),
     "a plain state to join": (
         lambda: step(SPLIT, HALF, ADAMW),
-        "StoreParams was given a state of type tuple",
+        "StoreParams got a state of type tuple",
     ),
     "a hidden part for a plain optimizer": (
         lambda: step(ADAMW, HALF, SPLIT),
-        "but it was given a StoreParamsState",
+        "but it got a StoreParamsState",
     ),
     "a stored state of another optimizer": (
         lambda: step(state(BlockwiseQuantized(), LION), FULL, BLOCKS),
-        "Lion (ScaleByLion) was given a state of type ScaleByAdamState",
+        "Lion (ScaleByLion) got a state of type ScaleByAdamState",
     ),
 }
 
@@ -218,7 +218,7 @@ def test_restored_another_way(case, tmp_path):
     model = HALF if isinstance(saved, eqopt.StoreParams) else FULL
     path = tmp_path / "run.eqx"
     eqopt.checkpoint.save(path, saved.init(model))
-    message = f"(?s){expected}.*Make `like` by.*with the same storage of state"
+    message = f"(?s){expected}.*Create `like` with.*with the same storage of state"
     with pytest.raises(eqopt.checkpoint.CheckpointError, match=message):
         eqopt.checkpoint.load(path, like.init(model))
     again = eqopt.checkpoint.load(path, saved.init(model))

@@ -143,6 +143,14 @@ def temporary(opt, dtype=jnp.float32, shape=(1000, 1000), leaves=10, gradients=N
                     (eqopt.MARS(1e-3), BlockwiseQuantized(), 0.23),
                     (eqopt.Rprop(1e-3), BlockwiseQuantized(), 0.23),
                     (eqopt.ScheduleFreeAdamW(1e-3), BlockwiseQuantized(), 0.31),
+                    (eqopt.GPA(ADAMW), BlockwiseQuantized(), 0.33),
+                    # What is loaded for a sum, of one leaf at a time.
+                    (eqopt.DoG(), BlockwiseQuantized(), 0.21),
+                    (eqopt.DoWG(), BlockwiseQuantized(), 0.21),
+                    (eqopt.DAdaptAdamW(), BlockwiseQuantized(), 0.33),
+                    (eqopt.Prodigy(), BlockwiseQuantized(), 0.33),
+                    # New values of four slots, of one leaf at a time.
+                    (eqopt.COCOB(), BlockwiseQuantized(), 0.43),
                 ],
             ),
         ]
@@ -180,6 +188,22 @@ def test_temporary_memory_of_parameters(storage):
     opt = eqopt.StoreParams(ADAMW, storage)
     for leaves in (10, 20):
         assert temporary(opt, jnp.bfloat16, leaves=leaves) < 6.02 / leaves
+
+
+@SLOW
+@pytest.mark.parametrize(
+    "inner",
+    [
+        eqopt.ScheduleFreeAdamW(1e-3, weight_decay=0.1),
+        eqopt.EMANesterov(ADAMW),
+        eqopt.GPA(eqopt.AdamW(1e-3, weight_decay=0.1), sees="y"),
+    ],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_temporary_memory_of_parameters_stored_after_slots(inner):
+    """Both parts of a parameter come from one evaluation."""
+    opt = eqopt.StoreParams(inner, SplitMasterWeights())
+    assert temporary(opt, jnp.bfloat16) < 0.91
 
 
 @SLOW

@@ -122,8 +122,10 @@ def test_errors():
     with pytest.raises(ValueError, match=r"MeasureWithEMA: `decay` must be in"):
         eqopt.MeasureWithEMA(is_long, 1.0)
     opt = eqopt.Snapshot("all", lambda updates: updates)
-    with pytest.raises(ValueError, match=r"'all' gave arrays of shapes \[\(3,\)\]"):
+    with pytest.raises(ValueError, match=r"'all' returned arrays of shapes \[\(3,\)\]"):
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))
     opt = eqopt.Snapshot("all", lambda updates: updates)
-    with pytest.raises(TypeError, match="'all' gave complex numbers, but float32 for"):
+    with pytest.raises(
+        TypeError, match="'all' returned complex numbers, but float32 for"
+    ):
         opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))

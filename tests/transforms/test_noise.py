@@ -217,10 +217,16 @@ def test_per_example_gradients_of_a_model():
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"w": (3, 2), "b": ()}, r"at `\['b'\]` there is one of shape \(\) of"),
-        ({"w": (2,), "b": (2,)}, r"shape \(2,\) of parameters of shape \(2,\).*_vmap"),
-        ({"w": (3, 2), "b": (4,)}, r"there are 4 at `\['b'\]`, and 3 at `\['w'\]`"),
-        ({"w": (0, 2), "b": (0,)}, "one or more examples, but there are 0"),
+        ({"w": (3, 2), "b": ()}, r"the array at `\['b'\]` has shape \(\), for"),
+        (
+            {"w": (2,), "b": (2,)},
+            r"shape \(2,\), for parameters of shape \(2,\).*_vmap",
+        ),
+        ({"w": (3, 2), "b": (4,)}, r"there are 4 at `\['b'\]` and 3 at `\['w'\]`"),
+        (
+            {"w": (0, 2), "b": (0,)},
+            "one or more examples in all arrays, but there are 0",
+        ),
         ({"w": (3, 2)}, "Only `params` has a leaf at"),
     ],
     ids=["scalar", "no batch", "two batches", "empty", "another tree"],
@@ -302,9 +308,7 @@ def test_wrong_batch_size(batch_size):
 
 def test_gradients_of_examples_for_clipped():
     opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2, clipped=True)
-    with pytest.raises(
-        ValueError, match=r"at `\['b'\]` .* \(3,\) of .*leave out `clip"
-    ):
+    with pytest.raises(ValueError, match=r"at `\['b'\]` .* \(3,\), for .*omit `clip"):
         opt.update(BATCH, opt.init(PARAMS), PARAMS)
 
 

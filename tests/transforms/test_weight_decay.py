@@ -1,6 +1,7 @@
 """How weight decay depends on the learning rate, and where it waits."""
 
 import dataclasses
+import inspect
 import typing
 
 import equinox as eqx
@@ -116,12 +117,52 @@ def _decaying():
                 yield cls
 
 
-# Theirs is an L2 penalty, or has another learning rate or none, or is in an equation.
-OF_THEIR_OWN = {
-    *("Adadelta", "Adafactor", "AdamP", "Adan", "COCOB", "DAdaptAdamW", "DoG", "DoWG"),
-    *("LARS", "MADGRAD", "MoMo", "MoMoAdam", "NovoGrad", "Prodigy", "SGDP"),
-    *("ScheduleFreePlus", "StableAdamW"),
+PENALTIES = dict.fromkeys(
+    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
+    "an L2 penalty, before the method",
+)
+
+# What their decay is. An `AddDecayedWeights` says how decay depends on the learning rate
+# that multiplies it next, and whether the update goes the same way.
+OF_THEIR_OWN = PENALTIES | {
+    "Adafactor": "added after the learning rate, which does not multiply it",
+    "AdamP": "reduced where weights are projected, by the same equation",
+    "Adan": "implicit: the step is divided by 1 + eta lambda",
+    "DAdaptAdamW": "multiplied by the distance that the method estimates",
+    "MoMo": "implicit, and part of the loss that gives the step size",
+    "MoMoAdam": "implicit, and part of the loss that gives the step size",
+    "NovoGrad": "in the momentum",
+    "Prodigy": "multiplied by the distance that the method estimates",
+    "SGDP": "reduced where weights are projected, by the same equation",
+    "ScheduleFreePlus": "of y but taken off z, with a step size from the loss",
+    "StableAdamW": "divided by the surprise of the leaf",
 }
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_penalty_is_one_in_front(name):
+    """So those who want more than a number write a chain."""
+    cls = getattr(eqopt, name)
+    opts = [
+        cls(0.1, weight_decay=0.3),
+        eqopt.Chain(eqopt.AddDecayedWeights(0.3), cls(0.1)),
+    ]
+    new = []
+    for opt in opts:
+        params = {"w": jnp.linspace(0.5, 2.0, 12).reshape(4, 3)}
+        state = opt.init(params)
+        for i in range(3):
+            grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i), params)
+            params, state = opt.step(grads, state, params)
+        new.append(params["w"])
+    np.testing.assert_allclose(*new, rtol=1e-6)
+
+
+def test_the_docs_name_those_with_a_decay_of_their_own():
+    written = inspect.getdoc(eqopt.AddDecayedWeights)
+    assert written is not None
+    missing = [name for name in OF_THEIR_OWN if f"[`eqopt.{name}`][]" not in written]
+    assert not missing
 
 
 TELLING = (eqopt.AdamW, eqopt.Lion, eqopt.Prodigy, eqopt.Scion)

@@ -234,7 +234,7 @@ ERRORS = {
     ),
     "another state": (
         lambda: eqopt.SWA(eqopt.AdamW(0.1), 1).eval_params(None, jnp.ones(3)),
-        "SWA was given a state None, but its own is of type SWAState",
+        "SWA got None, but expected a state of type SWAState",
     ),
 }
 

@@ -153,7 +153,7 @@ def test_another_state(call):
     opt, state = EverySecond(eqopt.Adam(0.1)), eqopt.Adam(0.1).init(PARAMS)
     arguments = (state, PARAMS) if call == "eval_params" else (GRADS, state, PARAMS)
     annotated = Annotated(eqopt.Adam(0.1))
-    with pytest.raises(TypeError, match="Annotated was given a state of type tuple"):
+    with pytest.raises(TypeError, match="Annotated got a state of type tuple"):
         getattr(annotated, call)(*arguments)
     with pytest.raises(AttributeError):  # its `init` does not say what it returns
         getattr(opt, call)(*arguments)

@@ -63,10 +63,10 @@ def plain():
         yield p, p
 
 
-def gpa(sees, mu_x=0.8, mu_y=0.7):
+def gpa(sees, mu_x=0.8, mu_y=0.7, penalty=0.0):
     update, x, z, y = inner_by_hand(), START, START, START
     for _ in range(STEPS):
-        z = z + update(gradient(y), {"z": z, "y": y}[sees])
+        z = z + update(gradient(y) + penalty * y, {"z": z, "y": y}[sees])
         x = mu_x * x + (1 - mu_x) * z
         y = mu_y * x + (1 - mu_y) * z
         yield y, x
@@ -75,6 +75,19 @@ def gpa(sees, mu_x=0.8, mu_y=0.7):
 @pytest.mark.parametrize("sees", ["z", "y"])
 def test_gpa(sees, x64):
     assert_follows(eqopt.GPA(inner(), 0.8, 0.7, sees), x64, gpa(sees))
+
+
+@pytest.mark.parametrize("sees", ["z", "y"])
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_what_comes_before_gpa_sees_the_parameters(sees, is_fused, x64):
+    """Also where the equations before it run while `inner` is shown others."""
+    as_it_is = eqopt.Chain() if is_fused else eqopt.Stateless(lambda u, p: u)
+    wrapped = eqopt.GPA(eqopt.Chain(as_it_is, inner()), 0.8, 0.7, sees)
+    opt = eqopt.Chain(eqopt.AddDecayedWeights(0.5), wrapped)
+    found = (p for p, _ in trained(opt, x64))
+    expected = (y for y, _ in gpa(sees, penalty=0.5))
+    for ours, by_hand in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, by_hand, rtol=1e-9, atol=1e-12)
 
 
 def ema_nesterov(start, stop, gamma=0.8):

@@ -239,5 +239,5 @@ def test_errors(name):
 
 def test_the_state_of_another():
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1))
-    with pytest.raises(TypeError, match="DynamicLossScale was given a state None"):
+    with pytest.raises(TypeError, match="DynamicLossScale got None"):
         opt.scale_loss(jnp.ones(()), None)

@@ -285,7 +285,7 @@ ERRORS = {
     ),
     "a traced number of gradients": (
         lambda: eqopt.SAM(eqopt.SGD(0.1), sync_period=jnp.array(2), opaque_mode=True),
-        "SAM: in opaque mode `sync_period` must be a Python integer",
+        "SAM: in opaque mode, `sync_period` must be a Python integer",
     ),
     "an axis for nothing": (
         lambda: eqopt.SAM(eqopt.SGD(0.1), batch_axis_name="batch"),
@@ -298,7 +298,7 @@ ERRORS = {
     ),
     "no gradient": (
         lambda: opaque_step(grad_fn=lambda params: {"w": None}),
-        r"SAM: `grad_fn` gives no gradient at `\['w'\]`, where `updates` has one, but ",
+        r"SAM: `grad_fn` returned None at `\['w'\]`, but `updates` has a gradient",
     ),
     "other gradients": (
         lambda: opaque_step(grad_fn=lambda params: {"v": START}),

@@ -160,7 +160,7 @@ def test_a_schedule_without_scheduled_is_an_error():
     chain = eqopt.Chain(eqopt.ClipByGlobalNorm(falling), eqopt.SGD(0.1))
     with pytest.raises(TypeError, match="ClipByGlobalNorm: `max_norm` is a schedule"):
         chain.update(PARAMS, chain.init(PARAMS))
-    with pytest.raises(TypeError, match="keeps its state: wrap the whole optimizer"):
+    with pytest.raises(TypeError, match=r"in `eqopt.Scheduled\(optimizer\)`, which"):
         eqopt.SGD(HalvedWhenWorse()).init(PARAMS)
 
 

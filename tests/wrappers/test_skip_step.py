@@ -269,7 +269,7 @@ ERRORS = {
     ),
     "a number for a rule": (
         lambda: _step(lambda value, norm: norm),
-        "SkipStep: `rule` must say .* a 0-d bool.*dtype float32 and shape ()",
+        "SkipStep: `rule` must return a 0-d bool.*dtype float32 and shape ()",
     ),
     "several losses": (
         lambda: _step(ALWAYS, value=jnp.ones(3)),
@@ -277,7 +277,7 @@ ERRORS = {
     ),
     "another state": (
         lambda: eqopt.SkipStep(eqopt.SGD(0.1), ALWAYS).step(grads(), None, PARAMS),
-        "SkipStep was given a state None",
+        "SkipStep got None",
     ),
 }
 

@@ -265,7 +265,7 @@ def test_types_stay(mesh):
     [
         (
             lambda: eqopt.ZeRO1(INNER),
-            "`mesh` is None, and there is none in the context",
+            "`mesh` is None, and no mesh is set",
         ),
         (
             lambda: eqopt.ZeRO1(INNER, "batch", mesh_of()),
@@ -273,7 +273,7 @@ def test_types_stay(mesh):
         ),
         (
             lambda: eqopt.ZeRO1(INNER, mesh=mesh_of(AxisType.Explicit)),
-            r"`mesh` has explicit axes, \('data',\), but is not that of the context",
+            r"`mesh` has explicit axes, \('data',\), but is not set",
         ),
     ],
 )
@@ -292,5 +292,5 @@ def test_error_inside_shard_map():
 def test_error_of_another_model():
     opt = eqopt.ZeRO1(eqopt.Trace(0.9), mesh=mesh_of())
     state, other = opt.init(params_of()), params_of(shapes={"other": (3,)})
-    with pytest.raises(ValueError, match="Both belong to one model"):
+    with pytest.raises(ValueError, match="Both must belong to the same model"):
         opt.update(other, state, other)

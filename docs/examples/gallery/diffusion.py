@@ -89,7 +89,7 @@ average = draw_samples(averaged, jax.random.key(2), 400)
 print(f"distance of samples to the data: {distance(last):.3f} with the last weights,")
 print(f"{distance(average):.3f} with their average")
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, panels = plt.subplots(1, 3)
 shown = {"data": draw_data(jax.random.key(4), 400)}
 shown |= {"last weights": last, "average of weights": average}

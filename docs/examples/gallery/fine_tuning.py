@@ -81,7 +81,7 @@ runs = {
     "all of it fine-tuned": (pretrained, adamw),
     "from scratch": (fresh, adamw),
 }
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, axes = plt.subplots()
 axes.set(title="odd and even digits told apart, after ten examples (%)", xlabel="step")
 for name, (model, opt) in runs.items():

@@ -75,13 +75,14 @@ discriminator = eqx.nn.MLP(2, "scalar", 64, 2, key=key2)
 models = generator, discriminator
 states = generator_opt.init(generator), discriminator_opt.init(discriminator)
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, panels = plt.subplots(1, 4, figsize=(7.2, 2.1))
 moments = [options.steps * i // 3 for i in range(4)]
 for step, key in enumerate(jax.random.split(key3, options.steps + 1)):
     if step in moments:
         points = generate(models[0], key4, 200)
         axes = panels[moments.index(step)]
+        axes.scatter(*draw_data(key4, 200).T, s=3, color="0.75")
         axes.scatter(*points.T, s=3, color="C1")
         axes.set(title=f"step {step}", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
         axes.set(xticks=[], yticks=[], aspect="equal")

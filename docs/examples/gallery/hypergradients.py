@@ -79,7 +79,7 @@ opt = eqopt.SGD(Schedule(jnp.full(8, jnp.log(0.03))), momentum=0.9)
 outer_opt = eqopt.Adam(0.1)
 outer_state = outer_opt.init(opt)  # an optimizer is a pytree, as a model is
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2)
 losses = []
 for step, key in enumerate(jax.random.split(jax.random.key(1), options.steps)):

@@ -77,7 +77,7 @@ def train_step(opt_and_key, model, state):
     return model, state, loss
 
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2)
 left.set(title="bits per byte of text", xlabel="step")
 right.set(title="bytes per parameter", xlim=(0, 18))

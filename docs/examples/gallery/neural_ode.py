@@ -88,7 +88,7 @@ truth, found = solve(pendulum, later, start), model(later, start)
 error = jnp.sqrt(jnp.mean((found - truth) ** 2))
 print(f"loss {losses[-1]:.5f}; {error:.3f} from a swing that it has not seen")
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2, width_ratios=(2, 1))
 left.plot(later, truth[:, 0], label="pendulum")
 left.plot(later, found[:, 0], "--", label="neural ODE")

@@ -66,7 +66,7 @@ for _ in range(options.steps):
 (_, first), (penalty, last) = path[0], path[-1]
 print(f"held-out loss: {first:.3f}, then {last:.3f} at a penalty of {penalty:.4f}")
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, axes = plt.subplots()
 penalties = jnp.geomspace(1e-4, 2.0, 40)
 axes.semilogx(penalties, [held_out_loss(jnp.log(p)) for p in penalties])

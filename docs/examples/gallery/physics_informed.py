@@ -78,7 +78,7 @@ def exact(t, x):
 grid = np.meshgrid(np.linspace(0.01, 1, 100), np.linspace(-1, 1, 100))
 t, x = (values.ravel() for values in grid)
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2)
 for name, opt, step in [("Adam", adam, adam_step), ("L-BFGS", lbfgs, lbfgs_step)]:
     network = eqx.nn.MLP(2, "scalar", 20, 3, jnp.tanh, key=jax.random.key(1))

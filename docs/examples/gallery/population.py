@@ -86,7 +86,7 @@ for step, key in enumerate(jax.random.split(key2, options.steps), 1):
 best = jnp.argmin(losses[-1])
 print(f"best loss {losses[-1][best]:.3f}, at a learning rate of {rates[-1][best]:.3f}")
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, (left, right) = plt.subplots(1, 2)
 steps = EVERY * jnp.arange(1, len(rates) + 1)
 left.semilogy(steps, jnp.stack(rates), color="C0", alpha=0.5)

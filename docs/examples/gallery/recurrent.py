@@ -97,7 +97,7 @@ errors = jnp.linalg.norm(forecasts - truth, axis=1)
 good = jnp.argmax(jnp.append(errors, jnp.inf) > 0.5)
 print(f"loss {losses[-1]:.5f}; off by less than 0.5 for {good} steps on its own")
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, axes = plt.subplots()
 axes.plot(jnp.arange(-80, 100), test[KNOWN - 79 : 301, 0], label="Lorenz system")
 axes.plot(forecasts[:, 0], "--", label="GRU on its own")

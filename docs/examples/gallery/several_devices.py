@@ -62,7 +62,7 @@ def bytes_on_each_device(tree):
     return list(found.values())
 
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, axes = plt.subplots()
 for i, (name, opt) in enumerate(runs.items()):
     model = eqx.nn.MLP(64, 10, 256, 2, key=jax.random.key(0))

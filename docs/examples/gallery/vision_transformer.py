@@ -87,7 +87,7 @@ def accuracy(model):
 
 print(groups.table(labels, VisionTransformer(jax.random.key(0))))
 
-plt.style.use(Path(__file__).with_name("light_and_dark.mplstyle"))
+plt.style.use(Path(__file__).with_name("picture.mplstyle"))
 figure, axes = plt.subplots()
 axes.set(title="digits read correctly, of 300 not seen in training (%)", xlabel="step")
 

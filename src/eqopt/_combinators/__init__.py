@@ -1,1 +1,1 @@
-"""Transformations made of transformations: structure."""
+"""Transformations that combine other transformations."""

@@ -35,7 +35,7 @@ class Chain(AbstractFused):
 
     **Raises:**
 
-    A `TypeError` if one of them is something else.
+    A `TypeError` if an argument is not a transformation.
     """
 
     transformations: tuple[AbstractTransformation, ...]
@@ -142,8 +142,9 @@ class NamedChain(AbstractFused):
             found = sorted(state) if isinstance(state, dict) else type(state).__name__
             raise TypeError(
                 "The state of this NamedChain is a dictionary with the keys "
-                f"{sorted(self.names)}, but it was given {found}. Is it the state of "
-                "another optimizer? Pass what `init` or `update` of this one returned."
+                f"{sorted(self.names)}, but it got {found}. Is it the state of "
+                "another optimizer? Pass the state that `init` or `update` of this "
+                "NamedChain returned."
             )
         return [state[name] for name in self.names]
 
@@ -154,7 +155,7 @@ def checked_parts(
     for name, t in transformations.items():
         if not isinstance(t, AbstractTransformation):
             raise TypeError(
-                f"{whole} is made of eqopt transformations, but {name} is "
+                f"{whole} must consist of eqopt transformations, but {name} is "
                 f"{described(t)}"
                 + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else "")
             )
@@ -167,7 +168,7 @@ def checked_states(
     transformations: Sequence[AbstractTransformation],
     state: State,
 ) -> tuple[State, ...]:
-    """`state`; raises a `TypeError` unless it is a tuple of as many states."""
+    """`state`; raises a `TypeError` unless it is a tuple with a state for each part."""
     count, name = len(transformations), recipe() or type(owner).__name__
     if type(state) is not tuple or len(state) != count:
         found = (
@@ -177,9 +178,9 @@ def checked_states(
         )
         raise TypeError(
             f"The state of this {name} is a tuple of {count} states, one for each of "
-            f"{[type(t).__name__ for t in transformations]}, but it was given {found}. "
-            "Is it the state of another optimizer? Pass what `init` or `update` of this "
-            f"{name} returned."
+            f"{[type(t).__name__ for t in transformations]}, but it got {found}. Is "
+            "it the state of another optimizer? Pass the state that `init` or "
+            f"`update` of this {name} returned."
         )
     return state
 
@@ -191,7 +192,7 @@ def _feed_all(transformations, states, pipeline):
 
 @no_type_check
 def _finish_all(transformations, states, pipeline):
-    """All but the last add to the pipeline; the last one decides how to step."""
+    """All parts but the last add to the pipeline; the last one makes the step."""
     if not transformations:
         return pipeline.apply(), []
     promises = _feed_all(transformations[:-1], states[:-1], pipeline)

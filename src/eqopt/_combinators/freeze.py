@@ -1,4 +1,4 @@
-"""Keeping some leaves as they are."""
+"""Keeps some leaves unchanged."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 class Freeze(AbstractStateless):
     """Makes the updates of some leaves zero, so that these parameters stay unchanged.
 
-    Put it last in a chain, after weight decay. The parameters then do not change by a
-    bit. (A transformation before it still holds state for them.)
+    Put it last in a chain, after weight decay. The parameters then stay bit-identical.
+    (A transformation before it still holds state for them.)
 
     !!! example
 

@@ -1,4 +1,4 @@
-"""Transforming some leaves only."""
+"""Transforms only some leaves."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,15 +23,15 @@ class MaskedState(eqx.Module):
 
 
 class Masked(AbstractFused):
-    """Applies a transformation to some leaves; the updates of all others pass unchanged.
+    """Applies a transformation to some leaves; all other updates stay unchanged.
 
-    Leaves that are omitted have no state.
+    Leaves that are masked out have no state.
 
     !!! warning
 
-        *Unchanged* means that around a whole optimizer, the raw gradients of all other
-        parameters are added to them, uphill. To train only some parameters, put
-        [`eqopt.Freeze`][] after it.
+        If `inner` is a whole optimizer, the raw gradients of all other parameters are
+        added to these parameters, which moves them uphill. To train only some
+        parameters, put [`eqopt.Freeze`][] after it.
 
     !!! example
 
@@ -104,7 +104,7 @@ class Masked(AbstractFused):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
         if chosen is None and pipeline.params is not None:
-            return None  # one array, masked out: no parameters, but none are missing
+            return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
         return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
@@ -118,7 +118,8 @@ def part_of(
 ) -> Call:
     """The call for a transformation that sees part of the parameters.
 
-    `choose` takes that part out of a tree like the parameters, the second argument.
+    `choose` selects that part of its first argument, a tree like the parameters. The
+    second argument is the parameters.
     """
     updates, params, extra, is_step = call
     part = choose(params, params)

@@ -1,4 +1,4 @@
-"""Another transformation for each group of parameters."""
+"""A separate transformation for each group of parameters."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
@@ -41,7 +41,7 @@ class PartitionState(eqx.Module):
 
 
 class Partition(AbstractComposite):
-    """Applies another transformation to each group of parameters.
+    """Applies a separate transformation to each group of parameters.
 
     !!! example
 
@@ -61,8 +61,8 @@ class Partition(AbstractComposite):
 
     - `transformations`: a dictionary from labels to transformations. A label is a
         string, an integer, a member of an enumeration, or any other hashable value that
-        JAX takes for a leaf of a tree: no tuple, and not `None`, which is not a label.
-        There may be labels that no parameter has.
+        JAX treats as a leaf of a tree. So tuples and `None` cannot be labels. Some
+        labels may have no parameters.
     - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
         or a function of the parameters that returns one. An `eqx.Module` or another
         node of a tree is a tree, even if it can be called. Values at leaves that are
@@ -70,9 +70,9 @@ class Partition(AbstractComposite):
 
     **Raises:**
 
-    A `TypeError` if a key of `transformations` cannot be a label. A `ValueError` that
-    lists key paths, in `init` and `update`, if a parameter has no label, or one that has
-    no transformation.
+    A `TypeError` if a key of `transformations` cannot be a label. In `init` and
+    `update`, a `ValueError` that lists key paths, if a parameter has no label, or a
+    label without a transformation.
     """
 
     names: tuple[Hashable, ...] = eqx.field(static=True)
@@ -80,7 +80,8 @@ class Partition(AbstractComposite):
     labels: Labels = static_choice()
 
     def __init__(self, transformations: Mapping[Any, Any], labels: Labels):
-        # As Python's values: NumPy's numbers are arrays, which cannot be static.
+        # Converted to Python values: NumPy numbers count as arrays, which cannot be
+        # static.
         self.names = tuple(
             x.item() if isinstance(x, np.generic) else x for x in transformations
         )
@@ -121,14 +122,14 @@ class Partition(AbstractComposite):
         return eqx.combine(*new, params, is_leaf=is_leaf)
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
-        """For each label, `tree` with `None` elsewhere."""
+        """For each label, `tree` with `None` at leaves with other labels."""
         labels = resolve("labels", self.labels, tree, params)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         strays: dict[str, list[str]] = {}
         for i, (label, leaf) in enumerate(zip(labels, leaves, strict=True)):
             is_known = is_label(label) and label in self.names
             if is_parameter(leaf) and not is_known:
-                has = "has none" if label is None else f"has the label {label!r}"
+                has = "has no label" if label is None else f"has the label {label!r}"
                 strays.setdefault(has, []).append(keystr(tree, i))
         if strays:
             raise ValueError(
@@ -149,7 +150,7 @@ def _check_labels(names: tuple[Any, ...]) -> None:
             raise TypeError(
                 "Partition: a label must be a leaf of a tree, such as a string, an "
                 f"integer or a member of an enumeration, but {name!r} is "
-                + ("no label." if name is None else f"a {type(name).__name__}.")
+                + ("not a label." if name is None else f"a {type(name).__name__}.")
                 + f" Name the group by a string, such as {str(name)!r}, here and in "
                 "`labels`."
             )
@@ -162,7 +163,7 @@ class SelectiveTransformState(eqx.Module):
 
 
 class SelectiveTransform(AbstractWrapper):
-    """Trains some parameters, and keeps the others unchanged, without state for them.
+    """Trains some parameters, and keeps all others unchanged, without state for them.
 
     The updates of the others become zero, even if the gradient is not finite.
 
@@ -176,8 +177,9 @@ class SelectiveTransform(AbstractWrapper):
 
     **Arguments:**
 
-    - `inner`: the transformation for all the others.
-    - `freeze_mask`: which leaves are frozen, as in [`eqopt.Masked`][]; or one bool.
+    - `inner`: the transformation for the parameters that are not frozen.
+    - `freeze_mask`: which leaves are frozen, as in [`eqopt.Masked`][], or a single
+        bool.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Step sizes that make the loss fall enough."""
+"""Step sizes with a sufficient decrease of the loss."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,15 +21,15 @@ from .line import Line, kept, make_line, move
 
 
 class BacktrackingLinesearchInfo(eqx.Module):
-    """How a search went.
+    """Information about a line search.
 
     **Attributes:**
 
-    - `num_linesearch_steps`: how often the loss was evaluated.
-    - `decrease_error`: by how much the last step size that was tried misses sufficient
-        decrease; 0 if it does not.
+    - `num_linesearch_steps`: the number of evaluations of the loss.
+    - `decrease_error`: by how much the last tried step size violates sufficient
+        decrease; 0 if it satisfies it.
 
-    An int32 and a floating 0-d array.
+    They are a 0-d int32 array and a 0-d floating-point array.
     """
 
     num_linesearch_steps: Int[Array, ""]
@@ -37,15 +37,15 @@ class BacktrackingLinesearchInfo(eqx.Module):
 
 
 class ScaleByBacktrackingLinesearchState(eqx.Module):
-    """What the last search found.
+    """The result of the last search.
 
     **Attributes:**
 
     - `learning_rate`: the factor of the updates, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, of the
+    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, with the
         shapes and dtypes of the parameters; `None` without `store_grad`.
-    - `guess`: the step size to begin with next time, before `increase_factor`.
+    - `guess`: the first step size of the next search, before `increase_factor`.
     - `info`: an [`eqopt.BacktrackingLinesearchInfo`][].
 
     Numbers are 0-d arrays of at least float32.
@@ -59,7 +59,7 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
 
 
 class ScaleByBacktrackingLinesearch(AbstractFused):
-    r"""Scales updates so that the loss falls enough.
+    r"""Scales updates so that the loss decreases sufficiently.
 
     It takes the first of the step sizes $\eta = \eta_0, d \eta_0, d^2 \eta_0, …$ along
     the updates $u$ with
@@ -70,11 +70,11 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     sufficient decrease, or Armijo's condition. $\eta_0$ is the last step size times
     `increase_factor`, but at most `max_learning_rate`.
 
-    If none satisfies the condition, but the last one decreases the loss, that one is
-    taken. Otherwise, for example if the updates lead uphill or all values are NaN, the
-    parameters stay unchanged, and `learning_rate` in the state is 0; the next search
-    continues from the last step size. (Optax takes the last step size even if it
-    increases the loss.)
+    If no step size satisfies the condition, but the last one decreases the loss, the
+    last one is used. Otherwise, for example if the updates point uphill or all values
+    are NaN, the parameters stay unchanged, and `learning_rate` in the state is 0; the
+    next search continues from the last step size. (Optax uses the last step size even
+    if it increases the loss.)
 
     !!! example
 
@@ -94,7 +94,7 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
     `grad`, its gradient there, before the chain modifies it; and `value_fn`, the loss
     as a function of the whole model, on the same batch. Put the search last in a chain:
     anything after it would leave the evaluated point. Derivatives of the step treat the
-    step size as a constant. Use the search under `eqx.filter_jit`: outside, it runs
+    step size as a constant. Use the search under `eqx.filter_jit`; otherwise, it runs
     operation by operation.
 
     For complex parameters, both the updates and `grad` must be computed from the
@@ -102,26 +102,27 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
 
     **Arguments:**
 
-    - `max_backtracking_steps`: how often to make the step size smaller, at most: an
+    - `max_backtracking_steps`: the largest number of reductions of the step size, an
         integer of at least 0.
     - `slope_rtol`: $c_1 \in (0, 1)$.
     - `decrease_factor`: $d \in (0, 1)$.
-    - `increase_factor`: at least 1; may be infinite, which is to begin with
-        `max_learning_rate` each time.
+    - `increase_factor`: at least 1. If infinite, every search begins with
+        `max_learning_rate`.
     - `max_learning_rate`: the largest step size, above 0.
     - `atol`: $\epsilon \ge 0$.
     - `rtol`: $\delta \ge 0$.
-    - `store_grad`: whether to keep the gradient at the new parameters, for
-        [`eqopt.value_and_grad_from_state`][] to take it from there: for a loss that is
+    - `store_grad`: whether to keep the gradient at the new parameters, so that
+        [`eqopt.value_and_grad_from_state`][] can reuse it. This is for losses that are
         the same in each step.
-    - `verbose`: whether to print what happened when a search fails.
+    - `verbose`: whether to print details when a search fails.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, if `update` was not given
-    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
-    number. For complex parameters, at run time an error if the first `grad` is not
-    conjugated, or the first updates lead uphill and their conjugates downhill.
+    A `ValueError` if a hyperparameter is out of its range, if `params`, `value`, `grad`
+    or `value_fn` is missing in `update`, or if `value_fn` does not return a real
+    number. For complex parameters, an error at run time if the first `grad` is not
+    conjugated, or if the first updates point uphill and their conjugates point
+    downhill.
 
     ??? cite "Reference"
 
@@ -215,7 +216,7 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
                 value, pullback = line.value_and_pullback_at(step_size)
                 error = decrease_error(step_size, value)
                 is_last = (error <= atol) | (now.evaluations >= most)
-                # Half of the work for those that are not the last.
+                # The gradient is half of the work, and only needed for the last one.
                 grad = filter_cond(is_last, pullback, lambda: now.grad)
             return _Trial(step_size, value, grad, error, now.evaluations + 1)
 
@@ -239,10 +240,10 @@ class _Trial(NamedTuple):
 
 def _report(last: _Trial, line: Line, is_good: Any, is_taken: Any) -> None:
     message = (
-        "ScaleByBacktrackingLinesearch: no step size makes the loss fall enough after "
-        "{count} evaluations. The loss is {value} and its slope along the updates "
-        "{slope}; the last step size was {last}, with an error of {decrease}. It was "
-        "taken: {taken}."
+        "ScaleByBacktrackingLinesearch: no step size decreases the loss sufficiently "
+        "after {count} evaluations. The loss is {value} and its slope along the "
+        "updates is {slope}; the last step size was {last}, with an error of "
+        "{decrease}. It was used: {taken}."
     )
     numbers: dict[str, Any] = {
         "count": last.evaluations,

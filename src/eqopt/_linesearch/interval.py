@@ -1,8 +1,8 @@
-"""The search for a step size with the strong Wolfe conditions, as in the textbook.
+"""The textbook search for a step size that satisfies the strong Wolfe conditions.
 
 First the step size grows until there is an interval that must contain such a step size.
-Then the interval shrinks around it. Nocedal and Wright call the two algorithms 3.5 and
-3.6; the interpolation is SciPy's.
+Then the interval shrinks around it. These are algorithms 3.5 and 3.6 of Nocedal and
+Wright, with SciPy's interpolation.
 """
 
 import math
@@ -21,7 +21,7 @@ from .line import Line
 class Criteria(eqx.Module):
     r"""The conditions for a step size $\eta$; errors are zero if it satisfies them.
 
-    With $\varphi_0$ and $\varphi_0'$ at the beginning of the line,
+    With $\varphi_0$ and $\varphi_0'$, the values at the beginning of the line,
 
     $$\varphi(\eta) \le \varphi_0 + c_1 \eta \varphi_0', \qquad
       |\varphi'(\eta)| \le c_2 |\varphi_0'|.$$
@@ -53,7 +53,7 @@ class Criteria(eqx.Module):
 
 
 class Point(eqx.Module):
-    """A step size, and what the loss is there."""
+    """A step size, and the loss there."""
 
     step_size: Float[Array, ""]
     value: Float[Array, ""]
@@ -98,7 +98,7 @@ def search(
 ) -> Search:
     """Searches for a step size along `line`, starting with `guess`.
 
-    Along a direction that does not lead downhill, there is no search.
+    There is no search along a direction that does not point downhill.
     """
     start = Point(jnp.zeros_like(line.value), line.value, line.slope)
     false = jnp.asarray(False)
@@ -164,7 +164,7 @@ def _grow(
 ) -> tuple[Point, Point, Point, Bool[Array, ""]]:
     """The interval between the last two step sizes, and whether it must contain one.
 
-    Its lower end is the one with the lower loss.
+    Its lower end is the end with the lower loss.
     """
     is_risen = (trial.value >= now.trial.value) & (now.count > 0)
     is_high = (decrease_error > 0) | is_risen
@@ -187,7 +187,7 @@ def _shrink(
 
 
 def _inside(now: Search) -> Float[Array, ""]:
-    """A step size in the interval: by a cubic, else by a parabola, else in the middle.
+    """A step size in the interval, by a cubic, by a parabola, or in the middle.
 
     Infinite and NaN results are not inside.
     """

@@ -45,8 +45,8 @@ class Line(eqx.Module):
     r"""The loss $\varphi(\eta) = f(p + \eta u)$ and its derivatives.
 
     The search is a constant in derivatives of the step, because its loop has no fixed
-    length and so no reverse-mode derivative. `grad` is as returned by `jax.grad`, as in
-    `search`; only gradients passed by users are conjugated.
+    length, so reverse-mode differentiation is not possible. `grad` is as returned by
+    `jax.grad`, as in `search`; only gradients passed by users are conjugated.
     """
 
     loss: Callable[[PyTree], Any]
@@ -71,7 +71,7 @@ class Line(eqx.Module):
     def value_and_pullback_at(
         self, step_size: Float[Array, ""]
     ) -> tuple[Float[Array, ""], Callable[[], Updates]]:
-        """The value, and the gradient when it is needed."""
+        """The value, and a function that returns the gradient."""
         value, pullback = jax.vjp(self.loss, self._moved(step_size))
         one = jnp.ones_like(value)
         return value.astype(self.value.dtype), lambda: pullback(one)[0]
@@ -81,7 +81,7 @@ class Line(eqx.Module):
         return lax.stop_gradient(jnp.asarray(x).astype(self.value.dtype))
 
     def _moved(self, step_size: Float[Array, ""]) -> PyTree:
-        """The parameters there, just as `step` computes them."""
+        """The parameters there, exactly as `step` computes them."""
         pipeline = Pipeline(self.direction, self.params, {})
         pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
         return restrict(pipeline.apply(), self.grad)
@@ -96,12 +96,12 @@ def make_line(
 ) -> Line:
     """The line from `params` along `direction`, with everything that `extra` provides.
 
-    `last_value` is the loss that the last search found, infinite if there was none.
+    `last_value`: the loss at the end of the last search; infinite if there was none.
 
     **Raises:**
 
-    A `ValueError` if an argument is missing, or if trees do not fit; at run time an error
-    if gradients of complex parameters are not conjugated.
+    A `ValueError` if an argument is missing, or if trees do not fit; an error at run
+    time if gradients of complex parameters are not conjugated.
     """
     name = type(owner).__name__
     value_fn = required(owner, extra, "value_fn")
@@ -136,15 +136,15 @@ def make_line(
 
 
 _CONJUGATE = (
-    "For complex parameters, conjugate what `jax.grad` gives before you pass it on, as "
-    "`updates` and as `grad`: `grads = eqopt.tree.conj(grads)`."
+    "For complex parameters, conjugate the result of `jax.grad` before you pass it as "
+    "`updates` and `grad`: `grads = eqopt.tree.conj(grads)`."
 )
 _NOT_CONJUGATED = f"`grad` is the conjugate of the gradient. {_CONJUGATE}"
 _UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE}"
 
 
 def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
-    """Whether a gradient is the conjugate of what it should be.
+    """Whether a gradient is the conjugate of the correct gradient.
 
     A real gradient equals its conjugate, so it passes. So does a gradient that is wrong
     for another reason.
@@ -154,7 +154,7 @@ def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
 
 
 def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
-    """Whether its conjugate leads downhill, within 60 degrees of the steepest descent."""
+    """Whether its conjugate points downhill, within 60 degrees of steepest descent."""
     steepest = norm(direction) * norm(grad)
     return slope_along(conj(direction), grad) < -0.5 * steepest
 
@@ -175,7 +175,7 @@ def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:
 
 
 def kept(grad: Updates, old: Updates) -> Updates:
-    """A gradient for the state, in the state's dtypes; `old` where there is none."""
+    """A gradient for the state, in the dtypes of the state; `old` if there is none."""
     leaves, treedef = flatten_updates(old)
     pairs = zip(leaves, align(treedef, grad, "grad", old), strict=True)
     new = treedef.unflatten(
@@ -190,9 +190,9 @@ def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
     for i, (u, g) in enumerate(zip(leaves, column, strict=True)):
         if u is not None and g is None:
             raise ValueError(
-                f"{owner}: `grad` has no value at `{keystr(direction, i)}`, where there "
-                "is an update. Pass the gradient of all parameters that move, as "
-                "`eqx.filter_grad` gives it."
+                f"{owner}: `grad` has no value at `{keystr(direction, i)}`, but there "
+                "is an update. Pass the gradient of all updated parameters, as "
+                "returned by `eqx.filter_grad`."
             )
 
 

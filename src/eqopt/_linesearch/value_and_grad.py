@@ -40,7 +40,7 @@ def value_and_grad_from_state(
 
     **Arguments:**
 
-    - `value_fn`: a function whose first argument is the model, and whose value is one
+    - `value_fn`: a function that takes the model as its first argument and returns a
         real number.
 
     **Returns:**
@@ -83,12 +83,13 @@ def _stored(state: State) -> tuple[Float[Array, ""], Updates]:
     found = searches_in(state)
     if len(found) != 1:
         raise ValueError(
-            "value_and_grad_from_state: there must be one line search in `state`, but "
-            f"there are {len(found)}. Use `eqx.filter_value_and_grad`."
+            "value_and_grad_from_state: there must be exactly one line search in "
+            f"`state`, but there are {len(found)}. Use `eqx.filter_value_and_grad`."
         )
     if found[0].grad is None:
         raise ValueError(
-            "value_and_grad_from_state: the line search keeps no gradient. Build it "
-            "with `eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`."
+            "value_and_grad_from_state: the line search does not store the gradient. "
+            "Create it with `eqopt.ScaleByBacktrackingLinesearch(..., "
+            "store_grad=True)`."
         )
     return found[0].value, load(found[0].grad)

@@ -1,4 +1,4 @@
-"""Step sizes that fulfil the strong Wolfe conditions."""
+"""Step sizes that satisfy the strong Wolfe conditions."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -21,16 +21,16 @@ from .line import Line, kept, make_line, move
 
 
 class ZoomLinesearchInfo(eqx.Module):
-    """How a search went.
+    """Information about a line search.
 
     **Attributes:**
 
-    - `num_linesearch_steps`: how often the loss and its gradient were evaluated.
-    - `decrease_error`: by how much the last step size that was tried misses sufficient
-        decrease; 0 if it does not.
-    - `curvature_error`: by how much it misses small curvature; 0 if it does not.
+    - `num_linesearch_steps`: the number of evaluations of the loss and its gradient.
+    - `decrease_error`: by how much the last tried step size violates sufficient
+        decrease; 0 if it satisfies it.
+    - `curvature_error`: by how much it violates small curvature; 0 if it satisfies it.
 
-    An int32 and two floating 0-d arrays.
+    They are a 0-d int32 array and two 0-d floating-point arrays.
     """
 
     num_linesearch_steps: Int[Array, ""]
@@ -39,13 +39,13 @@ class ZoomLinesearchInfo(eqx.Module):
 
 
 class ScaleByZoomLinesearchState(eqx.Module):
-    """What the last search found.
+    """The result of the last search.
 
     **Attributes:**
 
     - `learning_rate`: the factor of the updates, 0 if the search failed.
     - `value`: the loss at the new parameters; infinite before the first step.
-    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, of the
+    - `grad`: its gradient there as returned by `jax.grad`, not conjugated, with the
         shapes and dtypes of the parameters.
     - `info`: an [`eqopt.ZoomLinesearchInfo`][].
 
@@ -59,7 +59,7 @@ class ScaleByZoomLinesearchState(eqx.Module):
 
 
 class ScaleByZoomLinesearch(AbstractFused):
-    r"""Scales updates such that the loss decreases and flattens sufficiently.
+    r"""Scales updates so that the loss decreases and flattens sufficiently.
 
     It searches for a step size $\eta$ along the updates $u$ with
 
@@ -70,19 +70,20 @@ class ScaleByZoomLinesearch(AbstractFused):
     \end{aligned}$$
 
     sufficient decrease and small curvature: the strong Wolfe conditions. It doubles a
-    first guess until there must be such a step size below it, and then approaches one
-    by cubic interpolation. Each step size that it tries costs one evaluation of the
-    loss with its gradient. Both are kept for the next step, where
+    first guess until such a step size must exist below it, and then approaches one by
+    cubic interpolation. Each step size that it tries costs one evaluation of the loss
+    and its gradient. Both are kept for the next step, where
     [`eqopt.value_and_grad_from_state`][] reuses them.
 
-    Where $f(p + \eta u) \le f(p) + c_3 |f(p)|$, a decrease may be lost in rounding;
-    then $\langle u, \nabla f(p + \eta u) \rangle \le (2 c_1 - 1) \langle u, \nabla f(p)
+    If $f(p + \eta u) \le f(p) + c_3 |f(p)|$, a decrease may be lost in rounding. In
+    that case, $\langle u, \nabla f(p + \eta u) \rangle \le (2 c_1 - 1) \langle u,
+    \nabla f(p)
     \rangle$ is enough for the first condition.
 
-    If no step size satisfies both conditions, the best one that satisfies the first is
-    taken. If there is none either, for example if the updates lead uphill or all values
-    are NaN, the parameters stay unchanged, and `learning_rate` in the state is 0.
-    (Optax takes the last step size that it tried, if the loss is finite there.)
+    If no step size satisfies both conditions, the best one that satisfies the first
+    condition is used. If there is none, for example because the updates point uphill or
+    all values are NaN, the parameters stay unchanged, and `learning_rate` in the state
+    is 0. (Optax uses the last step size that it tried, if the loss is finite there.)
 
     !!! example
 
@@ -102,7 +103,7 @@ class ScaleByZoomLinesearch(AbstractFused):
     `grad`, its gradient there, before the chain modifies it; and `value_fn`, the loss
     as a function of the whole model. Put the search last in a chain: anything after it
     would leave the evaluated point. Derivatives of the step treat the step size as a
-    constant. Use the search under `eqx.filter_jit`: outside, it runs operation by
+    constant. Use the search under `eqx.filter_jit`; otherwise, it runs operation by
     operation.
 
     For complex parameters, both the updates and `grad` must be computed from the
@@ -110,28 +111,29 @@ class ScaleByZoomLinesearch(AbstractFused):
 
     **Arguments:**
 
-    - `max_linesearch_steps`: how many step sizes to try at most, an integer of at least
-        1.
-    - `max_learning_rate`: the largest step size, above 0. Defaults to `None`, for no
-        bound.
+    - `max_linesearch_steps`: the largest number of step sizes to try, an integer of at
+        least 1.
+    - `max_learning_rate`: the largest step size, above 0. Defaults to `None`, which
+        means no bound.
     - `tol`: $\epsilon \ge 0$.
-    - `increase_factor`: by what a step size that is too small grows, above 1.
+    - `increase_factor`: the growth factor for a step size that is too small, above 1.
     - `slope_rtol`: $c_1 \in (0, 1)$.
-    - `curv_rtol`: $c_2 > 0$. At infinity, the second condition is none.
-    - `approx_dec_rtol`: $c_3 \ge 0$, or `None` only for the first condition.
-    - `stepsize_precision`: at least 0. If the step size is known up to this, one that
-        meets the first condition is enough.
-    - `initial_guess_strategy`: where to begin: `"keep"`, at the last step size, which is
-        for gradient descent, or `"one"`, at 1, for methods of Newton's kind. After a
-        search that failed, both begin at 1.
-    - `verbose`: whether to print what happened when a search fails.
+    - `curv_rtol`: $c_2 > 0$. If infinite, the second condition always holds.
+    - `approx_dec_rtol`: $c_3 \ge 0$, or `None` to require the first condition exactly.
+    - `stepsize_precision`: at least 0. Once the step size is known to this precision, a
+        step size that satisfies the first condition is enough.
+    - `initial_guess_strategy`: the first step size: `"keep"`, the last step size, for
+        gradient descent, or `"one"`, 1, for Newton-like methods. After a failed search,
+        both begin at 1.
+    - `verbose`: whether to print details when a search fails.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, if `update` was not given
-    `params`, `value`, `grad` and `value_fn`, or if `value_fn` returns other than one real
-    number. For complex parameters, at run time an error if the first `grad` is not
-    conjugated, or the first updates lead uphill and their conjugates downhill.
+    A `ValueError` if a hyperparameter is out of its range, if `params`, `value`, `grad`
+    or `value_fn` is missing in `update`, or if `value_fn` does not return a real
+    number. For complex parameters, an error at run time if the first `grad` is not
+    conjugated, or if the first updates point uphill and their conjugates point
+    downhill.
 
     ??? cite "References"
 
@@ -245,10 +247,10 @@ class ScaleByZoomLinesearch(AbstractFused):
 
 def _report(found: Search, line: Line) -> None:
     message = (
-        "ScaleByZoomLinesearch: no step size meets both conditions after {count} "
-        "evaluations. The loss is {value} and its slope along the updates {slope}; the "
-        "last step size was {last}, with errors {decrease} of the decrease and "
-        "{curvature} of the curvature. The step size taken is {taken}."
+        "ScaleByZoomLinesearch: no step size satisfies both conditions after {count} "
+        "evaluations. The loss is {value} and its slope along the updates is {slope}; "
+        "the last step size was {last}, with a decrease error of {decrease} and a "
+        "curvature error of {curvature}. The used step size is {taken}."
     )
     numbers: dict[str, Any] = {
         "count": found.count,

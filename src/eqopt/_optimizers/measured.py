@@ -41,13 +41,13 @@ class AbstractMeasured(AbstractFused):
 
 
 def scalar(value: Any, params: Params) -> Float[Array, ""]:
-    """A number for the state, of its own buffer, as precise as the parameters' maths."""
+    """A number for the state in a new buffer, in the precision of the equations."""
     dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
     return jnp.array(value, dtype)
 
 
 def value_at(opt: Any, name: str, count: Any, like: Array) -> Float[Array, ""]:
-    """A hyperparameter that may be a schedule, as it is now, in the dtype of `like`."""
+    """The current value of a number or a schedule, in the dtype of `like`."""
     return jnp.asarray(at(opt, name, count), like.dtype)
 
 

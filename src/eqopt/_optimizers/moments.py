@@ -1,4 +1,4 @@
-"""What Adam and its variants have in common: two moments, and how biased they are."""
+"""Shared by Adam and its variants: two moments and their bias corrections."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from ..tree._like import real_full_like
 _State = TypeVar("_State", bound=eqx.Module)
 
 
-# Of which decay each bias correction is.
+# The decay of each bias correction.
 _DECAYS = {
     "mu_correction": "b1",
     "g_correction": "b1",
@@ -34,7 +34,7 @@ _DECAYS = {
 
 
 class AbstractMomentsState(eqx.Module):
-    """Two moments of the gradients, and how many of these they are of."""
+    """Two moments of the gradients, and the number of gradients."""
 
     count: Int[Array, ""]
     mu: Updates
@@ -44,9 +44,9 @@ class AbstractMomentsState(eqx.Module):
 def init_moments(
     owner: Any, cls: Callable[..., _State], params: Params, nu: Any = 0, **more: Any
 ) -> _State:
-    """The state of type `cls`, with a first moment of zero and a second one of `nu`.
+    """The state of type `cls`, with a first moment of zero and a second moment of `nu`.
 
-    They are stored in the dtypes that `owner` says.
+    They are stored in the dtypes given by `owner`.
     """
     return cls(
         count=jnp.zeros((), jnp.int32),
@@ -79,8 +79,8 @@ def counted(
 ) -> Leafwise:
     """The equation of the next step, with that step counted in the state.
 
-    The bias corrections that the equation names, and `shared` has not, are those at the
-    new `count`, for callers who have that already.
+    The bias corrections that the equation names and `shared` does not have are computed
+    for the new `count`, which callers may pass if they already have it.
     """
     count = safe_increment(state.count) if count is None else count
     for name in equation.shared:
@@ -103,7 +103,7 @@ def unbiased(
     """The first moment without its bias, one step ahead if `nesterov`."""
     mu_hat = mu / mu_correction
     if nesterov:
-        # One quotient of scalars: XLA on a CPU stores a quotient of arrays for two
-        # readers.
+        # One quotient of scalars, because XLA on a CPU stores a quotient of arrays that
+        # is read twice.
         mu_hat = b1 * mu_hat + ((1 - b1) / g_correction) * g
     return mu_hat

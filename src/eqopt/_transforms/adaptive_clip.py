@@ -1,4 +1,4 @@
-"""Clipping the gradient of each unit by the norm of its weights."""
+"""Clips the gradient of each unit by the norm of its weights."""
 
 from typing import Any, TypeAlias
 
@@ -28,11 +28,11 @@ def unitwise_norm(
 
     **Arguments:**
 
-    - `x`: a floating or complex array.
+    - `x`: a floating-point or complex array.
     - `axis`: the axis, or a tuple of axes, that a slice extends along. Defaults to the
-        input axes of weights that have their outputs last: all axes of scalars, vectors
-        and arrays with at most one axis longer than 1; the first axis of an array of
-        two or three; all but the last of an array of four or five.
+        input axes of weights whose last axis is the output axis: all axes of scalars,
+        vectors and arrays with at most one axis longer than 1; the first of two or
+        three axes; all but the last of four or five axes.
 
     **Returns:**
 
@@ -40,8 +40,8 @@ def unitwise_norm(
 
     **Raises:**
 
-    A `ValueError` if `x` has more than five axes and `axis` is `None`, or has no such
-    axis.
+    A `ValueError` if `x` has more than five axes and `axis` is `None`, or if `x` has no
+    such axis.
     """
     if axis is None:
         axis = _input_axes(x)
@@ -49,8 +49,8 @@ def unitwise_norm(
         sums = jnp.sum(abs_sq(at_least_float32(x)), axis, keepdims=True)
     except ValueError as error:
         raise ValueError(
-            f"An array of shape {x.shape} has no axis {axis}. To clip some leaves only, "
-            "use `eqopt.Masked`."
+            f"An array of shape {x.shape} has no axis {axis}. To clip only some "
+            "leaves, use `eqopt.Masked`."
         ) from error
     # Not `broadcast_to`, whose result is replicated on a mesh with explicit axes.
     return safe_sqrt(sums) + jnp.zeros_like(x, sums.dtype)
@@ -61,8 +61,8 @@ def _input_axes(x: Array) -> tuple[int, ...]:
         return tuple(range(x.ndim))
     if x.ndim > 5:
         raise ValueError(
-            f"Which axes of an array of shape {x.shape} make up a unit? Say so by "
-            "`axis`, for more than five of them."
+            f"The axes of a unit are not known for an array of shape {x.shape}, which "
+            "has more than five axes. Pass `axis`."
         )
     return (0,) if x.ndim < 4 else tuple(range(x.ndim - 1))
 
@@ -73,14 +73,14 @@ def unitwise_clip(
     grad: Inexact[Array, "*leaf"],
     div_eps: Hyperparameter = 1e-6,
 ) -> Inexact[Array, "*leaf"]:
-    """Scales `grad` down to `max_norm` wherever `g_norm` is not below it.
+    """Scales `grad` down to `max_norm` where `g_norm` is not smaller.
 
     **Arguments:**
 
-    - `g_norm`, `max_norm`: the norms that `grad` has and may have, of the shape of
-        `grad`, as [`eqopt.unitwise_norm`][] gives them.
-    - `grad`: a floating or complex array.
-    - `div_eps`: what `g_norm` is at least taken for where it is divided by.
+    - `g_norm`, `max_norm`: the norms of `grad` and their upper bounds, arrays of the
+        shape of `grad`, as returned by [`eqopt.unitwise_norm`][].
+    - `grad`: a floating-point or complex array.
+    - `div_eps`: the lower bound of `g_norm` as a divisor.
 
     **Returns:**
 
@@ -124,13 +124,13 @@ class AdaptiveGradClip(AbstractStateless):
 
     **Arguments:**
 
-    - `clipping`: $\lambda \ge 0$, the largest ratio of update to weights; the paper has
-        0.01 for large batches, and more for smaller ones. It does not clip the last
-        layer.
-    - `eps`: $\varepsilon \ge 0$, what norms of weights are at least taken for, so that
-        zeros can leave zero.
+    - `clipping`: $\lambda \ge 0$, the largest ratio of update to weights. The paper
+        uses 0.01 for large batches and larger values for smaller batches, and does not
+        clip the last layer.
+    - `eps`: $\varepsilon \ge 0$, the lower bound of the norms of weights, so that
+        weights of zero can change.
     - `axis`: the axis, or a tuple of axes, that a unit extends along, for all leaves.
-        Defaults to `None`, for the units above.
+        Defaults to `None`, which means the units above.
 
     **Raises:**
 

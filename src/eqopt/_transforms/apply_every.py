@@ -1,4 +1,4 @@
-"""Collecting updates, to apply several at once."""
+"""Collects updates, and applies several at once."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ class ApplyEveryState(eqx.Module):
 
     **Attributes:**
 
-    - `count`: how many they are, a 0-d int32 array.
-    - `grad_acc`: their sum, a tree like the parameters. (Right after a step that applied
-        it, the one that was applied.)
+    - `count`: the number of these updates, a 0-d int32 array.
+    - `grad_acc`: their sum, a tree like the parameters. (Right after a step that
+        applies it, it still holds the applied sum.)
     """
 
     count: Int[Array, ""]
@@ -59,7 +59,7 @@ class ApplyEvery(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if `k` is smaller or no integer.
+    A `ValueError` if `k` is smaller than 1 or not an integer.
     """
 
     k: IntegerLike = 1

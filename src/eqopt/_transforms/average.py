@@ -51,7 +51,7 @@ class EMA(AbstractLeafwise):
     **Arguments:**
 
     - `decay`: $\beta \in [0, 1)$.
-    - `debias`: whether to make up for the average's start at zero.
+    - `debias`: whether to correct for the start of the average at zero.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter.
 
@@ -101,7 +101,8 @@ def amplify_slow(
     lamb: Float[Array, ""],
     new: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # By a difference: an average of equal numbers stays that number, bit by bit.
+    # Written as a difference, so that the average of equal numbers is exactly that
+    # number.
     ema = ema + new * (g - ema)
     return g + lamb * ema, ema
 
@@ -121,9 +122,9 @@ class Grokfast(AbstractLeafwise):
         opt = eqopt.Chain(eqopt.Grokfast(), eqopt.AdamW(1e-3, weight_decay=1e-2))
         ```
 
-    If models generalize long after they fit the training data ("grokking"), the authors
-    report that they generalize many times sooner. They tune $\alpha$, $\lambda$ and the
-    weight decay for each task.
+    For models that generalize long after they fit the training data ("grokking"), the
+    authors report generalization many times sooner. They tune $\alpha$, $\lambda$ and
+    the weight decay for each task.
 
     **Arguments:**
 

@@ -66,7 +66,7 @@ class ScaleByParamBlockNorm(AbstractStateless):
 
     **Arguments:**
 
-    - `min_scale`: $s \ge 0$, which lets parameters start at zero.
+    - `min_scale`: $s \ge 0$. If positive, parameters can start at zero.
 
     **Raises:**
 
@@ -94,7 +94,7 @@ class ScaleByParamBlockRMS(AbstractStateless):
 
     **Arguments:**
 
-    - `min_scale`: $s \ge 0$, which lets parameters start at zero.
+    - `min_scale`: $s \ge 0$. If positive, parameters can start at zero.
 
     **Raises:**
 
@@ -142,7 +142,7 @@ class ClipByBlockRMS(AbstractStateless):
 
 
 class AdaClipGNState(eqx.Module):
-    """The usual values of each leaf: a 0-d real array for each parameter.
+    """The running means for each leaf: a 0-d real array for each parameter.
 
     **Attributes:**
 
@@ -159,7 +159,7 @@ class AdaClipGNState(eqx.Module):
 
 
 def _largest(x):
-    """The largest modulus. XLA on a CPU would store the moduli of all leaves at once."""
+    """The largest modulus, without the array that XLA on a CPU would store."""
     if jnp.iscomplexobj(x):
         return safe_sqrt(jnp.max(abs_sq(x), initial=0))
     return jnp.maximum(jnp.max(x, initial=0), -jnp.min(x, initial=0))

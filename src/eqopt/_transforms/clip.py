@@ -1,4 +1,4 @@
-"""Bounding updates: each element, or all of them together."""
+"""Bounds updates: each element, or all of them together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +63,7 @@ class ClipByGlobalNorm(AbstractStateless):
       \|g\|_2^2 = \sum_{\text{leaves}} \sum_i |g_i|^2.$$
 
     Zero updates stay zero, also for $c = 0$. A NaN or an infinity anywhere makes all
-    updates NaN: if that can happen, wrap the optimizer in [`eqopt.ApplyIfFinite`][].
+    updates NaN. To skip such steps, wrap the optimizer in [`eqopt.ApplyIfFinite`][].
 
     **Arguments:**
 
@@ -98,9 +98,9 @@ class ClipByGlobalNorm(AbstractStateless):
     def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
         global_norm = norm(updates)
         max_norm = jnp.asarray(self.max_norm, global_norm.dtype)
-        # One scalar, multiplied into the next equation. It uses `where`, not `minimum`,
-        # so that a NaN norm stays visible. The denominator is 1 where it is not used,
-        # for the derivative.
+        # A scalar factor for the next equation. `where` instead of `minimum` keeps a
+        # NaN norm visible. The denominator is 1 if it is not used, so that the
+        # derivative is finite.
         exceeds = ~(global_norm <= max_norm)
         denominator = jnp.where(exceeds, global_norm, 1)
         return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}

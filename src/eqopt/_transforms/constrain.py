@@ -1,4 +1,4 @@
-"""Excluding invalid values: negative parameters and NaNs."""
+"""Excludes invalid values: negative parameters and NaNs."""
 
 from typing import Any
 
@@ -56,9 +56,10 @@ def zero_nans(
 
 
 class ZeroNaNs(AbstractLeafwise):
-    """Replaces each NaN in the updates by zero, and records where there was one.
+    """Replaces each NaN in the updates by zero, and records which leaves had one.
 
-    Infinities stay. To skip a whole step instead, use [`eqopt.ApplyIfFinite`][].
+    Infinities stay unchanged. To skip the whole step instead, use
+    [`eqopt.ApplyIfFinite`][].
     """
 
     def init(self, params: Params) -> ZeroNaNsState:

@@ -24,9 +24,9 @@ class ScaleByDistanceOverGradientsState(eqx.Module):
 
     - `max_dist`: the largest distance from `init_params` so far, a 0-d array for each
         leaf.
-    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, of the same
-        kind.
-    - `init_params`: the parameters that `init` was given.
+    - `grad_sum_of_squares`: the sum of the squared norms of all gradients, a 0-d array
+        for each leaf.
+    - `init_params`: the parameters passed to `init`.
     """
 
     max_dist: Updates
@@ -54,7 +54,7 @@ def distance_over_gradients(
 
 
 class ScaleByDistanceOverGradients(AbstractLeafwise):
-    r"""Scales each leaf by its distance from the start over the size of its gradients.
+    r"""Scales each leaf by its distance from the start divided by its gradient norms.
 
     $$\begin{aligned}
       \bar r_t &= \max\big(\bar r_{t-1},\, \|p_{t-1} - p_0\|_2\big), \quad
@@ -63,17 +63,17 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         u_t = s\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
     \end{aligned}$$
 
-    for each leaf separately. This is LDoG, the layer-wise variant of [`eqopt.DoG`][],
-    which has the reference.
+    for each leaf separately. This is LDoG, the layer-wise variant of DoG: see
+    [`eqopt.DoG`][] for the reference.
 
     **Arguments:**
 
     - `reps_rel`: $\alpha > 0$; $10^{-6}$, or $10^{-4}$ for models with batch
         normalization.
     - `eps`: $\varepsilon \ge 0$.
-    - `param_dtype`: the dtype in which $p_0$ is stored. `None` for the dtype of each
+    - `param_dtype`: the dtype in which $p_0$ is stored. `None` means the dtype of each
         parameter.
-    - `global_scale`: $s$, a number or a 0-d array. At $-1$ no
+    - `global_scale`: $s$, a number or a 0-d array. With $-1$, no
         [`eqopt.ScaleByLearningRate`][] is needed.
 
     **Raises:**

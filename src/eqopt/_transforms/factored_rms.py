@@ -31,16 +31,17 @@ from ..tree._like import full_like_leaf
 class ScaleByFactoredRMSState(eqx.Module):
     """The second moments of the updates so far.
 
-    They are trees like the parameters, with an empty tuple where they are not in use: a
-    parameter has either `v_row` and `v_col`, or `v`.
+    The moments are trees like the parameters. Each parameter has either `v_row` and
+    `v_col`, or `v`; the others are empty tuples.
 
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `v_row`: the mean of each row, real also for complex parameters: of the shape of the
-        parameter without the axes that are columns.
-    - `v_col`: the mean of each column: of the shape without the axes that are rows.
-    - `v`: the second moment of each element, where it is not factored.
+    - `v_row`: the mean of each row, a real array with the shape of the parameter
+        without its column axes.
+    - `v_col`: the mean of each column, a real array with the shape of the parameter
+        without its row axes.
+    - `v`: the second moment of each element, for parameters that are not factored.
     """
 
     count: Int[Array, ""]
@@ -89,7 +90,8 @@ def factored_rms(
         mean_root = inverse_root(jnp.mean(r, rows, keepdims=True))
         factors = [inverse_root(r), inverse_root(c) / mean_root]
     if clipping_threshold is not None:
-        # From the squares: as the norm of the update, it would be stored for that.
+        # Computed from the squares. For the norm of the update itself, XLA would store
+        # the update.
         squares = math.prod((f * f for f in factors), start=abs_sq(h))
         rms = safe_sqrt(jnp.mean(squares))
         factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
@@ -97,10 +99,10 @@ def factored_rms(
 
 
 def once_more(g, after):
-    """The same, opaque to XLA, which would store what two reductions share on a CPU.
+    """`g` and `after`, opaque to XLA, which on a CPU stores what two reductions share.
 
-    (The squares and the update would then need the memory of the parameters, and most
-    of the time.)
+    (The stored squares and updates would take as much memory as the parameters, and
+    most of the time.)
     """
     return materialized((g, after))
 
@@ -157,25 +159,26 @@ class ScaleByFactoredRMS(AbstractLeafwise):
 
     **Arguments:**
 
-    - `factored`: whether to factor at all.
-    - `decay_rate`: $c$, a number or a 0-d array; the larger it is, the longer the
-        memory.
-    - `step_offset`: the number of steps that are not counted in $t$. Meant for a state
-        whose count continues from earlier training; until it is reached, $t = 1$.
-    - `min_dim_size_to_factor`: how large rows and columns have to be, for the default of
-        `weight_dimension_numbers`.
+    - `factored`: whether to factor second moments. With `False`, all parameters have
+        `v`.
+    - `decay_rate`: $c$, a number or a 0-d array. A larger value averages over more
+        steps.
+    - `step_offset`: the number of steps that do not count in $t$, for a state whose
+        count continues from earlier training. Before this step, $t = 1$.
+    - `min_dim_size_to_factor`: the smallest size of rows and columns to factor, if
+        `weight_dimension_numbers` is not given.
     - `eps`: $\varepsilon \ge 0$.
-    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. One that
-        stays below 0.999, say, keeps the second moments from freezing in a long run.
-        Defaults to $1 - t^{-c}$.
+    - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. For long
+        runs, keep it below 0.999, for example, so that the second moments do not
+        freeze. Defaults to $1 - t^{-c}$.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
-        to factor, whatever its size, and `None` for all others. A tree like the
-        parameters or a prefix of it, or a function of the parameters that returns one.
+        to factor, of any size, and `None` for all others: a tree like the parameters or
+        a prefix of it, or a function of the parameters that returns one.
     - `clipping_threshold`: $d > 0$, to divide $u_t$ by
-        $\max(1, \operatorname{RMS}(u_t) / d)$. A following [`eqopt.ClipByBlockRMS`][]
-        does the same, but has to store $u_t$. `None` means no clipping.
+        $\max(1, \operatorname{RMS}(u_t) / d)$. An [`eqopt.ClipByBlockRMS`][] after it
+        does the same, but must store $u_t$. `None` means no clipping.
     - `nu_dtype`: the dtype in which second moments are stored. Defaults to float32, or
-        the precision of a parameter that has more.
+        the precision of the parameter if that is higher.
 
     **Raises:**
 
@@ -228,7 +231,8 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     ) -> Leafwise:
         params = required_params("ScaleByFactoredRMS", params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
-        # As at the first step while the offset is not reached: t = 0 makes no decay.
+        # Before the offset, every step counts as the first: at t = 0, there is no
+        # decay.
         offset = jnp.asarray(self.step_offset, jnp.int32)
         step = jnp.maximum(state.count - offset, 0)
         count = safe_increment(state.count)
@@ -249,7 +253,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         ]
 
     def _largest(self, tree: PyTree) -> list[MatrixDimensionNumbers | None]:
-        """The two largest axes of each leaf, where they are large enough."""
+        """The two largest axes of each leaf, if they are large enough."""
 
         def of_leaf(x):
             if not is_parameter(x) or x.ndim < 2:
@@ -267,5 +271,6 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         v = full_like_leaf(x, 0, dtype)
         if axes is None:
             return (), (), v
-        # Reduced, not made again, so that they are sharded like the axes that remain.
+        # Reduced from `v`, not created separately, so that they are sharded like the
+        # remaining axes.
         return jnp.sum(v, axes.columns), jnp.sum(v, axes.rows), ()

@@ -49,7 +49,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     **Raises:**
 
-    A `ValueError` in `update` if `params` or `value_fn` are missing.
+    In `update`, a `ValueError` if `params` or `value_fn` is missing.
 
     ??? cite "Reference"
 

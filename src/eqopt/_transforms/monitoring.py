@@ -1,4 +1,4 @@
-"""Taking measurements of the updates that pass by."""
+"""Measures updates without changing them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,16 +41,16 @@ class Snapshot(AbstractTransformation):
 
     **Arguments:**
 
-    - `measure_name`: the name by which `eqopt.tree.get(state, measure_name)` finds what
-        was measured. Before the first step it is zero.
-    - `measure`: a function of the updates, as they are at this place in the chain, that
-        returns an array or a tree of arrays. `init` calls it on shapes like the
-        parameters', to learn the shapes and dtypes of what it gives.
+    - `measure_name`: the name of the measurement: `eqopt.tree.get(state, measure_name)`
+        returns it. Before the first step, it is zero.
+    - `measure`: a function of the updates at this position in the chain that returns an
+        array or a tree of arrays. `init` calls it with abstract arrays of the shapes of
+        the parameters, to get the shapes and dtypes of its result.
 
     **Raises:**
 
-    In `update`, a `ValueError` if `measure` gives arrays of other shapes than in `init`,
-    and a `TypeError` if it gives complex numbers where it gave real ones.
+    In `update`, a `ValueError` if `measure` returns arrays of other shapes than in
+    `init`, and a `TypeError` if it returns complex numbers instead of real numbers.
     """
 
     measure_name: str = eqx.field(static=True)
@@ -142,13 +142,13 @@ class MeasureWithEMA(Module):
 
 
 class MonitorState(eqx.Module):
-    """What was measured in the last step.
+    """The measurements of the last step.
 
     **Attributes:**
 
-    - `measurements`: a dictionary, with the names of the measures. Before the first step
-        everything in it is zero.
-    - `measure_states`: the states of the measures in the alphabetical order of their
+    - `measurements`: a dictionary from the names of the measures to their results.
+        Before the first step, all results are zero.
+    - `measure_states`: the states of the measures, in the alphabetical order of their
         names; `None` for functions.
     """
 
@@ -177,15 +177,15 @@ class Monitor(AbstractTransformation):
     **Arguments:**
 
     - `measures`: measures by name. A measure is a function of the updates, as in
-        [`eqopt.Snapshot`][]; or, to remember something or to look at parameters and
-        extra arguments, an `eqx.Module` with the methods of a transformation:
-        `init(params)`, which gives its state, and `update(updates, state, params,
-        **extra)`, which gives the measurement and the new state. `init` of the monitor
-        calls `update`, too, on shapes like the parameters' and without extra arguments.
+        [`eqopt.Snapshot`][]. If it needs a state, the parameters or extra arguments, it
+        is an `eqx.Module` with the methods of a transformation: `init(params)` returns
+        its state, and `update(updates, state, params, **extra)` returns the measurement
+        and the new state. `init` of the monitor also calls this `update`, with abstract
+        arrays of the shapes of the parameters and without extra arguments.
 
     **Raises:**
 
-    A `TypeError` if a measure is neither of them. A `ValueError` in `update` if a
+    A `TypeError` if a measure is something else. In `update`, a `ValueError` if a
     measurement has other shapes than in `init`.
     """
 
@@ -244,7 +244,7 @@ def _measure(measure, updates, state, params, extra):
 
 
 def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
-    """Zeros instead of what `measure` will give."""
+    """Zeros with the shapes and dtypes of the results of `measure`."""
     shapes = eqx.filter_eval_shape(
         lambda p: jax.tree.map(jnp.asarray, measure(p)), parameters(params)
     )
@@ -257,15 +257,17 @@ def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
     shapes = [[jnp.shape(x) for x in jax.tree.leaves(tree)] for tree in (new, old)]
     if structures[0] != structures[1] or shapes[0] != shapes[1]:
         raise ValueError(
-            f"{type(owner).__name__}: the measure {name!r} gave arrays of shapes "
+            f"{type(owner).__name__}: the measure {name!r} returned arrays of shapes "
             f"{shapes[0]} in a {structures[0]}, but {shapes[1]} in a {structures[1]} "
-            "for the parameters in `init`. A state keeps its shapes: sum up."
+            "for the parameters in `init`. A state must keep its shapes: reduce the "
+            "arrays, for example to their sums."
         )
     for x, like in zip(*map(jax.tree.leaves, (new, old)), strict=True):
         if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
             raise TypeError(
-                f"{type(owner).__name__}: the measure {name!r} gave complex numbers, but "
-                f"{like.dtype} for the parameters in `init`. Do real parameters have "
-                "complex gradients? Pass `jax.tree.map(jnp.real, updates)`."
+                f"{type(owner).__name__}: the measure {name!r} returned complex "
+                f"numbers, but {like.dtype} for the parameters in `init`. Do real "
+                "parameters have complex gradients? Pass `jax.tree.map(jnp.real, "
+                "updates)`."
             )
     return jax.tree.map(lambda x, like: jnp.array(x, like.dtype, copy=True), new, old)

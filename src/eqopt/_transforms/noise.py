@@ -17,7 +17,7 @@ from ..numerics import as_float, safe_increment, safe_sqrt
 
 
 class AddNoiseState(eqx.Module):
-    """Where the noise has got to.
+    """The count and the random key of the noise.
 
     **Attributes:**
 
@@ -48,9 +48,9 @@ class AddNoise(AbstractLeafwise):
     **Arguments:**
 
     - `eta`: $\eta \ge 0$, the variance in the first step.
-    - `gamma`: $\gamma$, a number or a 0-d array: how fast it decays; the paper has
-        0.55.
-    - `key`: a seed or a random key. Equal keys give equal noise.
+    - `gamma`: $\gamma$, a number or a 0-d array: how fast the variance decays. The
+        paper uses 0.55.
+    - `key`: a seed or a random key. Equal keys produce equal noise.
 
     **Raises:**
 

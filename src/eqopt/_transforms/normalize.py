@@ -1,4 +1,4 @@
-"""Dividing updates by their norm, and subtracting their mean."""
+"""Divides updates by their norm, and subtracts their mean."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def centralize(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 
 
 class Centralize(AbstractStateless):
-    r"""Gradient centralization: subtracts from each unit's gradient its mean.
+    r"""Gradient centralization: subtracts the mean from the gradient of each unit.
 
     $$u_i = g_i - \operatorname{mean}(g_i),$$
 

@@ -1,4 +1,4 @@
-"""Clipping the gradient of each example of a batch, and adding them up."""
+"""Clips the gradient of each example of a batch, and adds them up."""
 
 import math
 from typing import Any
@@ -24,14 +24,15 @@ def per_example_global_norm_clip(
 
     **Arguments:**
 
-    - `grads`: per-example gradients: a tree of arrays with the examples along their first
-        axes, or `None`.
+    - `grads`: per-example gradients: a tree with arrays whose first axis is the axis of
+        the examples, or `None`.
     - `l2_norm_clip`: $C \ge 0$.
 
     **Returns:**
 
-    The sum, a tree of arrays without that axis, at least float32, so that noise comes
-    before any rounding, and the number of examples that were clipped, a 0-d int32 array.
+    The sum, a tree of arrays without that axis, and the number of clipped examples, a
+    0-d int32 array. The sum is in at least float32, so that noise is added before any
+    rounding.
 
     **Raises:**
 
@@ -71,19 +72,22 @@ def per_example_layer_norm_clip(
 
     **Arguments:**
 
-    - `grads`: as for [`eqopt.per_example_global_norm_clip`][].
+    - `grads`: per-example gradients: a tree with arrays whose first axis is the axis of
+        the examples, or `None`.
     - `global_l2_norm_clip`: $C \ge 0$.
     - `uniform`: whether $C_l^2 = C^2 / L$, for $L$ leaves. Otherwise $C_l^2$ is
         proportional to the number of parameters in the leaf.
 
     **Returns:**
 
-    The sum, a tree of arrays without the first axis, at least float32, and a tree like
-    it with the number of clipped examples for each leaf, 0-d int32 arrays.
+    The sum, a tree of arrays without the first axis in at least float32, and a tree
+    with the same structure that has the number of clipped examples for each leaf, 0-d
+    int32 arrays.
 
     **Raises:**
 
-    As [`eqopt.per_example_global_norm_clip`][].
+    A `ValueError` that names the key path if an array has no first axis, or another
+    number of examples than the others.
 
     ??? cite "Reference"
 
@@ -124,8 +128,9 @@ def batch_size(
 ) -> int:
     """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
 
-    They are along `axes`, together; all other axes are the axes of the parameters. It
-    is 1 if there are no leaves. `hint`: what to add to the error for a wrong shape.
+    `axes` are the axes of the examples; all other axes are the axes of the parameters.
+    The number is 1 if there are no leaves. `hint` is added to the error for a wrong
+    shape.
     """
     leaves, treedef = flatten_updates(grads)
     ps = leaves if params is None else align(treedef, params, "params", grads)
@@ -136,19 +141,19 @@ def batch_size(
         is_known = params is not None and hasattr(p, "shape")
         size, shape = _split(g.shape, axes)
         if size is None or (is_known and shape != p.shape):
-            of_parameters = f" of parameters of shape {p.shape}" if is_known else ""
+            of_parameters = f", for parameters of shape {p.shape}" if is_known else ""
             where = "their first axis" if axes == (0,) else f"the axes {axes}"
             raise ValueError(
-                f"{owner} takes per-example gradients, which have the examples along "
-                f"{where}, but at `{keystr(grads, i)}` there is one of shape "
+                f"{owner} takes per-example gradients, with the examples along "
+                f"{where}, but the array at `{keystr(grads, i)}` has shape "
                 f"{g.shape}{of_parameters}. {_HOW_TO}{hint}"
             )
         first = first or (i, size)
         if size != first[1] or size == 0:
             raise ValueError(
-                f"{owner} takes the gradients of one or more examples, but there are "
-                f"{first[1]} at `{keystr(grads, first[0])}`, and {size} at "
-                f"`{keystr(grads, i)}`. {_HOW_TO}"
+                f"{owner} takes gradients of the same one or more examples in all "
+                f"arrays, but there are {first[1]} at `{keystr(grads, first[0])}` and "
+                f"{size} at `{keystr(grads, i)}`. {_HOW_TO}"
             )
     return 1 if first is None else first[1]
 
@@ -165,8 +170,8 @@ def _split(
 
 
 _HOW_TO = (
-    "To make them: `eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))(model, "
-    "batch)`."
+    "Compute them with `eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, "
+    "0))(model, batch)`."
 )
 
 
@@ -193,8 +198,8 @@ def weighted_sum(
 ) -> Inexact[Array, "*leaf"]:
     """The sum over the examples, at least float32."""
     dtype = wide_dtype(g.dtype)
-    # A product of matrices takes no temporary array, and is much faster on a CPU than a
-    # sum. Accelerators must not round its factors: the bound on the norm is a promise.
+    # A matrix product needs no temporary array, and is much faster on a CPU than a sum.
+    # Accelerators must not round its factors: the norm must stay within the bound.
     highest = lax.Precision.HIGHEST
     return jnp.tensordot(factors.astype(dtype), g.astype(dtype), 1, precision=highest)
 

@@ -1,4 +1,4 @@
-"""Smaller steps once the loss does not get smaller."""
+"""Smaller steps once the loss stops decreasing."""
 
 from typing import Any
 
@@ -16,16 +16,17 @@ from .scale import scale
 
 
 class ReduceLROnPlateauState(eqx.Module):
-    """How the loss has been doing.
+    """The scale, and the recent history of the loss.
 
     **Attributes:**
 
     - `scale`: the factor of the updates.
     - `best_value`: the smallest loss that counted as an improvement.
-    - `plateau_count`: how many losses in a row have been no improvement on it.
-    - `cooldown_count`: how many losses are still not to count after a reduction.
-    - `count`: how many values make up `avg_value`.
-    - `avg_value`: the mean of the values since the last loss was complete.
+    - `plateau_count`: the number of consecutive losses without an improvement on it.
+    - `cooldown_count`: the number of losses that will still not count after a
+        reduction.
+    - `count`: the number of values in `avg_value`.
+    - `avg_value`: the mean of the values since the last complete loss.
 
     Counts are 0-d int32 arrays, the others 0-d arrays of at least float32.
     """
@@ -45,8 +46,9 @@ class ReduceLROnPlateau(AbstractLeafwise):
 
     $$l < b - (r\,|b| + a).$$
 
-    After `patience` losses in a row that are no improvement, the scale is multiplied by
-    `factor`. The following `cooldown` losses do not count. Put it after an optimizer:
+    After `patience` consecutive losses without an improvement, the scale is multiplied
+    by `factor`. The following `cooldown` losses do not count. Put it after an
+    optimizer:
 
     !!! example
 
@@ -60,24 +62,26 @@ class ReduceLROnPlateau(AbstractLeafwise):
     in every step, not once per epoch: for the noisy losses of mini-batches, set an
     `accumulation_size`.
 
-    `torch.optim.lr_scheduler.ReduceLROnPlateau` reduces one loss later: its `patience=p`
-    is `p + 1` here.
+    `torch.optim.lr_scheduler.ReduceLROnPlateau` reduces one loss later: for its
+    `patience=p`, use `p + 1` here.
 
     **Arguments:**
 
-    - `factor`: in $(0, 1)$.
-    - `patience`: an integer of at least 1.
+    - `factor`: the factor of a reduction, in $(0, 1)$.
+    - `patience`: the number of losses without improvement before a reduction, an
+        integer of at least 1.
     - `rtol`: $r \in [0, 1]$, the relative tolerance.
     - `atol`: $a \ge 0$, the absolute tolerance.
-    - `cooldown`: an integer of at least 0.
-    - `accumulation_size`: how many values make up a loss, which is their mean; an
+    - `cooldown`: the number of losses after a reduction that do not count, an integer
+        of at least 0.
+    - `accumulation_size`: the number of values whose mean counts as one loss, an
         integer of at least 1.
-    - `min_scale`: in $[0, 1]$, the smallest scale.
+    - `min_scale`: the smallest scale, in $[0, 1]$.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `update`, if there is no
-    `value`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
+    is missing.
     """
 
     factor: Hyperparameter = 0.1

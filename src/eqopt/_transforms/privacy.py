@@ -1,4 +1,4 @@
-"""Means of per-example gradients that tell little about any one example."""
+"""Means of per-example gradients that reveal little about any single example."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         \sum_i g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)
         + \sigma C\, \xi \right), \qquad \xi \sim \mathcal N(0, I).$$
 
-    With `clipped=True`, it takes the sum, which [`eqopt.microbatching.clipped_grad`][]
-    computes with little more time and memory than a gradient. Otherwise, it takes the
-    $g_i$: updates with an additional first axis for the examples. It returns updates
-    like the parameters, so put it first in a chain. Do not put it inside
-    [`eqopt.MultiSteps`][] or another wrapper that accumulates gradients, which would
-    add the gradients of different examples.
+    With `clipped=True`, the updates must be the sum, which
+    [`eqopt.microbatching.clipped_grad`][] computes in little more time and memory than
+    a gradient. Otherwise, they must be the $g_i$, with an additional first axis for the
+    examples. It returns updates like the parameters, so put it first in a chain. Do not
+    put it inside [`eqopt.MultiSteps`][] or another wrapper that accumulates gradients,
+    which would add the gradients of different examples.
 
     Draw a new batch for each step, each example with the same probability $q$ (*Poisson
     sampling*), as accountants assume. The size of the batch is then random and reveals
@@ -61,20 +61,22 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     **Arguments:**
 
     - `l2_norm_clip`: $C \ge 0$, the largest global norm of the gradient of an example.
-    - `noise_multiplier`: $\sigma \ge 0$, the ratio of the noise to $C$. What privacy it
-        gives is for an accountant to say, who also knows how batches are drawn.
-    - `key`: a random key, or a seed. Who knows it can subtract the noise.
+    - `noise_multiplier`: $\sigma \ge 0$, the ratio of the noise to $C$. To compute the
+        privacy guarantee, use a privacy accountant, which also needs to know how
+        batches are drawn.
+    - `key`: a random key, or a seed. Keep it secret: with the key, the noise can be
+        subtracted.
     - `batch_size`: $B > 0$, the expected number of examples. Defaults to the number of
         gradients.
     - `clipped`: whether updates are the sum of clipped gradients, with norms of at most
-        `l2_norm_clip`. This cannot be checked, and all protection depends on it. Needs
-        `batch_size`. Defaults to `False`.
+        `l2_norm_clip`. This cannot be checked, and the privacy guarantee depends on it.
+        It needs `batch_size`. Defaults to `False`.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or `clipped` without
-    `batch_size`; in `update`, one that names the key path, if updates have no axis for
-    the examples, or if they do with `clipped`.
+    A `ValueError` if a hyperparameter is out of its range, or if `clipped` is given
+    without `batch_size`. In `update`, a `ValueError` that names the key path if updates
+    have no axis for the examples, or if they have this axis with `clipped`.
 
     ??? cite "Reference"
 
@@ -139,10 +141,11 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
             for i, (g, p) in enumerate(zip(leaves, ps, strict=True)):
                 if g is not None and g.shape != getattr(p, "shape", g.shape):
                     raise ValueError(
-                        f"{type(self).__name__} takes the sum of clipped gradients, with "
-                        f"`clipped=True`, but at `{keystr(updates, i)}` there is one of "
-                        f"shape {g.shape} of parameters of shape {p.shape}. For those of "
-                        "single examples, leave out `clipped`."
+                        f"{type(self).__name__} takes the sum of clipped gradients, "
+                        "with `clipped=True`, but the array at "
+                        f"`{keystr(updates, i)}` has shape {g.shape}, for parameters "
+                        f"of shape {p.shape}. For per-example gradients, omit "
+                        "`clipped`."
                     )
             return leaves, self.batch_size
         batch = batch_size(type(self).__name__, updates, params, hint=_HINT)
@@ -166,11 +169,11 @@ def _noisy_mean(
     stddev: Float[Array, ""],
     divisor: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # Noise comes before rounding: the rounded sum could reveal more than the sum does.
+    # Noise is added before rounding: the rounded sum could reveal more than the sum.
     total = at_least_float32(total)
     noise = normal(key, total.shape, total.dtype)
     if jnp.iscomplexobj(total):
         # Differs from Optax in: a complex normal number has a variance of 1/2 in each
-        # part, which would be half of the noise that the bound asks for.
+        # part, which would be half of the noise that the privacy bound requires.
         noise = noise * jnp.sqrt(jnp.asarray(2, noise.real.dtype)).astype(noise.dtype)
     return (total + stddev.astype(total.dtype) * noise) / divisor.astype(total.dtype)

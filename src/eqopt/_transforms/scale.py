@@ -1,4 +1,4 @@
-"""Multiplying updates by a number: fixed, scheduled, or a learning rate."""
+"""Multiplies updates by a number: fixed, scheduled, or a learning rate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,19 +38,18 @@ def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
 
 
 def at(owner: object, name: str, count: Int[Array, ""]) -> Any:
-    """The hyperparameter `name` of `owner` in the step after `count` others."""
+    """The hyperparameter `name` of `owner` after `count` steps."""
     value: Any = getattr(owner, name)
     if isinstance(value, AbstractStatefulSchedule):
         raise TypeError(
-            f"{name_of(owner)}: `{name}` is {value!r}, a stateful schedule. "
-            "`eqopt.Scheduled` keeps its state: wrap the whole optimizer, "
-            "`eqopt.Scheduled(optimizer)`."
+            f"{name_of(owner)}: `{name}` is {value!r}, a stateful schedule. Wrap the "
+            "whole optimizer in `eqopt.Scheduled(optimizer)`, which keeps its state."
         )
     return check_returned(owner, name, value(count)) if callable(value) else value
 
 
 class Identity(AbstractStateless):
-    """Leaves the updates as they are."""
+    """Returns the updates unchanged."""
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -97,8 +96,8 @@ def scale_leaf(
 class ScaleByTree(AbstractLeafwise):
     r"""Multiplies the update of each leaf by its own factor.
 
-    After an optimizer, it gives every parameter its own learning rate, relative to the
-    common one.
+    Put it after an optimizer to give each parameter its own learning rate, relative to
+    the common one.
 
     !!! example
 
@@ -113,12 +112,12 @@ class ScaleByTree(AbstractLeafwise):
 
     - `factors`: a tree of numbers and arrays with the structure of the parameters or a
         prefix of it, or a function of the parameters that returns one, such as
-        [`eqopt.groups.layerwise_decay`][]. An array broadcasts against its parameter. A
+        [`eqopt.groups.layerwise_decay`][]. An array broadcasts against its parameter.
         `None` means 1.
 
     **Raises:**
 
-    A `ValueError` that names the key path, in `init` and `update`, if trees or shapes do
+    In `init` and `update`, a `ValueError` that names the key path if trees or shapes do
     not fit.
     """
 
@@ -145,13 +144,13 @@ class ScaleByTree(AbstractLeafwise):
 def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
     real = jnp.finfo(wide_dtype(g.dtype)).dtype
     factor = jnp.asarray(1 if factor is None else factor, real)
-    # From the right, each axis is 1 or equals the axis of the leaf. There are no more
-    # axes.
+    # Counted from the right, each axis must be 1 or equal the axis of the leaf, and the
+    # factor must not have more axes.
     axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)
     if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
         raise ValueError(
-            f"ScaleByTree: the factor at `{path()}` has shape {factor.shape}, which does "
-            f"not broadcast against the {g.shape} of the update."
+            f"ScaleByTree: the factor at `{path()}` has shape {factor.shape}, which "
+            f"does not broadcast to shape {g.shape} of the update."
         )
     return factor
 
@@ -167,8 +166,8 @@ class ScaleBySchedule(AbstractLeafwise):
 
     **Arguments:**
 
-    - `schedule`: $s$, one of [`eqopt.schedules`][] or any function of the number of steps
-        taken so far (0 in the first one).
+    - `schedule`: $s$, a schedule of [`eqopt.schedules`][] or any function of the number
+        of steps taken so far (0 in the first step).
     """
 
     schedule: Schedule
@@ -190,13 +189,13 @@ class ScaleBySchedule(AbstractLeafwise):
 
 
 class ScaleByLearningRateState(eqx.Module):
-    """Says which learning rate is in use.
+    """The count, and the current learning rate.
 
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `learning_rate`: the one of the last step (before the first step: of the first), a
-        0-d float32 array.
+    - `learning_rate`: the learning rate of the last step, a 0-d float32 array. Before
+        the first step, the learning rate for it.
     """
 
     count: Int[Array, ""]
@@ -211,10 +210,10 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: one of
+    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: a schedule of
         [`eqopt.schedules`][] or any function of the number of steps taken so far (0 in
-        the first one).
-    - `flip_sign`: whether to multiply by $-\eta$, not $\eta$.
+        the first step).
+    - `flip_sign`: whether to multiply by $-\eta$ instead of $\eta$.
     """
 
     learning_rate: ScalarOrSchedule
@@ -251,7 +250,7 @@ def has_learning_rate(transformation: AbstractTransformation) -> bool:
 
 
 def ratio(above: Array, below: Array) -> Array:
-    """`above / below`, or 0 where `below` is 0. A NaN stays one."""
+    """`above / below`, or 0 where `below` is 0. NaN stays NaN."""
     is_zero = below == 0
     return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
 

@@ -27,14 +27,15 @@ class Stateless(AbstractTransformation):
     **Arguments:**
 
     - `f`: a function of the updates and the parameters that returns the new updates.
-        Where the updates are `None`, so are the parameters, and `jax.tree.map` goes
-        over both. The parameters are `None` if `update` gets none.
+        Where the updates are `None`, the parameters are also `None`, so that
+        `jax.tree.map` works on both. The parameters are `None` if `update` gets no
+        parameters.
 
     If `f` is an `eqx.Module`, the arrays in it are data, like hyperparameters.
 
     **Raises:**
 
-    A `ValueError` in `update` if `f` returns a tree of another structure.
+    In `update`, a `ValueError` if `f` returns a tree with another structure.
     """
 
     f: Callable[[Updates, Any], Updates]
@@ -58,7 +59,7 @@ class Stateless(AbstractTransformation):
         new = self.f(updates, params)
         new_leaves, new_treedef = flatten_updates(new)
         if new_treedef != treedef:
-            name = "what `f` returned"
+            name = "f(updates, params)"
             raise ValueError(
                 f"Stateless: {disagreement(name, new, 'updates', updates)}"
             )
@@ -100,9 +101,8 @@ class StatelessWithTreeMap(AbstractStateless):
     **Arguments:**
 
     - `f`: a function of an array of updates and the array of parameters that returns
-        the new array of updates. It gets them in at least float32, as an
-        [`eqopt.equation`][] does; the second one is `None` if `update` gets no
-        parameters.
+        the new array of updates. Both are in at least float32, as in an
+        [`eqopt.equation`][]. The second one is `None` if `update` gets no parameters.
 
     `f` is compiled once for each shape and dtype of a leaf. If it is an `eqx.Module`,
     the arrays in it are data, like hyperparameters. Write such a Module for a function

@@ -42,7 +42,7 @@ class Trace(AbstractLeafwise):
     **Arguments:**
 
     - `decay`: $\beta$, a number or a 0-d array.
-    - `nesterov`: whether to look ahead.
+    - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter."""
 

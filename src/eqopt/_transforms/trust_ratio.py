@@ -33,12 +33,12 @@ class ScaleByTrustRatio(AbstractStateless):
 
     $$u = \frac{c \max(\|p\|_2, m)}{\max(\|g\|_2, m) + \varepsilon}\; g,$$
 
-    with the norms of one leaf at a time. Where one of them is zero, $u = g$, so that
+    with the norms of each leaf separately. If one of them is zero, $u = g$, so that
     parameters that start at zero can move.
 
     **Arguments:**
 
-    - `min_norm`: $m \ge 0$, below which no norm falls.
+    - `min_norm`: $m \ge 0$, the lower bound of both norms.
     - `trust_coefficient`: $c$, a number or a 0-d array.
     - `eps`: $\varepsilon \ge 0$.
 

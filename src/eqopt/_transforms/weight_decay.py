@@ -1,4 +1,4 @@
-"""Pulling parameters towards zero."""
+"""Pulls parameters towards zero."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Mode: TypeAlias = Literal[
     "decoupled", "corrected", "fully_decoupled", "independent", "squared"
 ]
 
-# What optimizers take as `weight_decay`: a number, or how to decay in full.
+# What optimizers accept as `weight_decay`: a number, or a complete description.
 WeightDecay: TypeAlias = ScalarOrSchedule | AbstractTransformation
 
 
@@ -63,8 +63,8 @@ def decay_cautiously(
     *,
     weight_decay: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # XLA on a CPU stores an update that is read twice. This way, it stores one leaf
-    # only.
+    # XLA on a CPU stores an update that is read twice. With this, it stores only one
+    # leaf at a time.
     [g] = materialized([g])
     return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
 
@@ -80,7 +80,7 @@ def alignment(
 
 
 def is_off(weight_decay: WeightDecay) -> bool:
-    """Whether it is the number zero: then no array needs to be read for it."""
+    """Whether it is the number zero, so that no array needs to be read."""
     return isinstance(weight_decay, int | float) and bool(weight_decay == 0)
 
 
@@ -92,7 +92,18 @@ class AddDecayedWeights(AbstractLeafwise):
 
     Every optimizer with decoupled weight decay accepts an `AddDecayedWeights` as its
     `weight_decay`, instead of a number. The optimizer passes its learning rate and mask
-    to it.
+    to it. Some optimizers take only a number, because their decay is something else:
+
+    - an $L^2$ penalty in [`eqopt.Adadelta`][], [`eqopt.COCOB`][], [`eqopt.DoG`][],
+        [`eqopt.DoWG`][], [`eqopt.LARS`][] and [`eqopt.MADGRAD`][]; an
+        `AddDecayedWeights` before them in a chain does the same;
+    - not multiplied by the learning rate in [`eqopt.Adafactor`][];
+    - multiplied by an estimate, or by a step size from the loss, in
+        [`eqopt.DAdaptAdamW`][], [`eqopt.Prodigy`][], [`eqopt.MoMo`][],
+        [`eqopt.MoMoAdam`][] and [`eqopt.ScheduleFreePlus`][];
+    - changed together with the update in [`eqopt.AdamP`][], [`eqopt.SGDP`][],
+        [`eqopt.StableAdamW`][] and [`eqopt.Adan`][];
+    - part of the momentum in [`eqopt.NovoGrad`][].
 
     !!! example
 
@@ -121,25 +132,25 @@ class AddDecayedWeights(AbstractLeafwise):
 
     **Arguments:**
 
-    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the number
-        zero, `params` are not needed.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
+        number zero, `params` is not needed.
     - `mask`: which parameters decay: a tree of Python bools like the parameters or a
         prefix of it, or a function of the parameters that gives one, as in
         [`eqopt.Masked`][]. Defaults to all.
-    - `cautious`: whether an entry decays only where the update does not already make it
-        larger: where $g p \ge 0$. So it comes before the learning rate, after
-        which updates have the other sign.
-    - `mode`: a name of the first column of the table.
+    - `cautious`: whether to decay only entries that the update does not make larger:
+        those with $g p \ge 0$. This works only before the learning rate, which changes
+        the sign of the updates.
+    - `mode`: a name in the first column of the table.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
-        [`eqopt.ScaleByLearningRate`][] that follows. Needed where `mode` depends on it;
-        `None` by default. Optimizers give it their own.
-    - `max_learning_rate`: $\eta_{\max} > 0$, the largest value that $\eta$ takes in the
-        whole of the training. Needed where `mode` depends on it; `None` by default.
+        [`eqopt.ScaleByLearningRate`][] that follows. Needed if `mode` depends on it;
+        `None` by default. Optimizers pass their own learning rate.
+    - `max_learning_rate`: $\eta_{\max} > 0$, the largest value of $\eta$ during the
+        whole training. Needed if `mode` depends on it; `None` by default.
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, or one that `mode` needs is missing,
-    and in `update` if `params` is `None`.
+    A `ValueError` if an argument is out of its range, or if an argument that `mode`
+    needs is missing, and in `update` if `params` is `None`.
 
     ??? cite "References"
 
@@ -186,8 +197,8 @@ class AddDecayedWeights(AbstractLeafwise):
             check_range(self, "max_learning_rate", 0, includes_low=False)
         elif self.mode in _NEEDS_MAXIMUM:
             raise ValueError(
-                f"AddDecayedWeights: `mode={self.mode!r}` needs `max_learning_rate`, the "
-                "largest value that the learning rate takes in the whole of the training."
+                f"AddDecayedWeights: `mode={self.mode!r}` needs `max_learning_rate`, "
+                "the largest learning rate during the whole training."
             )
 
     def init(self, params: Params) -> AddDecayedWeightsState:
@@ -195,8 +206,9 @@ class AddDecayedWeights(AbstractLeafwise):
         if own.mode in _NEEDS_RATE and own.learning_rate is None:
             raise ValueError(
                 f"{name_of(self)}: `mode={own.mode!r}` needs `learning_rate`, the "
-                "number or schedule that `ScaleByLearningRate` has. An optimizer fills "
-                "it in where its `weight_decay` is an `AddDecayedWeights`."
+                "same number or schedule as in `ScaleByLearningRate`. Optimizers set "
+                "it automatically for an `AddDecayedWeights` that is passed as "
+                "`weight_decay`."
             )
         is_scheduled = any(map(callable, own._numbers().values()))
         return AddDecayedWeightsState(
@@ -222,7 +234,7 @@ class AddDecayedWeights(AbstractLeafwise):
         )
 
     def _own(self) -> "AddDecayedWeights":
-        """Itself, or what it was given as `weight_decay`, completed."""
+        """Itself, or the `AddDecayedWeights` passed as `weight_decay`, completed."""
         given = self.weight_decay
         return self._given(given) if isinstance(given, AbstractTransformation) else self
 
@@ -234,8 +246,8 @@ class AddDecayedWeights(AbstractLeafwise):
             )
         if self.mask is not None and given.mask is not None:
             raise ValueError(
-                "AddDecayedWeights: there are two masks, that of the `AddDecayedWeights` "
-                "given as `weight_decay`, and `mask` beside it. Give one of them."
+                "AddDecayedWeights: there are two masks, `mask` and the mask of the "
+                "`AddDecayedWeights` passed as `weight_decay`. Pass only one."
             )
         missing = {
             name: getattr(self, name)
@@ -250,7 +262,7 @@ class AddDecayedWeights(AbstractLeafwise):
         return {name: getattr(self, name) for name in names}
 
     def _rate(self, weight_decay: Any, learning_rate: Any = None) -> Any:
-        """What multiplies the parameters in this step."""
+        """The factor of the parameters in this step."""
         if self.mode == "decoupled":
             return weight_decay
         real = jax.dtypes.canonicalize_dtype(float)

@@ -1,4 +1,4 @@
-"""Skipping steps with gradients that are not finite."""
+"""Skips steps with gradients that are not finite."""
 
 from typing import Any
 
@@ -16,16 +16,17 @@ from ..numerics import safe_increment
 
 
 class ApplyIfFiniteState(eqx.Module):
-    """What has been skipped so far.
+    """The counts of skipped steps.
 
     **Attributes:**
 
-    - `notfinite_count`: how many gradients in a row, up to the last one, were not
-        finite; a 0-d int32 array. It stops at `max_consecutive_errors + 1`, and is there
-        just when the last step was applied although it was not finite; or it stays at the
-        largest int32.
+    - `notfinite_count`: the number of consecutive gradients, up to the last one, that
+        were not finite; a 0-d int32 array. It does not exceed
+        `max_consecutive_errors + 1`. It reaches this value when a step is applied
+        although its gradients are not finite.
     - `last_finite`: whether the last gradients were finite, a 0-d bool array.
-    - `total_notfinite`: how many gradients were not finite, a 0-d int32 array.
+    - `total_notfinite`: the number of gradients that were not finite, a 0-d int32
+        array.
     - `inner_state`: the inner state.
     """
 
@@ -38,19 +39,19 @@ class ApplyIfFiniteState(eqx.Module):
 class ApplyIfFinite(AbstractWrapper):
     """Skips every step with a NaN or an infinity in its gradients.
 
-    Then the updates are zero and the inner state stays unchanged. After
-    `max_consecutive_errors` such gradients in a row it gives up, and applies all
+    In a skipped step, the updates are zero and the inner state stays unchanged. After
+    `max_consecutive_errors` skipped steps in a row, it gives up and applies all
     gradients until they are finite again.
 
     **Arguments:**
 
     - `inner`: the transformation.
-    - `max_consecutive_errors`: how many steps in a row to skip at most, an integer of
-        at least 0.
+    - `max_consecutive_errors`: the largest number of consecutive steps to skip, an
+        integer of at least 0.
 
     **Raises:**
 
-    A `ValueError` if `max_consecutive_errors` is negative or no integer.
+    A `ValueError` if `max_consecutive_errors` is negative or not an integer.
     """
 
     inner: AbstractTransformation
@@ -95,7 +96,7 @@ def all_finite(updates: Updates) -> Bool[Array, ""]:
 
 @jax.jit
 def _is_finite(x):
-    # A value that is not finite, minus itself, is NaN, and so is any sum with it. This
-    # is three times faster than `all(isfinite(x))` on a CPU, where a reduction of bools
-    # is slow. Unlike `sum(x * 0)`, it makes no temporary array.
+    # A value that is not finite, minus itself, is NaN, and so is any sum that contains
+    # it. On a CPU, this is three times faster than `all(isfinite(x))`, because a
+    # reduction of bools is slow. Unlike `sum(x * 0)`, it creates no temporary array.
     return jnp.isfinite(jnp.sum(x - x))

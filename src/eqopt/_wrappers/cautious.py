@@ -1,4 +1,4 @@
-"""Updates that wait where they and the gradient disagree."""
+"""Zeroes updates that disagree with the gradient."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
@@ -25,10 +25,10 @@ from .._types import Params, State, Updates
 
 Rescale: TypeAlias = Literal["share", "plus_one", "none"]
 
-# What follows the direction in an optimizer.
+# The parts of an optimizer that follow the direction.
 _BEHIND = (AddDecayedWeights, ScaleByLearningRate)
 
-# What the updates that are left are multiplied by, of `count` out of `n`.
+# The factor of the remaining updates, which are `count` out of `n`.
 _RESCALE: dict[str, Callable[[Array, int], Array | float]] = {
     "share": lambda count, n: 1 / jnp.maximum(count / n, 1e-3),
     "plus_one": lambda count, n: n / (count + 1),
@@ -77,7 +77,7 @@ class Cautious(AbstractFused):
     `inner` is any optimizer. If it ends in weight decay and a learning rate, like
     [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is not masked, as in C-AdamW.
     `inner` can also be a transformation without a learning rate, such as
-    [`eqopt.ScaleByAdam`][] in a chain: then $u$ points uphill too. The gradient is the
+    [`eqopt.ScaleByAdam`][] in a chain: then $u$ also points uphill. The gradient is the
     input of this wrapper.
 
     Put wrappers that average the parameters or extrapolate outside:
@@ -94,8 +94,9 @@ class Cautious(AbstractFused):
 
     **Arguments:**
 
-    - `inner`: the transformation. If there is a learning rate in it, that is an
-        [`eqopt.ScaleByLearningRate`][] or an optimizer of eqopt, its updates go downhill.
+    - `inner`: the transformation. If it contains a learning rate, meaning an
+        [`eqopt.ScaleByLearningRate`][] or an optimizer of eqopt, its updates must point
+        downhill; otherwise, uphill.
     - `rescale`: how to compensate for the masked entries. `"share"` divides by the
         remaining share, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$,
         with the $n$ entries of the leaf, as the authors do for Lion; `"none"` does
@@ -103,7 +104,7 @@ class Cautious(AbstractFused):
 
     **Raises:**
 
-    A `ValueError` if `rescale` is none of these.
+    A `ValueError` if `rescale` is something else.
 
     ??? cite "Reference"
 

@@ -1,4 +1,4 @@
-"""Transforming in some steps only."""
+"""Transforms the updates only in some steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ class ConditionallyTransformState(eqx.Module):
     **Attributes:**
 
     - `inner_state`: the state of the inner transformation.
-    - `step`: the calls so far, a 0-d int32 array.
+    - `step`: the number of calls so far, a 0-d int32 array.
     """
 
     inner_state: State
@@ -28,10 +28,10 @@ class ConditionallyTransformState(eqx.Module):
 
 
 class ConditionallyTransform(AbstractWrapper):
-    """Transforms the updates in some steps; in the others, they pass unchanged.
+    """Transforms the updates in some steps, and passes them on unchanged in all others.
 
-    If the condition does not hold, the inner state does not change. For zero updates in
-    these steps, see [`eqopt.ConditionallyMask`][].
+    If the condition is false, the inner state does not change. For zero updates in
+    these steps, use [`eqopt.ConditionallyMask`][].
 
     !!! example
 
@@ -47,8 +47,9 @@ class ConditionallyTransform(AbstractWrapper):
 
     - `inner`: the transformation.
     - `should_transform_fn`: a function of the number of calls so far (0 in the first
-        one) that returns a bool, or a 0-d array of one.
-    - `forward_extra_args`: whether it also gets the extra arguments of `update`, by name.
+        call) that returns a bool or a 0-d bool array.
+    - `forward_extra_args`: whether `should_transform_fn` also gets the extra arguments
+        of `update`, by name.
     """
 
     inner: AbstractTransformation
@@ -65,8 +66,8 @@ class ConditionallyTransform(AbstractWrapper):
     ) -> tuple[Any, ConditionallyTransformState]:
         due = _is_due(self, call, state)
         if call.is_step:
-            # Two branches, one after the other: where both of a branch's sides change
-            # the parameters, XLA on a CPU copies them.
+            # Two conditionals in sequence: if both sides of one changed the parameters,
+            # XLA on a CPU would copy them.
             passed = filter_cond(~due, call.unchanged, call.nothing)
             call = call._replace(params=passed)
         otherwise = call.nothing if call.is_step else call.unchanged
@@ -80,7 +81,7 @@ class ConditionallyMaskState(eqx.Module):
 
     **Attributes:**
 
-    - `step`: the calls so far, a 0-d int32 array.
+    - `step`: the number of calls so far, a 0-d int32 array.
     - `inner_state`: the state of the inner transformation.
     """
 
@@ -89,10 +90,10 @@ class ConditionallyMaskState(eqx.Module):
 
 
 class ConditionallyMask(AbstractWrapper):
-    """Transforms the updates in some steps; in the others, they are zero.
+    """Transforms the updates in some steps, and makes them zero in all others.
 
-    If the condition does not hold, nothing moves: neither the inner state nor, with
-    `step`, any memory. To pass the updates on in these steps, see
+    If the condition is false, the inner state does not change, and `step` moves no
+    memory. To pass the updates on in these steps, use
     [`eqopt.ConditionallyTransform`][].
 
     !!! example
@@ -128,7 +129,7 @@ def _is_due(
     condition = wrapper.should_transform_fn(state.step, **forwarded)
     if jnp.shape(condition) or not jnp.issubdtype(jnp.result_type(condition), bool):
         raise ValueError(
-            f"{type(wrapper).__name__}: `should_transform_fn` must give one bool, but "
-            f"gave {condition!r}."
+            f"{type(wrapper).__name__}: `should_transform_fn` must return a bool or a "
+            f"0-d bool array, but returned {condition!r}."
         )
     return jnp.asarray(condition)

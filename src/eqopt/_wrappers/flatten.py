@@ -1,4 +1,4 @@
-"""All parameters as one vector."""
+"""Presents all parameters as one vector."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,8 @@ class FlattenState(eqx.Module):
     **Attributes:**
 
     - `inner_state`: the state of the inner transformation, of one vector.
-    - `joined`: which leaves are in that vector, a static tuple of bools, `None`s counted.
+    - `joined`: which leaves are in that vector, a static tuple of bools, one for each
+        leaf and each `None`.
     """
 
     inner_state: State
@@ -48,11 +49,11 @@ class Flatten(AbstractWrapper):
     """Makes the inner transformation see all parameters as one vector.
 
     For a model with very many small leaves, this reduces the work of tracing and
-    launching. The price is that the leaves are copied into the vector and back: during
-    a step there is one more copy of the gradients, and one of the parameters if they
-    are used, as in weight decay and by wrappers. Transformations that treat a leaf as a
-    whole (trust ratios, factored moments) become another algorithm: the whole model is
-    their only leaf.
+    launching. The price is that the leaves are copied into the vector and back: a step
+    needs a copy of the gradients, and a copy of the parameters if they are used, for
+    example by weight decay or by wrappers. Transformations that treat a leaf as a whole
+    (trust ratios, factored moments) become another algorithm, because the whole model
+    is their only leaf.
 
     Leaves of different dtypes are promoted to a common dtype: with float32 and bfloat16
     parameters, the vector and the inner state are float32; with float32 and complex64
@@ -64,8 +65,8 @@ class Flatten(AbstractWrapper):
 
     **Raises:**
 
-    A `ValueError` that names the key path, in `update`, unless all parameters that were
-    given to `init`, and no others, have an update.
+    In `update`, a `ValueError` that names the key path, unless exactly the parameters
+    that were given to `init` have an update.
     """
 
     _loads = "params"
@@ -82,9 +83,9 @@ class Flatten(AbstractWrapper):
         updates, params, extra, is_step = call
         adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
         if is_step and adds:
-            # Adding the updates to a vector takes a copy of all parameters, even if
-            # they are not used, and saves nothing. The steps of wrappers do more than
-            # add.
+            # Adding the updates to a vector would copy all parameters, even if they are
+            # not used, and save nothing. Wrappers are excluded because their steps do
+            # more than add.
             updates, state = self.handle(call._replace(is_step=False), state)
             return apply_updates(params, updates), state
         leaves, treedef = self._checked(updates, state)
@@ -103,9 +104,9 @@ class Flatten(AbstractWrapper):
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         if len(leaves) != len(state.joined):
             raise ValueError(
-                f"Flatten: `params` has {len(leaves)} leaves, but those given to `init` "
-                f"had {len(state.joined)}. Pass the state and the parameters of one "
-                "model."
+                f"Flatten: `params` has {len(leaves)} leaves, but the parameters "
+                f"given to `init` had {len(state.joined)}. Pass the state and the "
+                "parameters of the same model."
             )
         leaves = [x if y else None for x, y in zip(leaves, state.joined, strict=True)]
         old = _given(leaves)
@@ -113,26 +114,26 @@ class Flatten(AbstractWrapper):
         return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
 
     def _checked(self, updates: Updates, state: FlattenState) -> tuple[list, Any]:
-        """The leaves of the updates. They are the same leaves that have a state."""
+        """The leaves of the updates, checked against the leaves given to `init`."""
         leaves, treedef = flatten_updates(updates)
         if len(leaves) != len(state.joined):
             raise ValueError(
-                f"Flatten: `updates` has {len(leaves)} leaves, but the parameters given "
-                f"to `init` had {len(state.joined)}. Call `init` with the model whose "
-                "gradients you pass."
+                f"Flatten: `updates` has {len(leaves)} leaves, but the parameters "
+                f"given to `init` had {len(state.joined)}. Call `init` with the model "
+                "whose gradients you pass."
             )
         for i, (g, joined) in enumerate(zip(leaves, state.joined, strict=True)):
             if (g is None) is joined:
-                which = ("a", "none") if g is not None else ("no", "one")
+                which = ("a", "no") if g is not None else ("no", "a")
                 raise ValueError(_UNMATCHED.format(keystr(updates, i), *which))
         return leaves, treedef
 
 
 _UNMATCHED = (
-    "Flatten: `updates` has {1} value at `{0}`, but the parameters given to `init` had "
-    "{2}. All of them become one vector, so each needs an update. To train some only, "
-    "call `init(eqx.filter(model, is_trained))`, or put `Flatten` inside of "
-    "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+    "Flatten: `updates` has {1} value at `{0}`, but the parameters given to `init` "
+    "had {2} value. All parameters become one vector, so each needs an update. To "
+    "train only some of them, call `init(eqx.filter(model, is_trained))`, or put "
+    "`Flatten` inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
 
@@ -146,7 +147,7 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and not is_parameter(p):
             raise ValueError(
-                f"Flatten: `updates` has an array at `{keystr(updates, i)}`, where "
+                f"Flatten: `updates` has an array at `{keystr(updates, i)}`, but "
                 f"`params` has {p!r}. Pass the model whose gradients these are."
             )
     return [p for g, p in zip(leaves, column, strict=True) if g is not None]
@@ -174,7 +175,7 @@ def _of_vector(
 def _unflatten(
     flat: Inexact[Array, " size"], like: list, leaves: list, treedef: Any
 ) -> PyTree:
-    """The tree with arrays shaped like `like` where `leaves` is not `None`."""
+    """The tree with arrays shaped like `like` at each leaf that is not `None`."""
     parts = iter(_parted(flat, like))
     return treedef.unflatten(None if leaf is None else next(parts) for leaf in leaves)
 
@@ -187,7 +188,7 @@ def _joined(leaves: list) -> Inexact[Array, " size"]:
 
 
 def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, "..."]]:
-    # Otherwise XLA on a CPU tries to compute each part from the sources of the vector,
+    # Otherwise, XLA on a CPU tries to compute each part from the sources of the vector,
     # which takes 5 % longer to compile.
     flat = materialized(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])

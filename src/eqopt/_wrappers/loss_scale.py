@@ -1,4 +1,4 @@
-"""Training in float16, whose gradients underflow."""
+"""Loss scaling, for training in float16, in which gradients underflow."""
 
 from typing import Any
 
@@ -23,15 +23,16 @@ _MAX_SCALE = 2.0**126
 
 
 class DynamicLossScaleState(eqx.Module):
-    """The scale, and how many steps have been skipped so far.
+    """The scale, and the counts of skipped steps.
 
     **Attributes:**
 
-    - `loss_scale`: what to multiply the next loss by, a 0-d float32 array.
-    - `good_steps`: the steps in a row with finite gradients since the scale was last
-        changed, a 0-d int32 array.
+    - `loss_scale`: the factor for the next loss, a 0-d float32 array.
+    - `good_steps`: the number of consecutive steps with finite gradients since the last
+        change of the scale, a 0-d int32 array.
     - `last_finite`: whether the last gradients were finite, a 0-d bool array.
-    - `total_notfinite`: how many gradients were not finite, a 0-d int32 array.
+    - `total_notfinite`: the number of gradients that were not finite, a 0-d int32
+        array.
     - `inner_state`: the inner state.
     """
 
@@ -46,24 +47,24 @@ class DynamicLossScaleState(eqx.Module):
 def unscale(
     g: Inexact[Array, "*leaf"], *, inverse_scale: Float[Array, ""]
 ) -> Inexact[Array, "*leaf"]:
-    # Not divided: XLA on a CPU stores a quotient that several outputs share, as an array
-    # of the size of the leaf. For powers of two both are exact.
+    # Not a division: XLA on a CPU stores a quotient that several outputs share, in an
+    # array of the size of the leaf. For powers of two, both are exact.
     return inverse_scale * g
 
 
 class DynamicLossScale(AbstractWrapper):
     r"""Trains on the gradients of $S \cdot L$ instead of the gradients of the loss $L$.
 
-    In float16, a gradient of less than 3e-8 is zero, and one of less than 6e-5 loses
-    digits. If the loss is scaled up, so are the gradients throughout the backward pass.
-    This wrapper divides them by $S$ again, in float32:
+    In float16, a gradient below 3e-8 is zero, and a gradient below 6e-5 loses digits.
+    If the loss is scaled up, so are the gradients throughout the backward pass. This
+    wrapper divides them by $S$ again, in float32:
 
     $$u = \text{inner}(g / S), \qquad g = \nabla (S L).$$
 
-    If any of $g$ is NaN or infinite, $S$ was too large: the step is skipped, and
-    $S \leftarrow \max(b S, S_{\min})$. After `growth_interval` steps in a row without
-    this, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are by default,
-    multiplying and dividing by $S$ causes no rounding.
+    If $g$ contains a NaN or an infinity, $S$ was too large: the step is skipped, and
+    $S \leftarrow \max(b S, S_{\min})$. After `growth_interval` consecutive steps with
+    finite gradients, $S \leftarrow a S$. If $a$ and $b$ are powers of two, as they are
+    by default, multiplying and dividing by $S$ causes no rounding.
 
     !!! example
 
@@ -81,21 +82,21 @@ class DynamicLossScale(AbstractWrapper):
             return model, state, loss
         ```
 
-    The extra argument `value`, if something inside uses it, is the loss itself, not the
-    scaled loss. A skipped step changes only the counters and the scale; with `step`, it
-    moves no memory. Half-precision gradients are converted to float32 before they are
-    divided, and `inner` sees float32. `update` returns the updates of `inner` in the
-    dtype of the gradients.
+    If a transformation inside uses the extra argument `value`, pass the loss itself,
+    not the scaled loss. A skipped step changes only the counters and the scale; with
+    `step`, it moves no memory. Half-precision gradients are converted to float32 before
+    they are divided, and `inner` sees float32. `update` returns the updates of `inner`
+    in the dtype of the gradients.
 
-    Put it outside everything else, because whatever looks at gradients must see the
-    gradients of the loss. This holds for the norms in
+    Put it outside everything else, because every transformation that uses gradients
+    must get the gradients of the loss. This holds for the norms in
     `DynamicLossScale(SkipStep(AdamW(1e-3), rule))` and in
-    `DynamicLossScale(Chain(ClipByGlobalNorm(1.0),
-    AdamW(1e-3)))`. In `DynamicLossScale(MultiSteps(AdamW(1e-3), 8))`, each mini-step is
-    divided by its own scale, and skipped separately. In
-    `MultiSteps(DynamicLossScale(AdamW(1e-3)), 8)`, one overflow would cost all 8.
+    `DynamicLossScale(Chain(ClipByGlobalNorm(1.0), AdamW(1e-3)))`. In
+    `DynamicLossScale(MultiSteps(AdamW(1e-3), 8))`, each mini-step is divided by its own
+    scale, and skipped separately. In `MultiSteps(DynamicLossScale(AdamW(1e-3)), 8)`,
+    one overflow would cost all 8.
 
-    bfloat16 has the range of float32, and needs none of this.
+    bfloat16 has the range of float32 and does not need loss scaling.
 
     **Arguments:**
 
@@ -191,8 +192,8 @@ class DynamicLossScale(AbstractWrapper):
         )
 
     def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
-        # Before any rounding: not all inner transformations accept pending equations,
-        # and the pipeline returns updates in the dtype of its inputs.
+        # Converted before any rounding. A pipeline returns updates in the dtype of its
+        # inputs, and not all inner transformations accept pending equations.
         grads = Pipeline(call.updates, None, {}).wide()
         pipeline = Pipeline(grads, call.params, call.extra)
         shared = {"inverse_scale": 1 / state.loss_scale}

@@ -30,9 +30,10 @@ class MechanicState(eqx.Module):
 
     - `inner_state`: the inner state.
     - `r`: the rewards, one for each $\beta$.
-    - `m`: the largest $|h|$ so far, of the same kind, forgotten at the rate $\beta$.
-    - `v`: the sums of the $h^2$, of the same kind.
-    - `s`: the factors; the learning rate is their sum.
+    - `m`: the largest $|h|$ so far, decayed by $\beta$ in each step; one for each
+        $\beta$.
+    - `v`: the sums of $h^2$, decayed by $\beta^2$; one for each $\beta$.
+    - `s`: the factors, one for each $\beta$; the learning rate is their sum.
     - `delta`: $\Delta$, the sum of all inner updates, a tree like the parameters, in at
         least float32.
     """
@@ -62,8 +63,8 @@ def mechanic(
     s: Float[Array, ""],
     growth: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # The difference of two products (of the sum and the factor, after and before the
-    # step), without the cancellation.
+    # The product of the sum and the factor after the step, minus the product before it,
+    # computed without cancellation.
     return s * g + growth * delta, delta + g
 
 
@@ -100,20 +101,20 @@ class Mechanic(AbstractFused):
         opt = eqopt.Mechanic(eqopt.AdamW(schedule))
         ```
 
-    A NaN in the gradients makes everything that it has learnt NaN. To skip such steps,
-    put this inside [`eqopt.ApplyIfFinite`][]. Also put it inside [`eqopt.Lookahead`][],
+    A NaN in the gradients makes the whole state NaN. To skip such steps, put this
+    inside [`eqopt.ApplyIfFinite`][]. Also put it inside [`eqopt.Lookahead`][],
     [`eqopt.GPA`][], [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and
     [`eqopt.ScheduleFree`][]: inside Mechanic, they would use updates without the
     factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the parameters after the
-    whole step, so they may be inside, but not in another wrapper there.
+    whole step, so they may be directly inside, but not inside another wrapper in it.
 
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `weight_decay`: $\lambda \ge 0$. It is not a weight decay of the parameters: it
-        lowers the factor where steps have made them larger.
+    - `weight_decay`: $\lambda \ge 0$. It does not decay the parameters: it lowers the
+        factor if steps have made them larger.
     - `eps`: $\varepsilon > 0$.
-    - `s_init`: $s_\text{init} > 0$, certainly less than the right factor.
+    - `s_init`: $s_\text{init} > 0$. Choose it well below the expected factor.
     - `num_betas`: $n \ge 1$, an integer.
 
     **Raises:**
@@ -134,14 +135,15 @@ class Mechanic(AbstractFused):
     """
 
     # Differs from Optax in: the sum of the updates is stored, as in Algorithm 1 of the
-    # paper, and not the first parameters. Both are one tree. There, the sum is the
-    # distance from these divided by `sum(s) + eps`. While s is about 1e-6, a parameter of
-    # 1 in float32 leaves one digit of it, one in bfloat16 does not move at all, and eps
-    # shortens it by 1% in each step.
+    # paper, not the first parameters. Both take the memory of one tree. Optax computes
+    # the sum as the distance from the first parameters divided by `sum(s) + eps`. While
+    # s is about 1e-6, a parameter of 1 keeps only one digit of the sum in float32, and
+    # does not move at all in bfloat16; eps shortens the sum by 1% in each step.
     #
-    # Not of these, but different from Algorithm 1: it has h for |h| + eps in m, it stores
-    # max(0, r) as r, and it does not clip h. The authors' JAX code, with which they made
-    # the experiments, has the first two like this; they added the clipping to it later.
+    # Like Optax, but unlike Algorithm 1: Algorithm 1 has h instead of |h| + eps in m,
+    # stores max(0, r) as r, and does not clip h. The authors' JAX code, used for the
+    # experiments, has the first two differences from Algorithm 1 as well; the clipping
+    # was added to it later.
 
     inner: AbstractTransformation
     weight_decay: Hyperparameter = 0.01

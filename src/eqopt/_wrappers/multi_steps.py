@@ -24,17 +24,18 @@ from ..tree import zeros_like
 
 
 class MultiStepsState(eqx.Module):
-    """What has been accumulated since the last step.
+    """The accumulated gradients and counts since the last step.
 
     **Attributes:**
 
-    - `mini_step`: the mini-steps accumulated since then, a 0-d int32 array.
-    - `gradient_step`: the steps of the inner optimizer so far, a 0-d int32 array.
+    - `mini_step`: the number of mini-steps since the last step, a 0-d int32 array.
+    - `gradient_step`: the number of steps of the inner optimizer so far, a 0-d int32
+        array.
     - `inner_state`: the inner state.
-    - `weight_sum`: the sum of the weights of the mini-steps accumulated since then, a
-        0-d float32 array.
-    - `acc_grads`: the mean, or sum, of the gradients accumulated since then. (After a
-        step it holds the gradients of that step until the next mini-step overwrites
+    - `weight_sum`: the sum of the weights of the mini-steps since the last step, a 0-d
+        float32 array.
+    - `acc_grads`: the mean, or sum, of the gradients since the last step. (After a
+        step, it holds the gradients of that step until the next mini-step overwrites
         it.)
     - `skip_state`: the diagnostics of the last call of `should_skip_update_fn`.
     """
@@ -57,9 +58,9 @@ def gather(
     is_first: Bool[Array, ""],
     mean: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Selected, not multiplied by zero: everything left by an earlier step disappears,
-    # including NaNs, and nothing needs to be cleared after a step. Gradients with zero
-    # weight have no effect.
+    # Selected, not multiplied by zero, so that values of an earlier step disappear,
+    # including NaNs, and no memory is cleared after a step. Gradients with zero weight
+    # have no effect.
     old = jnp.where(is_first, 0, acc_grads)
     more = (g - old) / parts if mean else weight * g
     return g, jnp.where(weight == 0, old, old + more)
@@ -68,8 +69,8 @@ def gather(
 class MultiSteps(AbstractWrapper):
     r"""Accumulates the gradients of $k$ mini-batches for one step of `inner`.
 
-    In between, updates are zero, and only the accumulated gradients change. With
-    `step`, no other work is done; `update` also writes the zeros.
+    In all other mini-steps, updates are zero, and only the accumulated gradients
+    change. `step` does no other work; `update` also writes the zeros.
 
     If mini-batches should not count equally, for example sentences of different
     lengths, pass the extra argument `weight`, which is 1 by default. With $w_i$ the
@@ -77,9 +78,8 @@ class MultiSteps(AbstractWrapper):
 
     $$\sum_i w_i\, g_i \Big/ \sum_i w_i,$$
 
-    which is the gradient of the mean over all tokens. (Or only the sum, without the
-    division, if you do not use the mean.) Where the weight is zero, the gradients may
-    be NaN.
+    which is the gradient of the mean over all tokens. (With `use_grad_mean=False`, it
+    gets the sum without the division.) If the weight is zero, the gradients may be NaN.
 
     !!! example
 
@@ -90,22 +90,23 @@ class MultiSteps(AbstractWrapper):
 
     **Arguments:**
 
-    - `inner`: the optimizer. It sees the gradients in the dtype in which they came.
-    - `every_k_schedule`: $k \ge 1$, an integer, or a schedule of it: a function of the
-        number of steps of `inner` so far.
-    - `use_grad_mean`: whether `inner` gets the mean of the gradients, not their sum.
+    - `inner`: the optimizer. It gets the gradients in their own dtypes.
+    - `every_k_schedule`: $k \ge 1$, an integer, or a schedule for $k$: a function of
+        the number of steps of `inner` so far.
+    - `use_grad_mean`: whether `inner` gets the mean of the gradients instead of their
+        sum.
     - `should_skip_update_fn`: a function of the gradients, the number of steps of
         `inner` so far and the parameters that returns a 0-d bool array and any tree of
-        arrays. Where it says so, a mini-step is skipped as if it had not happened; the
+        arrays. If the bool is true, the mini-step is skipped and does not count. The
         tree is kept as `skip_state`. Defaults to `None`: no mini-step is skipped.
-    - `accumulator_dtype`: the dtype in which the gradients are gathered. `None` for the
-        dtype of each parameter.
+    - `accumulator_dtype`: the dtype in which the gradients are accumulated. `None`
+        means the dtype of each parameter.
 
     **Raises:**
 
-    A `ValueError` if `every_k_schedule` is an integer smaller than 1, or in `update` if
-    `weight` is not one real number, and a `TypeError` if what `should_skip_update_fn`
-    returns is not a 0-d bool.
+    A `ValueError` if `every_k_schedule` is an integer smaller than 1. In `update`, a
+    `ValueError` if `weight` is not a real number, and a `TypeError` if
+    `should_skip_update_fn` does not return a 0-d bool first.
     """
 
     inner: AbstractTransformation
@@ -119,7 +120,7 @@ class MultiSteps(AbstractWrapper):
             check_count(self, "every_k_schedule")
 
     def init(self, params: Params) -> MultiStepsState:
-        zero = lambda: jnp.zeros((), jnp.int32)  # each in a buffer of its own
+        zero = lambda: jnp.zeros((), jnp.int32)  # each in its own buffer
         _, skip_state = self._should_skip(zeros_like(params), zero(), params)
         return MultiStepsState(
             mini_step=zero(),
@@ -139,8 +140,10 @@ class MultiSteps(AbstractWrapper):
         if self.should_skip_update_fn is None:
             result, new = gathered()
         else:
-            # The other way round, XLA on a CPU copies parameters and state.
-            result, new = filter_cond(~skip, gathered, lambda: (call.nothing(), state))
+            # With the branches swapped, XLA on a CPU copies parameters and state.
+            result, new = filter_cond(
+                jnp.logical_not(skip), gathered, lambda: (call.nothing(), state)
+            )
         return result, dataclasses.replace(new, skip_state=skip_state)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
@@ -200,10 +203,11 @@ class MultiSteps(AbstractWrapper):
         if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
             raise TypeError(
                 "MultiSteps: `should_skip_update_fn` must return a pair of a 0-d bool "
-                "and any tree of arrays, but the first is of dtype "
+                "and any tree of arrays, but the first has dtype "
                 f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
             )
-        # Copies: without `jit` they may be the very counters that the state holds, too.
+        # Copied, because without `jit` they may be the same buffers as counters of the
+        # state.
         copies = lambda x: jnp.array(x) if eqx.is_array(x) else x
         return jnp.asarray(skip), jax.tree.map(copies, diagnostics)
 
@@ -213,8 +217,8 @@ def _weight(extra: Mapping[str, Any]) -> Float[Array, ""]:
     is_real = not jnp.issubdtype(jnp.result_type(weight), jnp.complexfloating)
     if jnp.shape(weight) != () or not is_real:
         raise ValueError(
-            "MultiSteps: `weight` must be one real number, by how much the mini-batch "
-            f"counts, but has shape {jnp.shape(weight)} and dtype "
+            "MultiSteps: `weight` must be a real number, the weight of the "
+            f"mini-batch, but has shape {jnp.shape(weight)} and dtype "
             f"{jnp.result_type(weight)}."
         )
     return jnp.asarray(weight, jnp.float32)

@@ -1,4 +1,4 @@
-"""Parameters that are kept in a set."""
+"""Keeps the parameters in a set."""
 
 import functools
 from collections.abc import Callable
@@ -93,7 +93,7 @@ class Project(AbstractWrapper):
     With `step`, the result is in the set. With `update`, the sum of parameters and
     updates is in the set, except for rounding. Nothing may follow this in a chain. Put
     an average outside, `ParamEMA(Project(...))`: a convex set also contains the
-    average. An average inside sees the points before the projection, and is projected
+    average. An average inside takes the points before the projection, and is projected
     for evaluation.
 
     **Arguments:**
@@ -142,12 +142,12 @@ class Project(AbstractWrapper):
         return eqx.combine(projected, new), ProjectState(inner_state)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The parameters that `inner` has to evaluate with.
+        """The evaluation parameters of `inner`, projected.
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. Where `inner` has others
-            than these, such as an average, they are projected.
+        - `state`, `params`: as returned by the last `step`. If `inner` has other
+            evaluation parameters, such as an average, these are projected.
         """
         evaluated = super().eval_params(state, params)
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
@@ -182,12 +182,13 @@ def _check(part: Params, projected: Any) -> None:
         else:
             found, expected = (f"{y.dtype}{list(y.shape)}" for y in (new, x))
         raise TypeError(
-            f"Project: `projection` returned {found} at `{keystr(part, i)}`, where it "
-            f"was given {expected}. {_LIKE}"
+            f"Project: `projection` returned {found} at `{keystr(part, i)}`, but its "
+            f"argument has {expected}. {_LIKE}"
         )
 
 
 _LIKE = (
-    "A projection returns a tree like the one that it is given, with `None` where that "
-    "has it. For a function of one array, pass `lambda params: jax.tree.map(fn, params)`."
+    "A projection must return a tree like its argument, with `None` at the same "
+    "leaves. For a function of one array, pass `lambda params: jax.tree.map(fn, "
+    "params)`."
 )

@@ -1,4 +1,4 @@
-"""Gradients from where the loss is worse."""
+"""Gradients at nearby parameters with a larger loss."""
 
 import inspect
 from collections.abc import Callable
@@ -31,12 +31,12 @@ class SAMState(eqx.Module):
 
     **Attributes:**
 
-    - `steps_since_sync`: the adversarial steps since the last one of `inner`, a 0-d int32
-        array. In opaque mode it stays 0.
+    - `steps_since_sync`: the number of adversarial steps since the last step of
+        `inner`, a 0-d int32 array. In opaque mode, it stays 0.
     - `opt_state`: the state of `inner`.
     - `adv_state`: the state of `adversary`.
-    - `cache`: the parameters to go back to, where `steps_since_sync` is not 0; `None` in
-        opaque mode.
+    - `cache`: the original parameters, to restore if `steps_since_sync` is not 0;
+        `None` in opaque mode.
     """
 
     steps_since_sync: Int[Array, ""]
@@ -62,9 +62,9 @@ class SAM(AbstractWrapper):
     $$\min_w\, \max_{\|\epsilon\|_2 \le \rho} L(w + \epsilon), \qquad
       \hat\epsilon(w) = \rho\, \frac{\nabla L(w)}{\|\nabla L(w)\|_2},$$
 
-    so the inner optimizer gets the gradient at $w + \hat\epsilon(w)$,
-    but moves $w$. Each of its steps takes `sync_period` gradients: the adversary climbs
-    with all except the last one.
+    so the inner optimizer gets the gradient at $w + \hat\epsilon(w)$, but moves $w$.
+    Each of its steps needs `sync_period` gradients: the adversary climbs with all but
+    the last.
 
     In transparent mode, each gradient needs one call of `step`. The first calls return
     adversarial parameters, at which you compute the next gradient. The last call
@@ -107,15 +107,16 @@ class SAM(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `adversary`: the optimizer whose updates, with the opposite sign, climb. Defaults
-        to the one in the paper, $\hat\epsilon$ with $\rho = 0.05$.
-    - `sync_period`: how many gradients a step of `inner` takes, an integer of at least
-        1. In the paper, it is 2; with 1, there is no adversarial step.
-    - `reset_state`: whether the adversary starts afresh after each step of `inner`,
-        except for its random keys, as in [`eqopt.Lookahead`][].
-    - `opaque_mode`: whether one call does all adversarial steps. Then `sync_period` is
-        a Python integer, and where `updates` has `None`, gradients of `grad_fn` are
-        omitted.
+    - `adversary`: the optimizer for the adversarial steps. Its updates are applied with
+        the opposite sign. Defaults to the adversary of the paper, $\hat\epsilon$ with
+        $\rho = 0.05$.
+    - `sync_period`: the number of gradients for a step of `inner`, an integer of at
+        least 1. The paper uses 2; with 1, there is no adversarial step.
+    - `reset_state`: whether the state of the adversary, except for its random keys, is
+        reset after each step of `inner`, as in [`eqopt.Lookahead`][].
+    - `opaque_mode`: whether one call does all adversarial steps. `sync_period` must
+        then be a Python integer. Where `updates` has `None`, gradients of `grad_fn` are
+        ignored.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
         over which the gradients of `grad_fn` are averaged. Defaults to `None`: they are
         not averaged.
@@ -163,14 +164,15 @@ class SAM(AbstractWrapper):
         check_count(self, "sync_period")
         if self.opaque_mode and not isinstance(self.sync_period, int | np.integer):
             raise ValueError(
-                "SAM: in opaque mode `sync_period` must be a Python integer, because it "
-                f"says how often `grad_fn` is traced, but is {self.sync_period!r}."
+                "SAM: in opaque mode, `sync_period` must be a Python integer, because "
+                "it determines how often `grad_fn` is traced, but is "
+                f"{self.sync_period!r}."
             )
         if self.batch_axis_name is not None and not self.opaque_mode:
             raise ValueError(
                 f"SAM: `batch_axis_name` is {self.batch_axis_name!r}, but only the "
-                "gradients that are taken inside, in opaque mode, are averaged. Give "
-                "`opaque_mode=True`, or average the gradients before `step`."
+                "gradients that are computed inside, in opaque mode, are averaged. "
+                "Pass `opaque_mode=True`, or average the gradients before `step`."
             )
 
     def init(self, params: Params) -> SAMState:
@@ -186,7 +188,7 @@ class SAM(AbstractWrapper):
         return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """The parameters of the inner optimizer, to evaluate with.
+        """The parameters of the inner optimizer, for evaluation.
 
         **Arguments:**
 
@@ -200,7 +202,7 @@ class SAM(AbstractWrapper):
         return self.inner.eval_params(state.opt_state, params)
 
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
-        # Two branches, one after the other: with `sync_period=1` both are taken.
+        # Two conditionals in sequence: with `sync_period=1`, both are true.
         here = restrict(call.params, state.cache, like_name="state.cache")
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
@@ -270,13 +272,13 @@ def _called(grad_fn: Callable, params: Params, i: int) -> Any:
         inspect.signature(grad_fn).bind(params)
     except TypeError:
         return grad_fn(params, i)
-    except ValueError:  # it does not say what it takes
+    except ValueError:  # it has no signature
         pass
     return grad_fn(params)
 
 
 def _as_updates(grads: Any, updates: Updates) -> Updates:
-    """The result of `grad_fn`, where there are updates and in their dtypes."""
+    """The result of `grad_fn` at leaves with updates, in the dtypes of the updates."""
     leaves, treedef = flatten_updates(updates)
     column = align(treedef, grads, "grad_fn(params)", updates)
     for i, (g, new) in enumerate(zip(leaves, column, strict=True)):
@@ -284,9 +286,9 @@ def _as_updates(grads: Any, updates: Updates) -> Updates:
             continue
         if not eqx.is_inexact_array(new):
             raise ValueError(
-                f"SAM: `grad_fn` gives no gradient at `{keystr(updates, i)}`, where "
-                f"`updates` has one, but {new!r}. Both are gradients of one loss: pass "
-                "`step(grad_fn(model), state, model, grad_fn=grad_fn)`."
+                f"SAM: `grad_fn` returned {new!r} at `{keystr(updates, i)}`, but "
+                "`updates` has a gradient. Both must be gradients of the same loss: "
+                "pass `step(grad_fn(model), state, model, grad_fn=grad_fn)`."
             )
         leaves[i] = new.astype(g.dtype)
     return treedef.unflatten(leaves)

@@ -20,16 +20,15 @@ from ..schedules import AbstractStatefulSchedule
 
 
 class ScheduledState(eqx.Module):
-    """Which values are in use.
+    """The current values of the schedules.
 
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `hyperparams`: the values in the last step (before the first step: in the first), by
-        the key paths of their schedules, such as `".b1"` or
+    - `hyperparams`: the values in the last step (before the first step, the values for
+        it), by the key paths of their schedules, such as `".b1"` or
         `".transformations[0].max_norm"`; 0-d float32 arrays.
-    - `hyperparams_states`: the states of the stateful ones among the schedules, of the
-        same kind.
+    - `hyperparams_states`: the states of the stateful schedules, by the same key paths.
     - `inner_state`: the inner state.
     """
 
@@ -43,7 +42,7 @@ class Scheduled(AbstractFusedWrapper):
     """Evaluates the schedules among the hyperparameters of a transformation in each step.
 
     Learning rates and weight decays accept schedules without this wrapper. Inside it,
-    all numeric hyperparameters do, at any depth of chains and wrappers.
+    all numeric hyperparameters accept them, at any depth of chains and wrappers.
 
     !!! example
 
@@ -60,9 +59,10 @@ class Scheduled(AbstractFusedWrapper):
     "hyperparams")[".transformations[1].b1"]`. Changing them does not compile anything
     again.
 
-    Schedules of learning rates and weight decays are evaluated by their owners, which
-    count their own steps: inside [`eqopt.MultiSteps`][], these are fewer. An
-    [`eqopt.schedules.AbstractStatefulSchedule`][] is always evaluated here.
+    Schedules of learning rates and weight decays are evaluated by their own
+    transformations, which count their own steps: inside [`eqopt.MultiSteps`][], they
+    take fewer steps. An [`eqopt.schedules.AbstractStatefulSchedule`][] is always
+    evaluated here.
 
     In your own class, this wrapper evaluates every schedule in a field whose annotation
     does not name a function. If the annotation names numbers, such as `float | Array`,
@@ -73,12 +73,13 @@ class Scheduled(AbstractFusedWrapper):
 
     **Arguments:**
 
-    - `inner`: the transformation. What its schedules give is not checked for its range.
+    - `inner`: the transformation. The values of its schedules are not checked for their
+        ranges.
 
     **Raises:**
 
-    A `ValueError` in `init` and `update` if a schedule gives anything but one number.
-    Without this wrapper, such an `inner` raises a `TypeError` in `init`.
+    A `ValueError` or `TypeError` in `init` and `update` if a schedule does not return a
+    real number. Without this wrapper, `inner` raises a `TypeError` in `init`.
     """
 
     inner: AbstractTransformation
@@ -127,7 +128,7 @@ class Scheduled(AbstractFusedWrapper):
         return values
 
     def _at(self, values: Mapping[str, Array]) -> AbstractTransformation:
-        """`inner` with numbers in the places of its schedules."""
+        """`inner` with numbers instead of its schedules."""
         places = dict(_find(self.inner))
         return jtu.tree_map_with_path(
             lambda path, leaf: values[jtu.keystr(path)] if path in places else leaf,

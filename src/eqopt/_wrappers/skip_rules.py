@@ -1,4 +1,4 @@
-"""Rules that skip steps, by the loss and the norm of the gradients."""
+"""Rules that select steps to skip by the loss and the gradient norm."""
 
 import abc
 from typing import Any
@@ -15,7 +15,7 @@ from ..numerics import safe_increment
 
 
 class AbstractSkipRule(Module):
-    """A rule that tells [`eqopt.SkipStep`][] which steps to skip.
+    """A rule that selects the steps that [`eqopt.SkipStep`][] skips.
 
     Subclass it and implement `init` and `__call__`. If the rule needs no memory, a
     function of the loss and the norm is enough.
@@ -35,18 +35,18 @@ class AbstractSkipRule(Module):
 
         - `value`: the loss; `None` if the extra argument `value` is not given.
         - `norm`: the global norm of the gradients.
-        - `state`: what `init` or the last call returned.
+        - `state`: the memory that `init` or the last call returned.
         """
 
 
 class SigmaRuleState(eqx.Module):
-    """The last losses and norms, in ring buffers.
+    """Ring buffers of the last losses and norms.
 
     **Attributes:**
 
     - `values`: the losses, a float32 array of shape `(window,)`.
-    - `value_count`: how many there have been so far, a 0-d int32 array. The next one
-        goes to `value_count % window`.
+    - `value_count`: the number of losses so far, a 0-d int32 array. The next one is
+        stored at index `value_count % window`.
     - `norms`, `norm_count`: the same for the norms of the gradients.
     """
 
@@ -59,30 +59,32 @@ class SigmaRuleState(eqx.Module):
 class SigmaRule(AbstractSkipRule):
     r"""Skips steps whose loss or gradient norm is far above the previous ones.
 
-    That is, if for one of the two
+    A step is skipped if, for the loss or the norm $x_t$,
 
     $$x_t > m + \sigma s$$
 
     where $m$ and $s$ are the mean and the standard deviation (with $n - 1$ in the
-    denominator) of the last $n \le$ `window` values. A NaN or infinite loss or norm is
-    always skipped, and not remembered.
+    denominator) of the last $n \le$ `window` values. A step with a NaN or infinite loss
+    or norm is always skipped, and the value is not remembered.
 
     Finite values are remembered even if their step is skipped. So a lasting rise, for
-    example after a change of the data or of the loss, is accepted in time: $k$ values
-    of a new level among $n$ count as large only while $(n - k) / k > \sigma^2$, which
-    by default is for the first 4 steps. If they were not remembered, all later steps
-    could be skipped. The price is that, after such a value, fewer values count as large
-    until it has left the window.
+    example after a change of the data or of the loss, is accepted after a few steps:
+    $k$ values of a new level among $n$ count as large only while
+    $(n - k) / k > \sigma^2$. With the defaults, these are the first 4 steps. If the
+    values were not remembered, all later steps could be skipped. The price is that
+    fewer values count as large until such a value has left the window.
 
     Losses are used if you pass `value` to `step`. The comparison needs no absolute
     scale: multiplying all losses and norms by a number changes nothing.
 
     **Arguments:**
 
-    - `window`: how many steps to look back, an integer of at least 2; static.
+    - `window`: the number of previous values to compare with, an integer of at least 2;
+        static.
     - `sigma`: $\sigma \ge 0$.
-    - `min_history`: how many losses or norms there must be before one is called large, an
-        integer from 2 to `window`. Defaults to the half of `window`, at least 2.
+    - `min_history`: the number of losses or norms that must be known before one can
+        count as large, an integer from 2 to `window`. Defaults to half of `window`, at
+        least 2.
 
     **Raises:**
 
@@ -137,10 +139,10 @@ class SigmaRule(AbstractSkipRule):
         places = jnp.arange(self.window, dtype=count.dtype)
         is_there = places < count
         n = jnp.maximum(jnp.minimum(count, self.window), 2).astype(jnp.float32)
-        # About `x`, not about zero: among equal values the differences are zero exactly,
-        # and none of them is large because the mean was rounded down.
+        # Relative to `x`, not to zero: for equal values, the differences are exactly
+        # zero, so a rounded mean cannot make a value count as large.
         distances = jnp.where(is_there, x / 2 - history / 2, 0)
-        # And in units of the largest, so that no square overflows.
+        # Divided by the largest, so that no square overflows.
         largest = jnp.max(jnp.abs(distances))
         distances = distances / jnp.where(largest > 0, largest, 1)
         mean = jnp.sum(distances) / n

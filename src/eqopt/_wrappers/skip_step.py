@@ -1,4 +1,4 @@
-"""Skipping steps, or mini-steps, that would do harm."""
+"""Skips harmful steps and mini-steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,8 @@ class SkipNotFinite(Module):
     `MultiSteps`, are a dictionary of
 
     - `should_skip`: whether the last mini-step was skipped, a 0-d bool array;
-    - `num_not_finite`: how many of its numbers were not finite, a 0-d int32 array.
+    - `num_not_finite`: the number of entries of its gradients that were not finite, a
+        0-d int32 array.
 
     !!! example
 
@@ -49,8 +50,8 @@ class SkipNotFinite(Module):
 
 
 def _count_not_finite(x: Array) -> Array:
-    # To count takes 2.5 times as long as to ask, on a CPU, and an array of the size of
-    # the leaf. Few leaves need it, and one by one they share that memory.
+    # On a CPU, counting takes 2.5 times as long as checking, and an array of the size
+    # of the leaf. Few leaves need it, and they share that memory in turn.
     return filter_cond(
         all_finite(x),
         lambda: jnp.zeros((), jnp.int32),
@@ -101,13 +102,13 @@ class SkipLargeUpdates(Module):
 
 
 class SkipStepState(eqx.Module):
-    """What has been skipped so far.
+    """The counts of skipped steps, and the state of the rule.
 
     **Attributes:**
 
     - `skipped_last`: whether the last step was skipped, a 0-d bool array.
-    - `total_skipped`: how many steps were skipped, a 0-d int32 array.
-    - `rule_state`: what the rule remembers; `None` if it is a function.
+    - `total_skipped`: the number of skipped steps, a 0-d int32 array.
+    - `rule_state`: the memory of the rule; `None` if it is a function.
     - `inner_state`: the inner state.
     """
 
@@ -120,10 +121,9 @@ class SkipStepState(eqx.Module):
 class SkipStep(AbstractWrapper):
     r"""Skips every step that a rule selects.
 
-    The rule looks at the global norm of the gradients, and at the loss if you pass
-    `value` to `step` or `update`. A skipped step changes only the counters and the
-    memory of the rule: parameters and inner state stay unchanged. With `step`, no
-    memory is moved.
+    The rule gets the global norm of the gradients, and the loss if you pass `value` to
+    `step` or `update`. A skipped step changes only the counters and the memory of the
+    rule: parameters and inner state stay unchanged. With `step`, no memory is moved.
 
     !!! example
 
@@ -133,7 +133,7 @@ class SkipStep(AbstractWrapper):
         model, state = opt.step(grads, state, model, value=loss)
         ```
 
-    Or use a function, which must also decide about NaNs:
+    Or use a function, which must handle NaNs itself:
 
     !!! example
 
@@ -146,13 +146,13 @@ class SkipStep(AbstractWrapper):
     - `inner`: the optimizer.
     - `rule`: an [`eqopt.AbstractSkipRule`][], such as [`eqopt.SigmaRule`][], or a
         function of the loss (`None` if `value` is not given) and the norm, both 0-d
-        arrays of at least float32, that returns whether to leave the step out, as a 0-d
-        bool array.
+        arrays of at least float32, that returns whether to skip the step, as a 0-d bool
+        array.
 
     **Raises:**
 
-    In `update`, a `TypeError` if what the rule returns is not a 0-d bool, and a
-    `ValueError` if `value` is not one real number.
+    In `update`, a `TypeError` if the rule does not return a 0-d bool, and a
+    `ValueError` if `value` is not a real number.
     """
 
     inner: AbstractTransformation
@@ -191,8 +191,8 @@ class SkipStep(AbstractWrapper):
             skip, rule_state = self.rule(value, size), None
         if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
             raise TypeError(
-                "SkipStep: `rule` must say whether to leave out the step by a 0-d bool, "
-                f"but it returned one of dtype {jnp.result_type(skip)} and shape "
+                "SkipStep: `rule` must return a 0-d bool, whether to skip the step, "
+                f"but returned an array of dtype {jnp.result_type(skip)} and shape "
                 f"{jnp.shape(skip)}."
             )
         return jnp.asarray(skip), rule_state

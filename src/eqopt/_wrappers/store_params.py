@@ -29,12 +29,12 @@ from .project import towards
 
 
 class StoreParamsState(eqx.Module):
-    """What is hidden of the parameters.
+    """The hidden parts of the parameters.
 
     **Attributes:**
 
-    - `hidden`: a tree like the parameters; `None` at those that are not kept in two
-        parts.
+    - `hidden`: a tree like the parameters, with `None` at parameters that are not kept
+        in two parts.
     - `inner_state`: the inner state.
     """
 
@@ -70,18 +70,18 @@ class StoreParams(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `storage`: how to keep a parameter; see `eqopt.storage`.
+    - `storage`: how a parameter is stored; see `eqopt.storage`.
 
     **Raises:**
 
-    A `TypeError` if `storage` is none for parameters. In `init`, a `TypeError` that names
-    the key path if a parameter cannot be kept so, and a `ValueError` if none is. In
-    `update`, a `TypeError` if the updates are of half precision, and a `ValueError` if
-    `params` is `None`.
+    A `TypeError` if `storage` is not a storage for parameters. In `init`, a `TypeError`
+    that names the key path if a parameter cannot be stored in this way, and a
+    `ValueError` if no parameter is. In `update`, a `TypeError` if the updates have half
+    precision, and a `ValueError` if `params` is `None`.
     """
 
     inner: AbstractTransformation
-    # One for states has a message of its own.
+    # A storage for states gets its own error message.
     storage: AbstractParamStorage | AbstractStateStorage
 
     def __check_init__(self):
@@ -105,9 +105,9 @@ class StoreParams(AbstractFused):
         found = [p.dtype for p in leaves if p is not None]
         if found and not any(h is not None for h in hidden):
             raise ValueError(
-                f"StoreParams: no parameter is kept in two parts: all have dtype "
-                f"{found[0]}, which {type(self.storage).__name__} leaves as it is. Cast "
-                "the model: `eqopt.tree.cast(model, jnp.bfloat16)`."
+                "StoreParams: no parameter is kept in two parts, because all have "
+                f"dtype {found[0]}, which {type(self.storage).__name__} does not "
+                "change. Cast the model: `eqopt.tree.cast(model, jnp.bfloat16)`."
             )
         return treedef.unflatten(hidden)
 
@@ -116,8 +116,8 @@ class StoreParams(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has is computed
-            in full precision, and rounded at the end.
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            are computed in full precision and rounded at the end.
         """
         check_state(self, state)
         full = load(_joined(params, state.hidden))
@@ -147,7 +147,8 @@ class StoreParams(AbstractFused):
         params = required_params("StoreParams", pipeline.params)
         pipeline.params = _joined(params, state.hidden)
         new, promise = self.inner._finish(pipeline, state.inner_state)
-        # At once: what follows the parameters inside is to see them in full precision.
+        # Called here, because parts of `inner` that average the parameters must get
+        # them in full precision.
         pipeline.end(new)
         inner_state = promise()
         new, hidden = taken_apart(new)
@@ -159,20 +160,20 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
     is_hidden = lambda x: x is None or isinstance(x, AbstractHidden)
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     parts, other = jtu.tree_flatten(hidden, is_leaf=is_hidden)
-    where = "the structure of `params` is not that of `state.hidden`"
+    where = "`params` and `state.hidden` have different structures"
     if treedef.num_leaves == other.num_leaves:
         for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
             if h is not None and not (is_parameter(p) and h.fits(p)):
                 where = (
-                    f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state is "
-                    f"no part of a parameter {eqx.tree_pformat(p)}"
+                    f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state "
+                    f"does not belong to a parameter {eqx.tree_pformat(p)}"
                 )
                 break
         else:
             return joined(params, hidden)
     raise ValueError(
-        f"StoreParams: {where}. Was the model changed after `init`, or is this another "
-        "model's state?"
+        f"StoreParams: {where}. Was the model changed after `init`, or is this the "
+        "state of another model?"
     )
 
 
@@ -180,8 +181,8 @@ def _check_wide(updates: Updates) -> None:
     for i, u in enumerate(jtu.tree_leaves(updates, is_leaf=is_leaf)):
         if is_parameter(u) and u.dtype.itemsize < 4:
             raise TypeError(
-                f"StoreParams: the update at `{keystr(updates, i)}` has dtype {u.dtype}, "
-                "in which it cannot lead to the new parameter. Call `step`, which gives "
-                "the parameters themselves, or cast the gradients: "
-                "`eqopt.tree.cast(grads, jnp.float32)`."
+                f"StoreParams: the update at `{keystr(updates, i)}` has dtype "
+                f"{u.dtype}, which is too coarse to reach the new parameter. Call "
+                "`step`, which returns the parameters themselves, or cast the "
+                "gradients: `eqopt.tree.cast(grads, jnp.float32)`."
             )

@@ -1,4 +1,4 @@
-"""State in fewer bytes, for any transformation."""
+"""Stores the state of any transformation in fewer bytes."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from ..tree._map_params import places_of
 from ..tree._search import on_the_way
 
 
-# Below this, scales and padding would take more than they save.
+# Below this size, scales and padding would take more memory than is saved.
 _LARGE = 4096
 
 
@@ -56,7 +56,7 @@ class StoreState(AbstractFusedWrapper):
         ```python
         storage = eqopt.storage.BlockwiseQuantized()
         opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage)
-        # Those of embeddings in float32, too:
+        # Keep the state of embeddings in float32:
         is_large = eqopt.groups.leaf(lambda x: x.size >= 4096)
         where = is_large & ~eqopt.groups.module(eqx.nn.Embedding)
         opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage, where)
@@ -65,17 +65,18 @@ class StoreState(AbstractFusedWrapper):
     **Arguments:**
 
     - `inner`: the transformation: an optimizer, a chain, another wrapper.
-    - `storage`: how to keep an array; see `eqopt.storage`.
-    - `where`: for which parameters, as a mask in [`eqopt.Masked`][], or a selector of
-        `eqopt.groups`. Defaults to parameters with at least 4096 elements.
+    - `storage`: how an array is stored; see `eqopt.storage`.
+    - `where`: the parameters whose state is stored, as a mask in [`eqopt.Masked`][] or
+        a selector of `eqopt.groups`. Defaults to parameters with at least 4096
+        elements.
 
     **Raises:**
 
-    A `TypeError` if `storage` is none for a state.
+    A `TypeError` if `storage` is not a storage for states.
     """
 
     inner: AbstractTransformation
-    # One for parameters has a message of its own.
+    # A storage for parameters gets its own error message.
     storage: AbstractStateStorage | AbstractParamStorage
     where: Mask | None = static_choice(default=None)
 
@@ -105,7 +106,7 @@ class StoreState(AbstractFusedWrapper):
         storage: Any = self.storage
         if not jnp.iscomplexobj(x):
             return storage.keep(x, slot)
-        # Two keys, for storages that round at random.
+        # Two different keys, for storages with stochastic rounding.
         imag = slot._replace(place=2**31 + slot.place)
         return Complex(storage.keep(x.real, slot), storage.keep(x.imag, imag))
 
@@ -116,7 +117,7 @@ class StoreState(AbstractFusedWrapper):
 
 
 def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
-    """Whether one of the fields on the path to the leaf is declared so."""
+    """Whether a field on the path to the leaf is declared `Nonnegative`."""
     return any(
         isinstance(key, jtu.GetAttrKey)
         and dataclasses.is_dataclass(node)
@@ -126,7 +127,7 @@ def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
 
 
 def _is_hidden(state: State, path: Sequence[Any]) -> bool:
-    """Whether the leaf holds hidden bits of `StoreParams`, which are no state."""
+    """Whether the leaf holds hidden bits of `StoreParams`, which are not state."""
     return any(
         getattr(type(node), "_has_hidden", False) and key == jtu.GetAttrKey("hidden")
         for node, key in on_the_way(state, path)

@@ -1,4 +1,4 @@
-"""Optimizer state that is sharded where the parameters are replicated."""
+"""Optimizer state that is sharded while the parameters are replicated."""
 
 import math
 from typing import Any
@@ -28,7 +28,8 @@ class ZeRO1State(eqx.Module):
 
     **Attributes:**
 
-    - `inner_state`: the inner state, sharded, with padding where that is uneven.
+    - `inner_state`: the inner state, sharded, and padded if an axis does not divide
+        evenly.
     - `shapes`: the shapes of its arrays without the padding, static.
     """
 
@@ -50,16 +51,16 @@ class ZeRO1(AbstractWrapper):
     $n$, the array is padded with zeros to $N \lceil n/N \rceil$. So a device holds
     $\lceil n/N \rceil / n$ of each array. Scalars and keys are not divided.
 
-    The inner transformation sees neither shards nor padding, but all arrays in full, as
-    XLA distributes them. So the result equals the result of `inner` alone, except for
-    rounding, whatever `inner` computes: XLA adds the communication for norms, trust
-    ratios and matrix products. Use it under `jit`; call by call it is correct, but
-    slow. On one device, it equals `inner`.
+    The inner transformation sees whole arrays without padding; XLA distributes them. So
+    for any `inner`, the result equals the result without this wrapper, except for
+    rounding: XLA adds the communication for norms, trust ratios and matrix products.
+    Use it under `jit`; without `jit`, it is correct but slow. On one device, it equals
+    `inner`.
 
     Automatic and explicit axes give the same result. On a mesh with several axes, the
     parameters may be sharded over the others. The state is sharded over this axis, and
-    over other automatic axes as XLA chooses. In that case, fix the placement of the
-    parameters by `out_shardings` of `jax.jit`, or by `eqx.filter_shard` of the new
+    over other automatic axes as XLA chooses. In that case, set the sharding of the
+    parameters with `out_shardings` of `jax.jit`, or with `eqx.filter_shard` for the new
     model.
 
     !!! example
@@ -75,17 +76,17 @@ class ZeRO1(AbstractWrapper):
 
     **Arguments:**
 
-    - `inner`: the optimizer, whole: clipping, averages and accumulators belong inside.
+    - `inner`: the whole optimizer: put clipping, averages and accumulators inside.
     - `axis_name`: the name of a mesh axis, or a tuple of names.
     - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that
-        is set goes before it; one with explicit axes must be set. Defaults to `None`,
-        for the one that is set.
+        is set takes precedence, and a mesh with explicit axes must be set. Defaults to
+        `None`, for the mesh that is set.
 
     **Raises:**
 
-    A `ValueError`, in `init` and `update`, if there is no mesh, if it has no such axis,
-    if that axis is manual, as it is within `jax.shard_map`, or if a mesh with explicit
-    axes is not set.
+    In `init` and `update`, a `ValueError` if there is no mesh, if it has no such axis,
+    if that axis is manual (inside `jax.shard_map`), or if a mesh with explicit axes is
+    not set.
 
     ??? cite "Reference"
 
@@ -123,7 +124,7 @@ class ZeRO1(AbstractWrapper):
     def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, ZeRO1State]:
         updates, params, extra, is_step = call
         axis, stored = _Axis.of(self), state.inner_state
-        # What the result is laid out as.
+        # The tree whose layout the result gets.
         like = params if is_step else updates
 
         def run(inner, updates, stored, params, like, extra):
@@ -163,13 +164,13 @@ class _Axis(eqx.Module):
         mesh = owner.mesh if here.empty else here
         if mesh is None:
             raise ValueError(
-                "ZeRO1: `mesh` is None, and there is none in the context. Pass the mesh "
-                "over which the batch is sharded, or set it with `jax.set_mesh(mesh)`."
+                "ZeRO1: `mesh` is None, and no mesh is set. Pass the mesh over which "
+                "the batch is sharded, or set it with `jax.set_mesh(mesh)`."
             )
         if here.empty and mesh.explicit_axes:
             raise ValueError(
-                f"ZeRO1: `mesh` has explicit axes, {mesh.explicit_axes}, but is not that "
-                "of the context. Set it with `jax.set_mesh(mesh)`, or make one with "
+                f"ZeRO1: `mesh` has explicit axes, {mesh.explicit_axes}, but is not "
+                "set. Set it with `jax.set_mesh(mesh)`, or create a mesh with "
                 "`axis_types=(jax.sharding.AxisType.Auto,)`."
             )
         names = (name,) if isinstance(name, str) else name
@@ -177,14 +178,14 @@ class _Axis(eqx.Module):
             if one not in mesh.axis_names:
                 raise ValueError(
                     f"ZeRO1: `axis_name` is {name!r}, but the mesh has the axes "
-                    f"{mesh.axis_names}. Pass the name of the one over which the batch "
-                    "is sharded."
+                    f"{mesh.axis_names}. Pass the name of the axis over which the "
+                    "batch is sharded."
                 )
             if one in mesh.manual_axes:
                 raise ValueError(
-                    f"ZeRO1: the axis {one!r} is manual here, within `jax.shard_map`, "
-                    "where the compiler does not see what is sharded. Take gradients "
-                    "in the `shard_map`, and step outside of it."
+                    f"ZeRO1: the axis {one!r} is manual here, inside `jax.shard_map`, "
+                    "so the compiler does not know how arrays are sharded. Compute "
+                    "gradients inside the `shard_map`, and call `step` outside it."
                 )
         return _Axis(name, mesh, math.prod(mesh.shape[one] for one in names))
 
@@ -204,13 +205,13 @@ class _Axis(eqx.Module):
         )
 
     def whole(self, tree: PyTree, like: PyTree) -> PyTree:
-        """Gathers the shards: every leaf is laid out like the leaf of `like`."""
+        """Gathers the shards: every leaf gets the layout of the leaf of `like`."""
         return jtu.tree_map(
             lambda x, y: self._gathered(x, y) if is_parameter(x) else x, tree, like
         )
 
     def shardings(self, state: State) -> PyTree:
-        """The shardings of a state when it is stored."""
+        """The shardings of a stored state."""
         spec = lambda x: self._spec(x.shape) if _is_divided(x) else P()
         arrays = eqx.filter(state, _is_some_array)
         return jtu.tree_map(lambda x: NamedSharding(self.mesh, spec(x)), arrays)
@@ -281,7 +282,7 @@ def _is_divided(x):
 
 
 def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:
-    # Without shards, which are not involved.
+    # Without shardings, which are not needed here.
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     shapes = jtu.tree_map(lambda x: shape(x) if eqx.is_array(x) else x, params)
     return eqx.filter_eval_shape(inner.init, shapes)

@@ -1,4 +1,4 @@
-"""From the gradients of single examples, or of small batches, to one update."""
+"""Aggregates the gradients of single examples, or of small batches, into one update."""
 
 from .._lazy import attach_stub
 

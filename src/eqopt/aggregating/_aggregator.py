@@ -14,18 +14,18 @@ from ..tree import get_all_with_path
 
 
 class AbstractAggregator(AbstractTransformation):
-    """A transformation that makes one update of many.
+    """A transformation that combines many updates into one.
 
-    Its input has the gradients of several elements (such as examples) along further
+    Its input has the gradients of several elements (such as examples) along additional
     axes, or comes from several calls. Its output is like the parameters. Put it first
     in an [`eqopt.Chain`][], or in an [`eqopt.aggregating.Process`][], which also passes
     on the other results of the aggregator.
 
     Subclass it and implement `init` and `aggregate`; `update` follows.
 
-    An aggregator that needs several calls has a 0-d bool array called `ready` in its
-    state, which says whether its last output is the result. If it is false, `update`
-    returns zeros, and a `Process` does not step.
+    An aggregator that needs several calls has a 0-d bool array `ready` in its state,
+    which is true if its last output is the result. If it is false, `update` returns
+    zeros, and a `Process` does not step.
 
     !!! example
 
@@ -55,14 +55,14 @@ class AbstractAggregator(AbstractTransformation):
 
         **Arguments:**
 
-        - `updates`: a tree like the parameters', with inexact arrays and `None`; the
-            arrays may have further axes.
+        - `updates`: a tree like the parameters, with inexact arrays and `None`; the
+            arrays may have additional axes.
         - `state`, `params`, `extra`: as in `update`.
 
         **Returns:**
 
-        Updates with the structure and shapes of the parameters, which may have a higher
-        precision than the given ones, and are only valid if the new state is `ready`; a
+        Updates with the structure and shapes of the parameters, possibly in a higher
+        precision than `updates`, which are valid only if the new state is `ready`; a
         dictionary of extra arguments for the following transformations; and the new
         state.
         """

@@ -30,13 +30,13 @@ class AveragePerElementUpdates(AbstractAggregator):
     **Arguments:**
 
     - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
-        Negative ones count from the end.
+        Negative axes count from the end.
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` names no axis, or one of them twice; in `update`,
-    one that names the key path if updates have no such axes, or different numbers of
-    elements.
+    A `ValueError` if `per_elt_axis` is empty or has an axis twice. In `update`, a
+    `ValueError` that names the key path if updates have no such axes, or different
+    numbers of elements.
     """
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
@@ -64,10 +64,9 @@ class AccumulateAvgUpdatesState(eqx.Module):
 
     **Attributes:**
 
-    - `micro_step`: how many calls it is of, a 0-d int32 array; 0 if that was the last.
-    - `ready`: whether the last call was the last one of a mean, a 0-d bool array.
-    - `sample_size`: how many elements the mean is of, a 0-d int32 array, which stays at
-        the largest one.
+    - `micro_step`: the number of calls so far, a 0-d int32 array; 0 after the last one.
+    - `ready`: whether the last call completed a mean, a 0-d bool array.
+    - `sample_size`: the number of elements so far, a 0-d int32 array, which saturates.
     - `avg_grad`: the mean, a tree like the parameters in at least float32. (When it is
         `ready`, it stays until the next call overwrites it.)
     """
@@ -86,7 +85,7 @@ def accumulate(
     part: Float[Array, ""],
     is_first: Bool[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Chosen, not multiplied by zero: NaNs of the last mean are gone.
+    # Selected, not multiplied by zero, so that NaNs of the last mean disappear.
     old = jnp.where(is_first, 0, avg_grad)
     return g, old + (g - old) * part
 
@@ -99,8 +98,8 @@ class AccumulateAvgUpdates(AbstractAggregator):
         0 & \text{otherwise.}
       \end{cases}$$
 
-    In an [`eqopt.aggregating.Process`][], the optimizer does not step in between; in a
-    chain, it would step with zeros. If you need nothing else, use
+    In an [`eqopt.aggregating.Process`][], the optimizer does not step in the other
+    calls; in a chain, it would step with zeros. If you only need accumulation, use
     [`eqopt.MultiSteps`][], which can also skip or weight mini-batches.
 
     **Arguments:**
@@ -110,7 +109,7 @@ class AccumulateAvgUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `accumulation_steps` is smaller or no integer.
+    A `ValueError` if `accumulation_steps` is smaller than 1 or not an integer.
     """
 
     accumulation_steps: IntegerLike
@@ -139,15 +138,21 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     $$\sum_{t=1}^{k} \sum_{i=1}^{B_t} g_{t,i} \Big/ \sum_{t=1}^{k} B_t$$
 
     after every $k$ calls, which may have different numbers of elements, and 0 in all
-    others. In an [`eqopt.aggregating.Process`][], the optimizer does not step in these.
+    other calls. In an [`eqopt.aggregating.Process`][], the optimizer does not step in
+    these.
 
     **Arguments:**
 
     - `per_elt_axis`: see [`eqopt.aggregating.AveragePerElementUpdates`][]. `None` if
-        each call is for one element, which has no axis.
+        each call has a single element without an axis.
     - `accumulation_steps`: see [`eqopt.aggregating.AccumulateAvgUpdates`][].
 
-    **Raises:** as these.
+    **Raises:**
+
+    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
+    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
+    `ValueError` that names the key path if updates have no such axes, or different
+    numbers of elements.
     """
 
     per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable_or_none)
@@ -193,7 +198,7 @@ _S = TypeVar("_S", bound=eqx.Module)
 
 
 def is_accumulating(owner: Any) -> bool:
-    """Whether it takes more than one call, as far as known before tracing."""
+    """Whether it needs more than one call, as far as known before tracing."""
     steps = owner.accumulation_steps
     return not (isinstance(steps, int) and steps == 1)
 
@@ -201,7 +206,7 @@ def is_accumulating(owner: Any) -> bool:
 def count_on(
     owner: Any, state: _S, size: int
 ) -> tuple[_S, Bool[Array, ""], Float[Array, ""]]:
-    """The new counters, whether the state restarts, and the new elements' share.
+    """The new counters, whether the state restarts, and the share of the new elements.
 
     **Arguments:**
 
@@ -211,7 +216,7 @@ def count_on(
     """
     old: Any = state
     is_first = old.micro_step == 0
-    most = jnp.iinfo(jnp.int32).max  # there it stays, instead of overflowing
+    most = jnp.iinfo(jnp.int32).max  # saturates instead of overflowing
     total = jnp.minimum(jnp.where(is_first, 0, old.sample_size), most - size) + size
     ready = old.micro_step + 1 >= jnp.asarray(owner.accumulation_steps, jnp.int32)
     new = dataclasses.replace(

@@ -25,15 +25,13 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
 
     **Attributes:**
 
-    - `micro_step`: how many calls they are of, a 0-d int32 array; 0 if that was the last.
-    - `ready`: whether the last call was the last one of them, a 0-d bool array.
-    - `sample_size`: how many elements they are of, a 0-d int32 array, which stays at the
-        largest one.
-    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When it
-        is `ready`, it stays until the next call overwrites it, and so does the next
-        one.)
+    - `micro_step`: the number of calls so far, a 0-d int32 array; 0 after the last one.
+    - `ready`: whether the last call completed a result, a 0-d bool array.
+    - `sample_size`: the number of elements so far, a 0-d int32 array, which saturates.
+    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When
+        `ready`, it and `sum_sq_diff_grads` stay until the next call overwrites them.)
     - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the
-        parameters in at least float32, real also for complex ones.
+        parameters in at least float32, real also for complex parameters.
     """
 
     micro_step: Int[Array, ""]
@@ -54,7 +52,7 @@ def merge(
     pairs: Float[Array, ""],
     is_first: Bool[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
-    # Chosen, not multiplied by zero: NaNs of the last result are gone.
+    # Selected, not multiplied by zero, so that NaNs of the last result disappear.
     old = jnp.where(is_first, 0, mean_grads)
     diff = g - old
     merged = sum_sq_diff_grads + sum_sq_diff + pairs * abs_sq(diff)
@@ -71,12 +69,12 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
       M = \sum_{i=1}^{n} |g_i - \bar g|^2$$
 
     element by element, so that $M / (n - 1)$ is the unbiased variance. The update is
-    $\bar g$ in every $k$-th call, and 0 in all others. In an
+    $\bar g$ in every $k$-th call, and 0 in all other calls. In an
     [`eqopt.aggregating.Process`][], the following transformations get two extra
     arguments:
 
     - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
-    - `sample_size`: $n$, an integer, or a 0-d int32 array where $k > 1$.
+    - `sample_size`: $n$, an integer, or a 0-d int32 array if $k > 1$.
 
     The mean $\bar g_B$ and the sum $M_B$ of the $B$ elements of a call are combined
     with the mean and the sum of the $A$ elements before them, without a difference of
@@ -88,11 +86,16 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     **Arguments:**
 
     - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
-        Negative ones count from the end.
+        Negative axes count from the end.
     - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
         integer 1.
 
-    **Raises:** as [`eqopt.aggregating.AverageIncrementallyUpdates`][].
+    **Raises:**
+
+    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
+    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
+    `ValueError` that names the key path if updates have no such axes, or different
+    numbers of elements.
 
     ??? cite "Reference"
 

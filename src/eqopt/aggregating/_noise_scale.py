@@ -1,4 +1,4 @@
-"""How large a batch is worth its price."""
+"""The noise scale: a guide to the batch size."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from ..tree import norm
 class GradientNoiseScale(Module):
     r"""The two parts of the simple noise scale.
 
-    Average each of them over steps before you divide. Both are unbiased, but a quotient
-    of noisy numbers is not, and in a single step `squared_norm` may be negative.
-    [`eqopt.incremental_update`][] can average them, because this is a tree.
+    Average each of them over steps before you divide. Both are unbiased, but the
+    quotient of noisy numbers is not, and in a single step `squared_norm` may be
+    negative. This object is a tree, so [`eqopt.incremental_update`][] can average it.
 
     **Attributes:**
 
@@ -50,7 +50,7 @@ def gradient_noise_scale(
     $$\mathcal B_{\text{simple}} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
 
     is about the batch size at which noise and gradient are equally large. Much smaller
-    batches need more steps for the same data; much larger ones need more data for
+    batches need more steps for the same data; much larger batches need more data for
     hardly fewer steps. The noise scale grows during training.
 
     It requires the mean $\bar g$ of the gradients of $B$ examples, and a measure of
@@ -64,8 +64,8 @@ def gradient_noise_scale(
 
     $$\operatorname{tr} \Sigma \approx \frac{q - |\bar g|^2}{1 - 1 / B}$$
 
-    and $|G|^2$ in the same way. Both are the same in exact arithmetic; the first one
-    keeps more digits where there is little noise.
+    and $|G|^2$ in the same way. Both are equal in exact arithmetic; the first keeps
+    more digits if there is little noise.
 
     Instead of examples, you can pass mini-batches of $b$ examples, for example from
     several devices. Then $v$ and $q$ belong to the gradients of the mini-batches, and
@@ -86,9 +86,9 @@ def gradient_noise_scale(
     **Arguments:**
 
     - `mean_grads`: $\bar g$, a tree of arrays or `None`.
-    - `batch_size`: $B$, the number of examples that $\bar g$ is the mean of.
-    - `variance_grads`: $v$, a tree like `mean_grads`, real also for complex ones.
-    - `mean_squared_norm`: $q$, one real number, if there is no $v$.
+    - `batch_size`: $B$, the number of examples that $\bar g$ averages.
+    - `variance_grads`: $v$, a tree like `mean_grads`, real also for complex gradients.
+    - `mean_squared_norm`: $q$, a real number, if there is no $v$.
     - `small_batch_size`: $b$, which is smaller than $B$.
 
     **Returns:**
@@ -97,9 +97,9 @@ def gradient_noise_scale(
 
     **Raises:**
 
-    A `ValueError` unless there is exactly one of `variance_grads` and
-    `mean_squared_norm`, if the former is another tree than `mean_grads`, if a number is
-    not one real number, or if $0 < b < B$ does not hold.
+    A `ValueError` unless exactly one of `variance_grads` and `mean_squared_norm` is
+    given, if `variance_grads` and `mean_grads` have different structures, if a number
+    is not a real number, or unless $0 < b < B$.
 
     ??? cite "Reference"
 
@@ -141,8 +141,9 @@ def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
     if (variance is None) == (square is None):
         count = "neither" if variance is None else "both"
         raise ValueError(
-            "gradient_noise_scale needs one of `variance_grads` and `mean_squared_norm`, "
-            f"but was given {count}: how gradients differ is known from either of them."
+            "gradient_noise_scale needs exactly one of `variance_grads` and "
+            f"`mean_squared_norm`, but got {count}. Pass one of them: both measure "
+            "how gradients differ."
         )
     numbers = {"batch_size": large, "small_batch_size": small}
     if square is not None:
@@ -151,15 +152,15 @@ def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
         is_real = not jnp.issubdtype(jnp.result_type(x), jnp.complexfloating)
         if jnp.shape(x) != () or not is_real:
             raise ValueError(
-                f"gradient_noise_scale: `{name}` must be one real number, but has shape "
-                f"{jnp.shape(x)} and dtype {jnp.result_type(x)}. Of several, take the "
-                "mean."
+                f"gradient_noise_scale: `{name}` must be a real number, but has shape "
+                f"{jnp.shape(x)} and dtype {jnp.result_type(x)}. For several numbers, "
+                "pass their mean."
             )
     if isinstance(large, Tracer) or isinstance(small, Tracer):
         return
     if not 0 < small < large:
         raise ValueError(
-            "gradient_noise_scale: `small_batch_size` must be larger than 0 and smaller "
-            f"than `batch_size`, but they are {small} and {large}. How gradients differ "
-            "cannot be told from one."
+            "gradient_noise_scale: `small_batch_size` must be larger than 0 and "
+            f"smaller than `batch_size`, but they are {small} and {large}. The "
+            "variance of gradients needs more than one mini-batch."
         )

@@ -20,11 +20,12 @@ class Process(AbstractComposite):
 
     It is like an [`eqopt.Chain`][] of the three, with two differences.
 
-    - What an [`eqopt.aggregating.AbstractAggregator`][] has found out besides the updates
-        goes to the postprocessor as extra arguments.
-    - Where the aggregator needs several calls, the postprocessor runs in the last of them
-        only. In all others updates are zero, and nothing changes but the states of the
-        other two. With `step`, parameters and its own state are not even copied.
+    - The other results of an [`eqopt.aggregating.AbstractAggregator`][] are passed to
+        the postprocessor as extra arguments.
+    - If the aggregator needs several calls, the postprocessor runs only in the last of
+        them. In all other calls, updates are zero, and only the states of the other two
+        change. With `step`, neither the parameters nor the state of the postprocessor
+        are copied.
 
     Its state is the tuple of the three states.
 
@@ -43,15 +44,15 @@ class Process(AbstractComposite):
 
     **Arguments:**
 
-    - `preprocessor`: what makes per-element updates of per-element gradients. Its `init`
-        sees the parameters, so that state like the parameters does not fit it.
-    - `aggregator`: an `AbstractAggregator`, or any other transformation that makes
+    - `preprocessor`: a transformation of per-element gradients. Its `init` gets the
+        parameters, so its state cannot have the shapes of per-element gradients.
+    - `aggregator`: an `AbstractAggregator`, or any other transformation that returns
         updates like the parameters.
     - `postprocessor`: the optimizer.
 
     **Raises:**
 
-    A `TypeError` if one of them is not a transformation, and in `update`, if the state
+    A `TypeError` if an argument is not a transformation, and in `update` if the state
     does not consist of three states.
     """
 
@@ -67,7 +68,7 @@ class Process(AbstractComposite):
     ) -> tuple[Any, tuple[State, ...]]:
         before, middle, after = self._states(state)
         aggregated, extra, before, middle = self._aggregate(call, before, middle)
-        # In the branches: unused values are not rounded.
+        # Inside the branches, so that unused values are not rounded.
         last = lambda: call._replace(
             updates=rounded(aggregated, call.updates), extra=extra
         )
@@ -103,7 +104,7 @@ class Process(AbstractComposite):
 
 def _if_ready(state, act, stay):
     ready = is_ready(state)
-    # The idle branch is the false one: the other way round, XLA on a CPU copies.
+    # The idle branch must be second. If it is first, XLA on a CPU copies the state.
     return act() if ready is True else filter_cond(ready, act, stay)
 
 
@@ -115,7 +116,7 @@ def add_mean_variance_to_opt(
 ) -> Process:
     """An optimizer for per-element gradients that tracks their variance.
 
-    It does with their mean what `inner` does.
+    It applies `inner` to their mean.
 
     !!! example
 

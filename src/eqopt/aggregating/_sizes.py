@@ -1,4 +1,4 @@
-"""How many elements there are, and along which axes."""
+"""The number of elements, and their axes."""
 
 import operator
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from .._transforms.per_example import batch_size
 from .._types import Params, StaticInteger, Updates
 
 
-# Those along which the elements of per-element updates are.
+# The axes of the elements in per-element updates.
 Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
 
 
@@ -20,17 +20,18 @@ def get_batch_size_from_per_elt_updates(
     **Arguments:**
 
     - `per_elt_updates`: a tree of arrays with the elements along some axes, or `None`.
-    - `per_elt_axis`: that axis, or a sequence of axes. Negative ones count from the end.
+    - `per_elt_axis`: the axis of the elements, or a sequence of axes. Negative axes
+        count from the end.
 
     **Returns:**
 
-    The size of the axis, or the product of their sizes. It is 1 if there are not
-    arrays.
+    The size of the axis, or the product of the sizes of all axes. It is 1 if there are
+    no arrays.
 
     **Raises:**
 
-    A `ValueError` that names the key path if an array has no such axis, or another number
-    of elements than the others, or none.
+    A `ValueError` that names the key path if an array has no such axis, another number
+    of elements than the others, or no elements.
     """
     owner = "get_batch_size_from_per_elt_updates"
     axes = hashable(per_elt_axis)
@@ -60,7 +61,7 @@ def hashable_or_none(axes: Axes | None) -> int | tuple[int, ...] | None:
 
 
 def check_axes(owner: str, axes: Axes | None) -> None:
-    """Raises a `ValueError` unless `axes` are one or more, all different, or `None`."""
+    """Raises a `ValueError` unless `axes` is `None` or one or more different axes."""
     if axes is not None and not 0 < len(as_tuple(axes)) == len(set(as_tuple(axes))):
         raise ValueError(
             f"{owner}: `per_elt_axis` must be an axis or a sequence of one or more "

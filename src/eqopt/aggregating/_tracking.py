@@ -23,7 +23,7 @@ class PerElementMeanAndVarianceEMAState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `ema_decay`: the decay in use, a 0-d float32 array.
+    - `ema_decay`: the current decay, a 0-d float32 array.
     - `mean_grads_ema`: the average of the means, a tree like the parameters in at least
         float32.
     - `variance_grads_ema`: the average of the variances; real also for complex
@@ -58,8 +58,8 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
     $$m_t = (1 - \beta)\, \bar g_t + \beta m_{t-1}, \qquad
       v_t = (1 - \beta) \frac{M_t}{n_t - 1} + \beta v_{t-1}.$$
 
-    The updates, $\bar g_t$, pass unchanged. It takes $M_t$ and $n_t$ as the extra
-    arguments `sum_sq_diff_grads` and `sample_size`, which
+    The updates, $\bar g_t$, stay unchanged. $M_t$ and $n_t$ are the extra arguments
+    `sum_sq_diff_grads` and `sample_size`, which
     [`eqopt.aggregating.PerElementMeanAndSumSqDiffGrads`][] provides.
     [`eqopt.aggregating.add_mean_variance_to_opt`][] combines the two, and
     [`eqopt.aggregating.get_unbiased_mean_and_variance_ema`][] reads the averages.
@@ -121,11 +121,11 @@ def _in_float32(decay: Any) -> Float[Array, ""]:
 def _degrees_of_freedom(sample_size: Any) -> Float[Array, ""]:
     if isinstance(sample_size, int) and sample_size < 2:
         raise ValueError(
-            "TrackPerElementMeanAndVarianceWithEMA: there is no variance among "
-            f"`sample_size` = {sample_size} gradients. Take larger batches, or set "
-            "`accumulation_steps` to gather several."
+            "TrackPerElementMeanAndVarianceWithEMA: `sample_size` must be at least 2 "
+            f"for a variance, but is {sample_size}. Use larger batches, or set "
+            "`accumulation_steps` to combine several batches."
         )
-    # Of a single one that is known only at run time it is zero.
+    # If there turns out to be a single one at run time, the variance is zero.
     return jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
 
 
@@ -136,7 +136,7 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
 
     **Arguments:**
 
-    - `state`: any state that holds one of
+    - `state`: any state that contains the state of an
         [`eqopt.aggregating.TrackPerElementMeanAndVarianceWithEMA`][].
 
     **Returns:**
@@ -152,8 +152,8 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
     found = get(state, name)
     if found is None:
         raise ValueError(
-            f"There is no {name} in this {type(state).__name__}. Is it the state of an "
-            "optimizer that `eqopt.aggregating.add_mean_variance_to_opt` made?"
+            f"There is no {name} in this {type(state).__name__}. Pass the state of an "
+            "optimizer from `eqopt.aggregating.add_mean_variance_to_opt`."
         )
     correction = bias_correction(found.ema_decay, found.count)
     correction = jnp.where(found.count > 0, correction, 1)

@@ -1,4 +1,4 @@
-"""Matching rows to columns at the least cost."""
+"""The assignment problem: matching rows to columns with minimal cost."""
 
 from .._lazy import attach_stub
 

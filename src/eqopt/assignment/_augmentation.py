@@ -1,10 +1,10 @@
-"""Assigning rows, each along a shortest augmenting path.
+"""Assigns rows one by one along shortest augmenting paths.
 
 Columns have prices $v$: 0 at first, and never raised. Each assigned row has a column
 with minimal reduced cost $C_{ij} - v_j$. A new row may take a column from another row,
-which takes one from the next, and so on until a column is free: on the path along which
-costs rise by the least. Then the prices are updated from the known distances, so that
-this property holds again.
+which takes one from the next, and so on until a column is free. Of all such paths, the
+path with the smallest increase in cost is used. Then the prices are updated from the
+known distances, so that this property holds again.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 
 class Assignment(NamedTuple):
-    """The prices of columns, and the partner of each, -1 for none."""
+    """The prices of columns, and the row of each column, -1 for none."""
 
     prices: Float[Array, " columns"]
     row_of: Int32[Array, " columns"]
@@ -25,9 +25,9 @@ class Assignment(NamedTuple):
 class Search(NamedTuple):
     """Dijkstra's algorithm over the columns.
 
-    The `distance` is final for columns that are `known`, and the least so far for
-    others. `before` is the row that it comes from. The nearest column not yet known is
-    `column`, at `reached`.
+    The `distance` is final for columns that are `known`, and the smallest so far for
+    others. `before` is the row that it comes from. `column` is the nearest column that
+    is not yet known, at distance `reached`.
     """
 
     distance: Float[Array, " columns"]
@@ -39,7 +39,7 @@ class Search(NamedTuple):
 
 
 def assign_rest(costs: Float[Array, "rows columns"], state: Assignment) -> Assignment:
-    """Assigns all rows that have no column yet, if this has a finite cost."""
+    """Assigns all rows without a column, if this has a finite cost."""
     rows = jnp.argsort(state.column_of >= 0).astype(jnp.int32)
     count = jnp.sum(state.column_of < 0)
     return lax.fori_loop(0, count, lambda i, s: _augment(costs, s, rows[i]), state)
@@ -57,9 +57,9 @@ def _augment(costs, state, row):
 def _search(costs, state, row):
     columns = costs.shape[1]
     numbers = lax.iota(jnp.int32, columns)
-    # A free column comes before others that are equally near: or costs that are all
-    # equal would take a path through all columns for each row. Two minima are faster
-    # than one `argmin` on a CPU.
+    # A free column takes precedence over others at the same distance. Otherwise, if all
+    # costs were equal, each path would go through all columns. On a CPU, two minima are
+    # faster than one `argmin`.
     ranks = jnp.where(state.row_of < 0, numbers, numbers + columns)
 
     def nearest(distance):

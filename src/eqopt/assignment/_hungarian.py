@@ -19,16 +19,17 @@ from ._reduction import reduce_and_assign
 def hungarian_algorithm(
     cost_matrix: Any,
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
-    r"""Pairs rows with columns such that the sum of costs is minimal.
+    r"""Pairs rows with columns so that the sum of costs is minimal.
 
-    For an $n \times m$ matrix $C$, it chooses $\min(n, m)$ elements with the least sum,
-    no two of them in one row or column.
+    For an $n \times m$ matrix $C$, it chooses $\min(n, m)$ elements with the smallest
+    sum, no two of them in the same row or column.
 
-    Many rows can have one of their cheapest columns, which is found for all at once.
-    The others are assigned along shortest augmenting paths: in
-    $O(\min(n, m)^2 \max(n, m))$ operations at most. Works under `jax.jit` and
-    `jax.vmap`. The indices are constants to a derivative, so `jax.grad(lambda costs:
-    costs[hungarian_algorithm(costs)].sum())` is the gradient of the least sum.
+    First, many rows get one of their cheapest columns, all at once. The other rows are
+    then assigned along shortest augmenting paths, in at most
+    $O(\min(n, m)^2 \max(n, m))$ operations. It works under `jax.jit` and `jax.vmap`.
+    The indices are constants in derivatives, so
+    `jax.grad(lambda costs: costs[hungarian_algorithm(costs)].sum())` is the gradient of
+    the least sum.
 
     !!! example
 
@@ -40,19 +41,19 @@ def hungarian_algorithm(
 
     **Arguments:**
 
-    - `cost_matrix`: $C$, a real array of shape `(n, m)`. A pair that costs `inf` is
-        forbidden. Computed is in at least float32, with integers as floats of the default
-        precision, so that a float32 is exact to $2^{24}$.
+    - `cost_matrix`: $C$, a real array of shape `(n, m)`. A pair with cost `inf` is
+        forbidden. Costs are converted to at least float32, and integers to floats of
+        the default precision; float32 is exact up to $2^{24}$.
 
     **Returns:**
 
     The indices of rows, ascending, and of their columns: two int32 arrays of
-    $\min(n, m)$ elements. If every assignment contains forbidden pairs, the result does
-    too, and `cost_matrix[i, j].sum()` is infinite.
+    $\min(n, m)$ elements. If every assignment contains forbidden pairs, so does the
+    result, and `cost_matrix[i, j].sum()` is infinite.
 
     **Raises:**
 
-    A `ValueError` if there are not two axes, or if there is a NaN or `-inf` (in a
+    A `ValueError` unless there are two axes, or if there is a NaN or `-inf` (in a
     traced array, these are treated as `inf`), and a `TypeError` for costs that are not
     real.
 
@@ -80,7 +81,7 @@ def _reduce_and_assign_rest(costs: Array, state: Assignment) -> Assignment:
 def base_hungarian_algorithm(
     cost_matrix: Any,
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
-    r"""Pairs rows with columns at the least sum of costs, using only shortest paths.
+    r"""Pairs rows with columns with minimal costs, using only shortest paths.
 
     Like [`eqopt.assignment.hungarian_algorithm`][], which is faster, but without its
     quick start: each row in turn gets a column along a shortest augmenting path. If
@@ -88,15 +89,17 @@ def base_hungarian_algorithm(
 
     **Arguments:**
 
-    - `cost_matrix`: as of [`eqopt.assignment.hungarian_algorithm`][].
+    - `cost_matrix`: $C$, a real array of shape `(n, m)`. A pair with cost `inf` is
+        forbidden.
 
     **Returns:**
 
-    As [`eqopt.assignment.hungarian_algorithm`][].
+    The indices of rows, ascending, and of their columns: two int32 arrays of
+    $\min(n, m)$ elements.
 
     **Raises:**
 
-    As [`eqopt.assignment.hungarian_algorithm`][].
+    The errors of [`eqopt.assignment.hungarian_algorithm`][].
 
     ??? cite "Reference"
 
@@ -119,18 +122,18 @@ def _checked(owner: str, costs: Any) -> Array:
     dtype = getattr(costs, "dtype", None)
     if dtype is None:
         raise TypeError(
-            f"{owner}: `cost_matrix` must be an array, but is of type "
+            f"{owner}: `cost_matrix` must be an array, but has type "
             f"{type(costs).__name__}. Convert it with `jnp.asarray`."
         )
     if not (jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)):
         raise TypeError(
-            f"{owner}: `cost_matrix` must be of floating or integer dtype, but is "
-            f"{dtype}."
+            f"{owner}: `cost_matrix` must have a floating-point or integer dtype, but "
+            f"has dtype {dtype}."
         )
     if np.ndim(costs) != 2:
         raise ValueError(
             f"{owner}: `cost_matrix` must have 2 axes, but has shape "
-            f"{np.shape(costs)}. For a stack of matrices use "
+            f"{np.shape(costs)}. For a stack of matrices, use "
             f"`jax.vmap(eqopt.assignment.{owner})`."
         )
     if not isinstance(costs, Tracer) and jnp.issubdtype(dtype, np.floating):
@@ -139,7 +142,8 @@ def _checked(owner: str, costs: Any) -> Array:
             i, j = np.argwhere(wrong)[0]
             raise ValueError(
                 f"{owner}: `cost_matrix` must not have NaN or -inf, but has "
-                f"{np.asarray(costs)[i, j]} at [{i}, {j}]. A forbidden pair costs inf."
+                f"{np.asarray(costs)[i, j]} at [{i}, {j}]. For a forbidden pair, use "
+                "inf."
             )
     return jnp.asarray(costs)
 
@@ -164,8 +168,7 @@ def _columns(costs: Array, assign: Callable) -> Array:
     if rows == 0:
         return jnp.zeros(0, jnp.int32)
     costs = jnp.where(costs > -jnp.inf, costs, jnp.inf)
-    # Each row gets one column, so a constant common to its costs would only waste
-    # digits.
+    # Each row gets one column, so a constant in all its costs would only waste digits.
     least = jnp.min(costs, 1, keepdims=True)
     costs = costs - jnp.where(least < jnp.inf, least, 0)
     empty = Assignment(

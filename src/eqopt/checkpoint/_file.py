@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, BinaryIO
 
 import jax.tree_util as jtu
@@ -18,18 +18,18 @@ from ._replace import replacing
 
 
 # The first line has this number, the version of eqopt, and the digest of everything
-# else in the file. Then come a line of JSON and the leaves, as
-# `eqx.tree_serialise_leaves` has them.
+# else in the file. A line of JSON follows, then the leaves, in the format of
+# `eqx.tree_serialise_leaves`.
 _FORMAT = 1
 _FIRST_LINE = re.compile(rb"(eqopt checkpoint (\d+) (\S+) )([0-9a-f]{64})\n")
 _LONGEST_FIRST_LINE = 256
 _VERSION = importlib.import_module(
     "eqopt"
-).__version__  # of which its stub knows nothing
+).__version__  # which the stub does not declare
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
-    """Writes a tree to a file; an older one is only replaced by a complete one.
+    """Writes a tree to a file. Only a complete file replaces an older one.
 
     It writes a new file, `path` with `.tmp` appended, flushes it to disk, and renames
     it. If the process is killed at any time, or the disk is full, the old checkpoint
@@ -50,23 +50,23 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
 
     **Arguments:**
 
-    - `path`: the file. Its directory has to exist. No two processes may write it at the
-        same time: if there are several, the first one saves, or Orbax does.
-    - `tree`: any pytree, a model and its state say. JAX arrays, typed random keys among
-        them, NumPy arrays and Python numbers are saved to the last bit, and weak types
-        as such; sharded arrays are saved whole. Functions, strings and everything else
-        are not saved.
-    - `metadata`: anything that `json.dumps` takes, such as a history of losses or the
+    - `path`: the file. Its directory must exist. Two processes must not write it at the
+        same time: let only the first process save, or use Orbax.
+    - `tree`: any pytree, such as a model and its state. JAX arrays (including typed
+        random keys and weak types), NumPy arrays and Python numbers are saved exactly;
+        sharded arrays are saved whole. Functions, strings and everything else are not
+        saved.
+    - `metadata`: anything that `json.dumps` accepts, such as a history of losses or the
         options of the run.
 
     **Raises:**
 
-    An `OSError` of the kind that the system raised if the file cannot be written, or if
-    the path is a directory, a device or a pipe. A `TypeError` that names the key path
-    of a leaf that could not be restored exactly: masked arrays and other subclasses of
-    NumPy's array, arrays of objects or of structured dtypes, deleted arrays, numbers of
-    other libraries; a `TypeError` also if `metadata` is not for JSON. In each case the
-    old checkpoint is unchanged.
+    An `OSError`, of the class that the system raised, if the file cannot be written, or
+    if the path is a directory, a device or a pipe. A `TypeError` that names the key
+    path of a leaf that could not be restored exactly: masked arrays and other
+    subclasses of NumPy's array, arrays of objects or of structured dtypes, deleted
+    arrays, numbers of other libraries. A `TypeError` if `metadata` cannot be written as
+    JSON. In each case, the old checkpoint stays unchanged.
     """
     header = {
         "layout": layout(tree),
@@ -86,8 +86,7 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     file.write(start + b"0" * 64 + b"\n")
     body = _Hashed(file, start)
     body.write(line)
-    # Equinox would do these loops, except for typed keys, and wraps the system's
-    # errors.
+    # Not Equinox's own loop, which does not handle typed keys and wraps system errors.
     for leaf in jtu.tree_leaves(tree):
         write_leaf(body, leaf)
     file.seek(len(start))
@@ -106,16 +105,16 @@ class _Hashed:
 
 
 def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
-    """Reads a checkpoint of [`eqopt.checkpoint.save`][], after checking all of it.
+    """Reads a checkpoint of [`eqopt.checkpoint.save`][] after checking the whole file.
 
     **Arguments:**
 
     - `path`: the file.
-    - `like`: a tree of the same structure, which provides everything that is not in the
-        file: functions, strings, static fields. Its arrays may be
-        `jax.ShapeDtypeStruct`s, as `eqx.filter_eval_shape` makes them. Those with a
-        `sharding`, and arrays that have been put on devices, say where to put the
-        loaded arrays, which may be on other devices, and more or fewer of them.
+    - `like`: a tree with the same structure, which provides everything that is not in
+        the file: functions, strings, static fields. Its arrays may be
+        `jax.ShapeDtypeStruct`s, as returned by `eqx.filter_eval_shape`. If they have a
+        `sharding`, or are arrays on specific devices, the loaded arrays are put there.
+        These may be other devices than when saving, and more or fewer of them.
 
     **Returns:**
 
@@ -126,8 +125,8 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     A [`eqopt.checkpoint.CheckpointError`][] if the file is not a checkpoint, has
     another format, or is damaged (truncated, or with a flipped bit), or if it does not
     fit `like`: another model, another optimizer or another dtype. The error names the
-    key paths. An `OSError` if it cannot be read, a `FileNotFoundError` if it does not
-    exist.
+    key paths. An `OSError` if the file cannot be read; a `FileNotFoundError` if it does
+    not exist.
     """
     with _checked(path) as (file, header):
         check_layout(header["layout"], like, str(path))
@@ -140,13 +139,14 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
         ]
         if file.read(1):
             raise CheckpointError(
-                f"{path} is damaged: after the last leaf there is more. {_ANOTHER_ONE}"
+                f"{path} is damaged: there is more data after the last leaf. "
+                f"{_ANOTHER_ONE}"
             )
         return treedef.unflatten(loaded)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Any:
-    """The metadata of a checkpoint, which you can read before there is a tree to load.
+    """The metadata of a checkpoint. You can read it before you have a tree to load.
 
     **Arguments:**
 
@@ -166,31 +166,33 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
+def _checked(
+    path: str | os.PathLike[str],
+) -> Generator[tuple[BinaryIO, dict[str, Any]], None, None]:
     """The file, the position of its leaves, and its header, after checking the digest."""
     with open(path, "rb") as file:
         first = _FIRST_LINE.fullmatch(file.readline(_LONGEST_FIRST_LINE))
         if first is None:
             raise CheckpointError(
-                f"{path} is damaged or no checkpoint: it does not begin as "
-                "eqopt.checkpoint.save has it. What `eqx.tree_serialise_leaves` wrote, "
-                "`eqx.tree_deserialise_leaves` reads."
+                f"{path} is damaged or not a checkpoint of eqopt.checkpoint.save. For "
+                "a file of `eqx.tree_serialise_leaves`, use "
+                "`eqx.tree_deserialise_leaves`."
             )
         start, number, version, digest = first.groups()
         if int(number) != _FORMAT:
             writer = version.decode(errors="replace")
             raise CheckpointError(
-                f"{path} has format {int(number)}, of eqopt {writer}, but "
-                f"eqopt {_VERSION} reads format {_FORMAT}. Load it with the "
-                "version that wrote it, and pass it on by `eqx.tree_serialise_leaves`; "
-                "or start a new run with another path."
+                f"{path} has format {int(number)}, of eqopt {writer}, but eqopt "
+                f"{_VERSION} reads format {_FORMAT}. Load it with the version that "
+                "wrote it and convert it with `eqx.tree_serialise_leaves`, or start a "
+                "new run with another path."
             )
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))
         if found.hexdigest().encode() != digest:
             raise CheckpointError(
-                f"{path} is damaged: its {os.path.getsize(path)} bytes are not those "
-                f"that were saved. {_ANOTHER_ONE}"
+                f"{path} is damaged: its {os.path.getsize(path)} bytes are not the "
+                f"bytes that were saved. {_ANOTHER_ONE}"
             )
         file.seek(body)
         yield file, _header(file.readline(), path)
@@ -201,7 +203,7 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
         header = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is damaged: its header is no JSON. {_ANOTHER_ONE}"
+            f"{path} is damaged: its header is not valid JSON. {_ANOTHER_ONE}"
         ) from error
     if (
         not isinstance(header, dict)
@@ -210,7 +212,7 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
         or not _is_list_of(_is_string, header.get("weak_types", []))
     ):
         raise CheckpointError(
-            f"{path} is damaged: its header is not what eqopt.checkpoint.save writes. "
+            f"{path} is damaged: its header is not a header of eqopt.checkpoint.save. "
             f"{_ANOTHER_ONE}"
         )
     return header
@@ -228,4 +230,4 @@ def _is_row(x: Any) -> bool:
     return _is_list_of(_is_string, x) and len(x) == 2
 
 
-_ANOTHER_ONE = "Take an older checkpoint or a copy."
+_ANOTHER_ONE = "Use an older checkpoint or a copy."

@@ -1,6 +1,7 @@
 """The structure of a tree, in a form that can be stored next to its arrays."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from .._typecheck import no_type_check
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or does not fit the tree to load it into.
+    """A checkpoint is damaged, or does not fit the tree that it is loaded into.
 
     It is raised before anything is changed, on disk or in memory.
     """
@@ -22,8 +23,8 @@ class CheckpointError(ValueError):
 def layout(tree: PyTree) -> list[list[str]]:
     """The structure of `tree`: classes of its nodes, dtypes and shapes of its leaves.
 
-    Store it next to the arrays. [`eqopt.checkpoint.check_layout`][] then tells whether
-    they fit another tree. [`eqopt.checkpoint.save`][] does this automatically.
+    Store it next to the arrays, and use [`eqopt.checkpoint.check_layout`][] to check
+    whether they fit another tree. [`eqopt.checkpoint.save`][] does this automatically.
 
     !!! example
 
@@ -59,7 +60,7 @@ def _rows(tree, path) -> Iterator[tuple[str, str]]:
         if is_saved(tree):
             yield path, _described(tree, path)
     elif tree is not None:
-        # Stored arrays with other static fields have other numbers by the same bits.
+        # For stored arrays, the same bits mean other numbers if static fields differ.
         yield path, getattr(tree, "layout_name", type(tree).__name__)
         for key, child in children:
             yield from _rows(child, path + jtu.keystr(key))
@@ -74,8 +75,8 @@ def is_saved(x):
 
 
 @no_type_check
-def is_number(x):
-    # NumPy's float64 is also one of Python's floats, but it has a dtype to keep.
+def is_number(x: Any) -> bool:
+    # NumPy's float64 is a subclass of Python's float, but its dtype must be kept.
     return isinstance(x, int | float | complex) and not isinstance(x, np.generic)
 
 
@@ -91,7 +92,7 @@ def is_key(x):
 def is_weak(x):
     """Whether a leaf is a weakly typed JAX array."""
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
-        getattr(x, "weak_type", False)  # which typed keys do not have
+        getattr(x, "weak_type", False)  # typed keys do not have it
     )
 
 
@@ -100,8 +101,9 @@ def _described(x, path):
     array = np.asarray(x) if is_number(x) else x
     if not is_key(x) and np.dtype(array.dtype).hasobject:
         raise TypeError(
-            f"eqopt.checkpoint: `{path or '(the root)'}` is {x!r}, which is no array of "
-            "numbers of at most 64 bits. Keep it out of the tree, or pass it as metadata."
+            f"eqopt.checkpoint: `{path or '(the root)'}` is {x!r}, which is not an "
+            "array of numbers of at most 64 bits. Remove it from the tree, or pass it "
+            "as metadata."
         )
     if is_number(x):
         return type(x).__name__
@@ -116,13 +118,13 @@ def check_layout(
     **Arguments:**
 
     - `saved`: the [`eqopt.checkpoint.layout`][] of the tree that was saved.
-    - `like`: a tree of the structure that is expected.
-    - `name`: what the error calls the checkpoint.
+    - `like`: a tree with the expected structure.
+    - `name`: the name of the checkpoint in the error.
 
     **Raises:**
 
     A [`eqopt.checkpoint.CheckpointError`][] that lists differences of classes, dtypes
-    or shapes, and leaves that only one of the two has.
+    or shapes, and leaves that only one of them has.
     """
     expected = layout(like)
     if [list(row) for row in saved] == expected:
@@ -137,7 +139,7 @@ def check_layout(
     only_here = [path for path in here if path not in there]
     message = f"{name} does not fit `like`."
     if other:
-        message += f" It has something else at {listed(other, quote='')}."
+        message += f" They differ at {listed(other, quote='')}."
     if only_there:
         message += f" Only the checkpoint has {listed(only_there)}."
     if only_here:
@@ -148,6 +150,6 @@ def check_layout(
 
 
 _WHAT_TO_DO = (
-    "Make `like` by the model and the optimizer of the run that was saved, with the same "
+    "Create `like` with the model and the optimizer of the saved run, with the same "
     "storage of state and parameters, or start a new run with another path."
 )

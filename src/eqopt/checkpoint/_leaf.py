@@ -43,13 +43,13 @@ def _lost(x) -> _Lost | None:
         if type(x) in _NUMBERS or isinstance(x, enum.Enum):
             return None
         plain = next(cls for cls in _NUMBERS if isinstance(x, cls)).__name__
-        return f"a {name}, of which only the number would be saved", (
-            f"Put `{plain}(x)` there."
+        return f"a {name}; only its number would be saved", (
+            f"Save `{plain}(x)` instead."
         )
     if isinstance(x, numbers.Number) or hasattr(type(x), "__array__"):
-        return f"a {name}, which is no array or number of JAX, NumPy or Python", (
-            "Put `np.asarray(x)` or `float(x)` there, or a string if it is to come "
-            "from `like`."
+        return f"a {name}, not an array or number of JAX, NumPy or Python", (
+            "Save `np.asarray(x)` or `float(x)` instead, or a string if `like` "
+            "provides it."
         )
     return None
 
@@ -58,20 +58,20 @@ def _lost(x) -> _Lost | None:
 def _lost_of_jax(x) -> _Lost | None:
     if isinstance(x, Tracer):
         return "a tracer, which has no values yet", (
-            "Save outside of `jit`, `vmap` and `grad`."
+            "Save outside `jit`, `vmap` and `grad`."
         )
     if x.is_deleted():
-        return "an array that has been deleted, as donated ones are", (
-            "Save what the step returned, and not what went into it."
+        return "an array that has been deleted, for example by donation", (
+            "Save the result of the step, not its arguments."
         )
     if not (x.is_fully_addressable or x.is_fully_replicated):
-        return "an array of which other processes have a part", (
+        return "an array that is partly on other processes", (
             "Save it with Orbax, or gather it first with "
             "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`."
         )
     if is_weak(x) and _as_weak(np.zeros((), x.dtype)) is None:
-        return f"an array of the weak type {x.dtype}, which cannot be made again", (
-            "Put `jnp.asarray(x, x.dtype)` there."
+        return f"an array of the weak type {x.dtype}, which cannot be restored", (
+            "Save `jnp.asarray(x, x.dtype)` instead."
         )
     return None
 
@@ -80,16 +80,16 @@ def _lost_of_jax(x) -> _Lost | None:
 def _lost_of_numpy(x) -> _Lost | None:
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
         name = f"{type(x).__module__}.{type(x).__qualname__}"
-        return f"a `{name}`, of which only the values would be saved", (
-            "Put `np.asarray(x)` there, and the mask of a masked array beside it."
+        return f"a `{name}`; only its values would be saved", (
+            "Save `np.asarray(x)` instead, and the mask of a masked array separately."
         )
     if x.dtype.kind == "V" and not jnp.issubdtype(x.dtype, np.number):
         return f"of the structured dtype {x.dtype}", (
-            "Put its fields there, as arrays in a dictionary."
+            "Save its fields as arrays in a dictionary."
         )
     if x.dtype.metadata is not None:
         return "of a dtype with metadata, which would not be saved", (
-            "Put `x.astype(x.dtype.str)` there."
+            "Save `x.astype(x.dtype.str)` instead."
         )
     return None
 
@@ -123,12 +123,12 @@ def read_leaf(file, like, path, weak, name):
         x = type(like)(x.item()) if is_number(like) else x
     except OSError:
         raise
-    # For invalid bytes, NumPy raises some ten kinds of exceptions.
+    # For invalid bytes, NumPy raises about ten kinds of exceptions.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"{name} is damaged at `{path or '(the root)'}`: {reason}. "
-            "Take an older checkpoint or a copy."
+            f"{name} is damaged at `{path or '(the root)'}`: {reason}. Use an older "
+            "checkpoint or a copy."
         ) from error
     if is_number(like) or type(like) is np.ndarray:
         return x
@@ -144,14 +144,14 @@ def read_leaf(file, like, path, weak, name):
         kind = "the weak type" if made is None else "the dtype"
         raise CheckpointError(
             f"{name} has an array of {kind} {like.dtype} at `{path or '(the root)'}`, "
-            f"which JAX does not make with jax_enable_x64={is_wide}. "
-            "Set it as in the run that was saved: "
+            f"which JAX cannot create with jax_enable_x64={is_wide}. "
+            "Set it to its value in the saved run: "
             '`jax.config.update("jax_enable_x64", ...)`.'
         )
     return _placed(made, like)
 
 
-# What a number of Python may be in NumPy's file.
+# The dtypes of a Python number in NumPy's file format.
 _NUMBERS = {
     bool: ("b1",),
     int: ("i8", "u8", "i4"),
@@ -181,10 +181,12 @@ def _values(file, like):
         fits = shape == data.shape and dtype == _stored(data.dtype)
     if not fits:
         found = f"{dtype}[{','.join(map(str, shape))}]"
-        raise ValueError(f"it has {found}, which its layout does not announce")
+        raise ValueError(f"it has {found}, unlike its layout")
     file.seek(begin)
     x = np.lib.format.read_array(file, allow_pickle=False)
-    return x if is_number(like) or is_key(like) else x.view(like.dtype)
+    if is_number(like) or is_key(like):
+        return x
+    return x.view(like.dtype)  # type: ignore  # no number here
 
 
 @no_type_check
@@ -197,7 +199,7 @@ def _as_weak(x):
 
 @no_type_check
 def _placed(x, like):
-    """`x` on the devices of `like`, if these were chosen."""
+    """`x` on the devices of `like`, if it has specific devices."""
     is_struct = isinstance(like, jax.ShapeDtypeStruct)
     is_chosen = like.sharding is not None if is_struct else like.committed
     return jax.device_put(x, like.sharding) if is_chosen else x

@@ -5,25 +5,25 @@ import errno
 import os
 import pathlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file to write to, which replaces `path` at the end, unless there is an error.
+def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
+    """A new file to write to. It replaces `path` at the end, unless there is an error.
 
     **Raises:**
 
-    An `OSError` that says that nothing was saved.
+    An `OSError` whose message says that nothing was saved.
     """
     target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
     unfinished = target.with_name(f"{target.name}.tmp")
     try:
         old = _replaceable(target)
         _remove(unfinished)
-        # It is new, so nothing is written through an existing link. Only those who may
-        # read the old file may read the new one.
+        # The file is new, so nothing is written through an existing link. It has the
+        # permissions of the old file.
         mode = 0o666 if old is None else 0o600
         opener = lambda name, flags: os.open(name, flags, mode)
         with (
@@ -48,7 +48,7 @@ def _replaceable(target: pathlib.Path) -> os.stat_result | None:
     if not os.path.lexists(directory):
         raise FileNotFoundError(
             errno.ENOENT,
-            f"The directory {directory} does not exist (make it by "
+            f"The directory {directory} does not exist (create it with "
             f"`os.makedirs({str(directory)!r})`)",
         )
     found = _found(target)
@@ -56,7 +56,7 @@ def _replaceable(target: pathlib.Path) -> os.stat_result | None:
         return found
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, f"There is {_kind(found)} in the place of the file")
+    raise OSError(errno.EINVAL, f"There is {_kind(found)} instead of a file")
 
 
 def _remove(unfinished: pathlib.Path) -> None:
@@ -67,7 +67,7 @@ def _remove(unfinished: pathlib.Path) -> None:
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
         raise OSError(
             errno.EEXIST,
-            f"There is {_kind(found)} at {unfinished}, which is written first",
+            f"There is {_kind(found)} at {unfinished}, the temporary file",
         )
     unfinished.unlink()
 
@@ -94,7 +94,7 @@ def _kind(found: os.stat_result) -> str:
 
 
 @contextlib.contextmanager
-def _deleted_on_error(path: pathlib.Path) -> Iterator[None]:
+def _deleted_on_error(path: pathlib.Path) -> Generator[None, None, None]:
     try:
         yield
     except BaseException:
@@ -109,7 +109,7 @@ def _not_written(error: OSError, target: pathlib.Path) -> OSError:
     message = f"eqopt.checkpoint.save: {reason}, so nothing was saved."
     if os.path.isfile(target):
         message += " The older checkpoint there is unchanged and can be loaded."
-    # Python makes a `PermissionError` of EACCES, and so on.
+    # Python turns EACCES into a `PermissionError`, and so on.
     return OSError(code, message, str(target))
 
 

@@ -1,4 +1,4 @@
-"""Saying which parameters: rules for masks, labels and factors."""
+"""Rules that select parameters, for masks, labels and factors."""
 
 from .._lazy import attach_stub
 

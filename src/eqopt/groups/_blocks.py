@@ -31,15 +31,15 @@ class BlockAxes(metaclass=Explained):
 
     **Arguments:**
 
-    - `axes`: the axis, or a tuple of axes, along which a block extends. Negative ones
+    - `axes`: the axis, or a tuple of axes, along which a block extends. Negative axes
         count from the end. There is a block for each index of all other axes. `None`
         means all axes.
-    - `groups`: how many blocks of equal size the first one of `axes` is split into. It
-        divides the size of that axis. Defaults to 1.
+    - `groups`: the number of blocks of equal size into which the first of `axes` is
+        split. It must divide the size of that axis. Defaults to 1.
 
     **Raises:**
 
-    A `ValueError` if `groups` is less than 1, or there is no axis to split.
+    A `ValueError` if `groups` is less than 1, or if there is no axis to split.
     """
 
     axes: int | tuple[int, ...] | None = None
@@ -48,13 +48,14 @@ class BlockAxes(metaclass=Explained):
     def __post_init__(self):
         if self.groups < 1 or (self.groups > 1 and self.axes == ()):
             raise ValueError(
-                f"BlockAxes: `groups` is {self.groups}, but it is at least 1, and the "
-                f"number of parts of the first axis in `axes`, which is {self.axes}."
+                "BlockAxes: `groups` must be an integer of at least 1, and `axes` "
+                f"must then have a first axis to split, but `groups` is {self.groups} "
+                f"and `axes` is {self.axes}."
             )
 
 
 # A tree of `BlockAxes` like the parameters or a prefix of it, or a function of the
-# parameters that returns one. (It is checked below, for the message.)
+# parameters that returns one. (It is checked below, for a better message.)
 Blocks: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 ELEMENTS, WHOLE = BlockAxes(()), BlockAxes()
@@ -123,7 +124,7 @@ def _heads(layer: Any, name: str) -> int:
 
 
 def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
-    """The blocks of an array in this field of a layer; no name means no layer."""
+    """The blocks of an array in this field of a layer; an empty name means no layer."""
     if not name:
         return WHOLE
     if isinstance(layer, _NORMS) and name == "weight":
@@ -138,7 +139,7 @@ def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
 
 
 def block_shapes(given: Blocks, params: Params) -> list[tuple[int, ...] | None]:
-    """How many blocks there are along each axis of each leaf (counting `None`s)."""
+    """The number of blocks along each axis of each leaf (counting `None`s)."""
     params = shapes_if_stored(params)
     leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
     blocks = resolve("block_axes", given, params, None)
@@ -151,21 +152,24 @@ def block_shapes(given: Blocks, params: Params) -> list[tuple[int, ...] | None]:
 def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...]:
     if not isinstance(blocks, BlockAxes):
         raise TypeError(
-            f"`block_axes` has {blocks!r} at `{keystr(params, index)}`: it holds "
-            "`eqopt.groups.BlockAxes`, `BlockAxes(())` for one block per element."
+            f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "
+            "`eqopt.groups.BlockAxes`; use `BlockAxes(())` for one block per element."
         )
     given = range(x.ndim) if blocks.axes is None else blocks.axes
     given = (given,) if isinstance(given, int) else tuple(given)
     axes = [axis + x.ndim if axis < 0 else axis for axis in given]
     misfit = f"{blocks} does not fit `{keystr(params, index)}` of shape {x.shape}: "
     if len({*axes}) < len(axes) or not all(0 <= axis < x.ndim for axis in axes):
-        raise ValueError(f"{misfit}`axes` are some of {x.ndim}, each of them once.")
+        raise ValueError(
+            f"{misfit}`axes` must be distinct axes from {-x.ndim} to {x.ndim - 1}."
+        )
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     if blocks.groups > 1:
         size = x.shape[axes[0]] if axes else 1
         if size % blocks.groups:
             raise ValueError(
-                f"{misfit}`groups` divides the size of the first axis, which is {size}."
+                f"{misfit}`groups` must divide the size of the first axis, which is "
+                f"{size}."
             )
         shape[axes[0]] = blocks.groups
     return tuple(shape)

@@ -27,8 +27,8 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
 
     **Arguments:**
 
-    - `rules`: selectors by label, in the order in which they are tried. A label is a
-        string or another hashable value, as in [`eqopt.Partition`][].
+    - `rules`: selectors by label, which are tried in this order. A label is a string or
+        another hashable value, as in [`eqopt.Partition`][].
 
     **Returns:**
 
@@ -36,8 +36,8 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
 
     **Raises:**
 
-    A `ValueError` that lists key paths, when that function is called: if a parameter
-    has no label, or if earlier rules match everything that a rule matches.
+    When that function is called, a `ValueError` that lists key paths if a parameter has
+    no label, or if earlier rules match everything that a rule matches.
     """
     return _Labels(tuple(rules.items()))
 
@@ -54,8 +54,9 @@ class _Labels:
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
             if any(chosen) and not taken:
                 raise ValueError(
-                    f"All that the rule for {name!r} matches has been taken by the rules "
-                    "before it. Put it before them: the first rule that matches counts."
+                    f"Earlier rules match all parameters that the rule for {name!r} "
+                    "matches. Put it before them, because the first rule that matches "
+                    "counts."
                 )
             for i in taken:
                 labels[i] = name

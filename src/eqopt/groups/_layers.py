@@ -35,7 +35,7 @@ def layerwise_decay(
 ) -> Callable[[Params], PyTree]:
     r"""Factors for [`eqopt.ScaleByTree`][] that decay from the last layer to the first.
 
-    The last layer has the factor 1, the one before it $d$, the next one $d^2$, and so on.
+    The last layer has the factor 1, the layer before it $d$, the next $d^2$, and so on.
 
     !!! example
 
@@ -50,8 +50,8 @@ def layerwise_decay(
 
     - `decay`: $d$, a number or a 0-d array.
     - `parts`: functions of the model that return parts of it, from the first layer to
-        the last one. A list or tuple counts as one layer for each entry; so does a part
-        wrapped in [`eqopt.groups.stacked`][].
+        the last. Each entry of a list or tuple counts as a layer, and so does each
+        layer of a part wrapped in [`eqopt.groups.stacked`][].
 
     **Returns:**
 
@@ -59,8 +59,8 @@ def layerwise_decay(
 
     **Raises:**
 
-    A `ValueError` that lists key paths, when that function is called: if a parameter is
-    in none of the parts or in several, or a part has no parameters.
+    When that function is called, a `ValueError` that lists key paths if a parameter is
+    in no part or in several parts, or if a part has no parameters.
     """
     return lambda params: _factors(decay, parts, params)
 
@@ -86,7 +86,7 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
     ]
     if wrong:
         raise ValueError(
-            "layerwise_decay: each parameter belongs to one of the parts, but "
+            "layerwise_decay: each parameter must belong to exactly one part, but "
             f"{listed(wrong)} belong to none or to several."
         )
     base = jnp.asarray(decay, float)
@@ -114,8 +114,9 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
         }
         if len(heights) != 1:
             raise ValueError(
-                "layerwise_decay: the arrays of a stack have one leading axis, but "
-                f"these have leading axes of {sorted(heights) or 'no'} entries."
+                "layerwise_decay: all arrays of a stack must have a leading axis of "
+                "the same size, but these have leading axes of "
+                f"{sorted(heights) or 'no'} entries."
             )
         return [(flags, heights.pop())]
     node = part(params)

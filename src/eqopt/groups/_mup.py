@@ -20,15 +20,16 @@ from .._types import Params
 
 
 class MupFactors(Module):
-    """What [`eqopt.groups.mup`][] gives: two trees like the parameters.
+    """The result of [`eqopt.groups.mup`][]: two trees like the parameters.
 
     They hold Python floats, and `None` at leaves that are not parameters.
 
     **Attributes:**
 
-    - `learning_rate`: what multiplies the learning rate of each parameter.
-    - `weight_decay`: what multiplies its weight decay, where the learning rate times the
-        factor multiplies the decay, too: one by the other factor.
+    - `learning_rate`: the factor of the learning rate of each parameter.
+    - `weight_decay`: the factor of its weight decay, for optimizers in which the
+        learning rate and its factor also multiply the decay: the inverse of the other
+        factor.
     """
 
     learning_rate: PyTree[float]
@@ -44,10 +45,10 @@ def mup(
     r"""Factors that transfer a learning rate from a small model to a wide one.
 
     This is the optimizer's part of the maximal update parametrization (µP). The base
-    model is the one that the learning rate was tuned on. It is the same model, but
-    narrower, or wider. An axis is *infinite* if its size differs from the base model.
-    With $r_\text{in}$ and $r_\text{out}$, the ratios of the sizes of a matrix's inputs
-    and outputs to the base model, the factors of the learning rate are:
+    model is the model that the learning rate was tuned on: the same model, but narrower
+    or wider. An axis is *infinite* if its size differs from the base model. With
+    $r_\text{in}$ and $r_\text{out}$, the ratios of the sizes of a matrix's inputs and
+    outputs to the base model, the factors of the learning rate are:
 
     | | both infinite | inputs or outputs | none |
     | --- | --- | --- | --- |
@@ -100,19 +101,20 @@ def mup(
 
     **Arguments:**
 
-    - `base_model`: the model that the learning rate was found for, with arrays or shapes:
-        `eqx.filter_eval_shape(make_model, ...)` takes no memory.
+    - `base_model`: the model that the learning rate was tuned on, with arrays or
+        shapes: `eqx.filter_eval_shape(make_model, ...)` takes no memory.
     - `model`: the model to train, with arrays or shapes.
-    - `optimizer`: `"adam"` for Adam and all others whose steps do not depend on the scale
-        of the gradients, such as Lion or RMSProp; `"sgd"` for gradient descent with or
-        without momentum; `"muon"` for [`eqopt.Muon`][] without `consistent_rms`, whose
-        steps for matrices suit all widths, with a fallback like Adam. Leave the last
-        layer to the fallback: a step of Muon changes the output less in a wide model.
+    - `optimizer`: `"adam"` for Adam and all other optimizers whose steps do not depend
+        on the scale of the gradients, such as Lion or RMSProp; `"sgd"` for gradient
+        descent with or without momentum; `"muon"` for [`eqopt.Muon`][] without
+        `consistent_rms`, whose steps for matrices suit all widths, with a fallback like
+        Adam. Leave the last layer to the fallback: a step of Muon changes the output
+        less in a wide model.
     - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
         [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
-        of the parameters that returns one. Give it where the model has its own arrays
-        with three axes or more; and what Muon has, if it has one. Defaults to the rules
-        above.
+        of the parameters that returns one. Pass it if the model has its own arrays with
+        three or more axes. If you pass one to Muon, pass the same here. Defaults to the
+        rules above.
 
     **Returns:**
 
@@ -120,9 +122,9 @@ def mup(
 
     **Raises:**
 
-    A `ValueError` that names the key path, if the models have different structures, if
-    arrays have different numbers of axes, or if more than one axis of the inputs, or of
-    the outputs, or one that matrices are stacked along, is infinite.
+    A `ValueError` that names the key path if the models have different structures, if
+    arrays have different numbers of axes, or if more than one input axis, more than one
+    output axis, or an axis along which matrices are stacked is infinite.
 
     ??? cite "Reference"
 
@@ -138,8 +140,8 @@ def mup(
     """
     if optimizer not in _RULES:
         raise ValueError(
-            f"mup: `optimizer` must be one of {[*_RULES]}, but is {optimizer!r}. "
-            "Take 'adam' for optimizers whose steps do not depend on the scale of the "
+            f"mup: `optimizer` must be one of {[*_RULES]}, but is {optimizer!r}. Use "
+            "'adam' for optimizers whose steps do not depend on the scale of the "
             "gradients."
         )
     base_model, model = shapes_if_stored(base_model), shapes_if_stored(model)
@@ -147,7 +149,7 @@ def mup(
     bases = _leaves_like(base_model, model)
     axes = resolve_dimension_numbers(weight_dimension_numbers, model, None)
     by_muon = [optimizer == "muon" and a is not None for a in axes]
-    if optimizer == "muon":  # what is left to the fallback may be a matrix, too
+    if optimizer == "muon":  # the fallback may also have matrices
         by_default = resolve_dimension_numbers(None, model, None)
         axes = [a or b for a, b in zip(axes, by_default, strict=True)]
     leaves, treedef = jtu.tree_flatten(model, is_leaf=is_leaf)
@@ -174,7 +176,7 @@ def _of_sgd(inputs: float | None, outputs: float | None) -> float:
 
 # `"muon"`: for parameters of its fallback.
 _RULES = {"adam": _of_adam, "sgd": _of_sgd, "muon": _of_adam}
-_FIX = "Build both models with the same function, which takes the width."
+_FIX = "Create both models with the same function of the width."
 
 
 def _leaves_like(base_model: Params, model: Params) -> list:
@@ -193,12 +195,13 @@ def _leaves_like(base_model: Params, model: Params) -> list:
         if is_parameter(base) != is_parameter(x):
             name = "base_model" if is_parameter(base) else "model"
             raise ValueError(
-                f"mup: `{keystr(model, i)}` is a parameter in `{name}` alone. {_FIX}"
+                f"mup: `{keystr(model, i)}` is a parameter only in `{name}`. {_FIX}"
             )
         if is_parameter(x) and len(base.shape) != len(x.shape):
             raise ValueError(
-                f"mup: `{keystr(model, i)}` has shape {base.shape} in `base_model` and "
-                f"{x.shape} in `model`, but both have the same number of axes. {_FIX}"
+                f"mup: `{keystr(model, i)}` has shape {base.shape} in `base_model` "
+                f"and {x.shape} in `model`, but both must have the same number of "
+                f"axes. {_FIX}"
             )
     return [base for _, base in here]
 
@@ -206,7 +209,7 @@ def _leaves_like(base_model: Params, model: Params) -> list:
 def _ratios(
     model: Params, index: int, base: Any, x: Any, axes: Axes | None
 ) -> tuple[float | None, float | None]:
-    """The factors of the inputs and the outputs, `None` where they are equal."""
+    """The ratios of the inputs and of the outputs, `None` if the sizes are equal."""
     ratios = {
         axis: n / base.shape[axis] if base.shape[axis] else math.inf
         for axis, n in enumerate(x.shape)
@@ -222,15 +225,18 @@ def _ratios(
     if len(ratios) > sum(map(len, infinite)):
         raise ValueError(
             f"{misfit}the number of stacked matrices must be the same: learning rates "
-            "transfer over widths, not over depths. Give the base model as many layers, "
-            "or say how the array is a matrix with `weight_dimension_numbers`."
+            "transfer between widths, not between depths. Create the base model with "
+            "the same number of layers, or describe the matrix with "
+            "`weight_dimension_numbers`."
         )
     if any(len(side) > 1 for side in infinite):
-        what = "an array that is no matrix" if axes is None else "each side of a matrix"
+        what = (
+            "an array that is not a matrix" if axes is None else "each side of a matrix"
+        )
         raise ValueError(
-            f"{misfit}only one axis of {what} may differ. Let the models differ in their "
-            "width alone, not in kernels or numbers of entries. If the array is a matrix,"
-            " say how with `weight_dimension_numbers`."
+            f"{misfit}only one axis of {what} may differ. The models may differ only "
+            "in width, not in kernel sizes or numbers of entries. If the array is a "
+            "matrix, describe it with `weight_dimension_numbers`."
         )
     if any(ratio in (0, math.inf) for ratio in ratios.values()):
         raise ValueError(f"{misfit}a width must not be zero.")

@@ -27,7 +27,7 @@ class Selector:
 
         **Raises:**
 
-        A `ValueError` that lists the available key paths, if a rule matches nothing.
+        A `ValueError` that lists the available key paths if a rule matches nothing.
         """
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         return treedef.unflatten(self.choose(params))
@@ -75,7 +75,7 @@ def path(pattern: str, *, required: bool = True) -> Selector:
 
 
 def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selector:
-    """Chooses parameters by what they are.
+    """Chooses parameters by a function of the array.
 
     !!! example
 
@@ -108,7 +108,7 @@ def module(*types: type, required: bool = True) -> Selector:
 
     **Arguments:**
 
-    - `types`: classes; their subclasses count.
+    - `types`: classes; subclasses also count.
     - `required`: whether it is an error if there is no such module.
     """
 
@@ -125,7 +125,7 @@ def module(*types: type, required: bool = True) -> Selector:
 
 
 def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
-    """Chooses parameters by pointing at them.
+    """Chooses the parameters in a part of the model.
 
     !!! example
 
@@ -138,7 +138,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
     - `fn`: a function of the model that returns a part of it, or a tuple of parts, as
         in `eqx.tree_at`.
-    - `required`: whether it is an error if there are not parameters.
+    - `required`: whether it is an error if there are no parameters.
     """
     return _rule(
         f"where({getattr(fn, '__name__', fn)})", lambda p: pointed_at(fn, p), required
@@ -162,7 +162,7 @@ class _Place:
 everything = Selector(
     "everything", lambda params: [is_parameter(x) for _, x in _leaves(params)]
 )
-"""Chooses all parameters: the last rule, for the rest."""
+"""Chooses all parameters. Use it as the last rule."""
 
 
 def _rule(
@@ -176,8 +176,9 @@ def _rule(
         if required and not any(flags):
             names = [name for name, x in _leaves(params) if is_parameter(x)]
             raise ValueError(
-                f"The rule `{description}` matches no parameter. There are "
-                f"{listed(names) or 'none'}. If that is meant, pass `required=False`."
+                f"The rule `{description}` matches no parameter. The parameters are "
+                f"{listed(names) or 'none'}. If this is intended, pass "
+                "`required=False`."
             )
         return flags
 

@@ -11,7 +11,7 @@ from .._types import Params
 
 
 def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
-    """What a mask or labels say about each parameter, as text.
+    """A table of the mask value or label of each parameter, as text.
 
     Parameters that differ only in their indices, such as the parameters of equal
     layers, share a line, so that the table of a large model stays readable.
@@ -49,7 +49,7 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
 
 
 def _merged(names: list[str], pattern: str) -> str:
-    """One path for several: `.layers[0-11].weight` where only one index differs."""
+    """One path for several: `.layers[0-11].weight` if only one index differs."""
     if len(names) == 1:
         return names[0]
     indices = np.array([re.findall(r"\[(\d+)\]", name) for name in names], int)

@@ -1,4 +1,4 @@
-"""Bridges to other libraries, each of which is imported when its bridge is used."""
+"""Bridges to other libraries, which are imported only when a bridge is used."""
 
 from .._lazy import attach_stub
 

@@ -16,30 +16,30 @@ from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import ScaleByLearningRate, at, recorded
 
 
-def parts_of(opt: Any, kind: type) -> Iterator[Any]:
-    """The transformations of type `kind` in `opt`, a wrapper before what it wraps."""
+def instances_of(opt: Any, kind: type) -> Iterator[Any]:
+    """The transformations of type `kind` in `opt`, a wrapper before its inner one."""
     if isinstance(opt, kind):
         yield opt
     if isinstance(opt, AbstractOptimizer):
-        yield from parts_of(opt.chain, kind)
+        yield from instances_of(opt.chain, kind)
     elif isinstance(opt, Chain):
         for part in opt.transformations:
-            yield from parts_of(part, kind)
+            yield from instances_of(part, kind)
     elif isinstance(opt, NamedChain | Partition):
-        # In the order that JAX has the keys of a dictionary in.
+        # In JAX's order of dictionary keys.
         for name in jtu.tree_leaves(label_dict({x: x for x in opt.names})):
-            yield from parts_of(opt[name], kind)
+            yield from instances_of(opt[name], kind)
     elif isinstance(inner := getattr(opt, "inner", None), AbstractTransformation):
-        yield from parts_of(inner, kind)
+        yield from instances_of(inner, kind)
 
 
 def learning_rates(opt: Any) -> Iterator[ScaleByLearningRate]:
     """The learning rates in an optimizer."""
-    return parts_of(opt, ScaleByLearningRate)
+    return instances_of(opt, ScaleByLearningRate)
 
 
 def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
-    """The state of a learning rate, with the one of the last step."""
+    """The state of a learning rate, with the learning rate of the last step."""
     if rate is None:
         return node
     last = jnp.maximum(node.count - 1, 0)
@@ -48,7 +48,7 @@ def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
 
 
 def checked_count(given: Any) -> Array:
-    """The `count` that a user gave, as a state has it."""
+    """The `count` that the user passed, as an array for a state."""
     if not isinstance(given, Tracer) and given < 0:
         raise ValueError(f"`count` must be an integer of at least 0, but is {given!r}.")
     return jnp.asarray(given, jnp.int32)

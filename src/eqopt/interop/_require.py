@@ -1,10 +1,10 @@
-"""What a bridge leads to has to be there."""
+"""Checks that the library of a bridge is installed."""
 
 import importlib.util
 
 
 def require(package: str, room: str, install: str = "'eqopt[interop]'") -> None:
-    """Raises an `ImportError` that says what to install, if `package` is missing."""
+    """Raises an `ImportError` that says what to install if `package` is missing."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(
             f"{room} needs {package}, which is not installed. Install it with "

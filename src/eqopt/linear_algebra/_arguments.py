@@ -9,22 +9,22 @@ from .._checks import check_interval
 
 
 def check_array(owner: str, name: str, value: Any, ndims: tuple[int, ...]) -> None:
-    """Raises unless `value` is an array of inexact dtype with a right number of axes."""
+    """Raises unless `value` is an inexact array with an allowed number of axes."""
     wanted = " or ".join(map(str, ndims))
     if not hasattr(value, "dtype"):
         raise TypeError(
-            f"{owner}: `{name}` must be an array with {wanted} axes, but is of type "
+            f"{owner}: `{name}` must be an array with {wanted} axes, but has type "
             f"{type(value).__name__}. Convert it with `jnp.asarray`."
         )
     if not jnp.issubdtype(value.dtype, np.inexact):
         raise TypeError(
-            f"{owner}: `{name}` must be of floating dtype, but is {value.dtype}. "
-            "Convert it with `.astype(jnp.float32)`."
+            f"{owner}: `{name}` must have a floating-point dtype, but has dtype "
+            f"{value.dtype}. Convert it with `.astype(jnp.float32)`."
         )
     if np.ndim(value) not in ndims:
         raise ValueError(
             f"{owner}: `{name}` must have {wanted} axes, but has shape "
-            f"{np.shape(value)}. For a stack of them use `jax.vmap`."
+            f"{np.shape(value)}. For a stack of arrays, use `jax.vmap`."
         )
 
 

@@ -39,12 +39,14 @@ def matrix_inverse_pth_root(
 
     - `matrix`: $A$, symmetric and positive semi-definite, of floating dtype.
     - `p`: a Python integer of at least 1.
-    - `num_iters`: how many repetitions there are at most, an integer or a 0-d integer
-        array. Defaults to 100.
-    - `ridge_epsilon`: $\epsilon \ge 0$. Defaults to 1e-6. The root of a singular matrix
-        is finite only if it is positive.
-    - `error_tolerance`: what $\max |M - I|$ has to come below. Defaults to 1e-6.
-    - `precision`: of the products on accelerators. Defaults to the highest.
+    - `num_iters`: the largest number of iterations, an integer or a 0-d integer array.
+        Defaults to 100.
+    - `ridge_epsilon`: $\epsilon \ge 0$. Defaults to 1e-6. It must be positive for a
+        finite root of a singular matrix.
+    - `error_tolerance`: the iteration ends if $\max |M - I|$ is below this. Defaults to
+        1e-6.
+    - `precision`: the precision of the products on accelerators. Defaults to the
+        highest.
 
     **Returns:**
 
@@ -101,15 +103,16 @@ def _inverse_root(a, p, num_iters, ridge, tolerance, precision):
     identity = jnp.eye(len(a), dtype=a.dtype)
     matmul = functools.partial(jnp.matmul, precision=precision)
     top, _ = power_iteration(a, precision=precision)
-    # Divided by the largest eigenvalue first, no norm of a small matrix underflows.
+    # Divided by the largest eigenvalue first, so that norms of a small matrix do not
+    # underflow.
     top = jnp.maximum(top, 1e-16)
     b = a / top + ridge * identity
     z = (1 + p) / (2 * jnp.linalg.norm(b))
 
     def errors(m):
         rest = m - identity
-        # The second one, of eigenvalues, only falls, and grows only by rounding. The
-        # first one, of elements, also grows if more and more eigenvalues approach 1.
+        # The second error, of eigenvalues, grows only by rounding. The first one, of
+        # elements, also grows while more and more eigenvalues approach 1.
         return jnp.max(jnp.abs(rest)), jnp.linalg.norm(rest)
 
     def is_growing(now, before):

@@ -32,14 +32,14 @@ def nnls(
     **Arguments:**
 
     - `A`: a real matrix of floating dtype.
-    - `b`: a vector of as many numbers as `A` has rows, or a matrix with such columns,
-        each of which is a separate problem.
-    - `iters`: how many repetitions there are, a Python integer of at least 0.
-    - `unroll`: how many of them to a step of the compiled loop, as of `jax.lax.scan`.
-        Defaults to 1.
+    - `b`: a vector with a number for each row of `A`, or a matrix of such columns, each
+        of which is a separate problem.
+    - `iters`: the number of iterations, a Python integer of at least 0.
+    - `unroll`: the number of iterations in a step of the compiled loop, as in
+        `jax.lax.scan`. Defaults to 1.
     - `L`: an upper bound on the largest eigenvalue of $Q$, a positive number or a 0-d
-        array. Defaults to the smaller one of $\|Q\|_F$ and $\|Q\|_1$. The closer, the
-        faster.
+        array. Defaults to the smaller of $\|Q\|_F$ and $\|Q\|_1$. A tighter bound makes
+        it faster.
 
     **Returns:**
 
@@ -77,8 +77,8 @@ def nnls(
     dtype = wide_dtype(A.dtype, b.dtype)
     if L is not None:
         check_scalar("nnls", "L", L, includes_zero=False)
-        L = jnp.asarray(L, dtype)
-    x = _nnls(jnp.asarray(A, dtype), jnp.asarray(b, dtype), L, iters, unroll)
+    given = None if L is None else jnp.asarray(L, dtype)
+    x = _nnls(jnp.asarray(A, dtype), jnp.asarray(b, dtype), given, iters, unroll)
     return x.astype(b.dtype)
 
 
@@ -86,14 +86,15 @@ def nnls(
 def _nnls(a, b, bound, iters, unroll):
     gram, q = a.T @ a, a.T @ b
     if bound is None:
-        # Where the iteration ends does not depend on it, and neither does the derivative.
+        # The limit of the iteration does not depend on it, and neither does the
+        # derivative.
         bound = lax.stop_gradient(_spectral_bound(gram))
     bound = jnp.where(bound == 0, 1, bound)
 
     def step(state, _):
         x, y, t = state
         stepped = y - (gram @ y - q) / bound
-        # A NaN stays, and on the bound the derivative is zero.
+        # NaN stays NaN, and at the bound, the derivative is zero.
         new_x = jnp.where(stepped <= 0, 0, stepped)
         new_t = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
         return (new_x, new_x + (t - 1) / new_t * (new_x - x), new_t), None

@@ -30,7 +30,7 @@ def power_iteration(
 ) -> tuple[Inexact[Array, ""], PyTree]:
     r"""The eigenvalue of largest modulus of a matrix, and its eigenvector.
 
-    Repeats $v \leftarrow A v / \|A v\|_2$ until
+    It repeats $v \leftarrow A v / \|A v\|_2$ until
     $\|A v - \lambda v\|_2 < \epsilon\, |\lambda|$ for
     $\lambda = \langle v, A v \rangle$, or until the maximum number of iterations. It
     converges if $A$ can be diagonalized and one eigenvalue has a larger modulus than
@@ -48,22 +48,23 @@ def power_iteration(
 
     **Arguments:**
 
-    - `matrix`: $A$, a square matrix of floating or complex dtype, or the function
+    - `matrix`: $A$, a square matrix of floating-point or complex dtype, or the function
         $v \mapsto A v$ of trees.
-    - `v0`: where to start: a vector, or a tree of the arguments and values of `matrix`;
-        leaves other than inexact arrays become `None`. It is required if `matrix` is a
+    - `v0`: the start: a vector, or a tree that `matrix` accepts and returns; leaves
+        other than inexact arrays become `None`. It is required if `matrix` is a
         function. Defaults to numbers drawn uniformly from $[-1, 1)$.
-    - `num_iters`: how many repetitions there are at most, an integer or a 0-d integer
-        array. Defaults to 100.
+    - `num_iters`: the largest number of iterations, an integer or a 0-d integer array.
+        Defaults to 100.
     - `error_tolerance`: $\epsilon \ge 0$. Defaults to 1e-6.
-    - `precision`: of the products with a matrix on accelerators. Defaults to the highest.
+    - `precision`: the precision of products with a matrix on accelerators. Defaults to
+        the highest.
     - `key`: a seed or a key for `v0`. Defaults to 0.
 
     **Returns:**
 
     $\lambda$, in at least float32, and the eigenvector, of length 1, in the dtypes of
-    `v0` (else of `matrix`). If $A v = 0$, as for a zero matrix, these are 0 and $v$.
-    The iteration has only a forward-mode derivative.
+    `v0` (without `v0`, of `matrix`). If $A v = 0$, for example for a zero matrix, these
+    are 0 and $v$. The iteration has only a forward-mode derivative.
 
     **Raises:**
 
@@ -89,8 +90,8 @@ def power_iteration(
         if not jtu.tree_leaves(parameters(v0)):
             raise ValueError(
                 "power_iteration: `v0` must have inexact arrays if `matrix` is a "
-                f"function, but is {v0!r}. Pass a tree such as the function takes, "
-                "with which to start: random numbers, or the parameters."
+                f"function, but is {v0!r}. Pass a tree that the function accepts as "
+                "the start: random numbers, or the parameters."
             )
         start = parameters(v0)
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
@@ -125,7 +126,7 @@ def _random(matrix, key):
 
 
 def _checked(product: Callable, start: PyTree) -> Callable:
-    """`product` of a tree in the wide dtypes; an error if it returns another one."""
+    """`product` of a tree in the wide dtypes; raises if the structure changes."""
 
     def checked(v):
         out = parameters(
@@ -137,7 +138,7 @@ def _checked(product: Callable, start: PyTree) -> Callable:
         )
         if of_values != of_arguments:
             raise ValueError(
-                "power_iteration: `matrix` must give trees like `v0`. "
+                "power_iteration: `matrix` must return trees like `v0`. "
                 + disagreement("matrix(v0)", out, "v0", v)
             )
         return jtu.tree_map(lambda x, y: x.astype(y.dtype), out, v)
@@ -155,7 +156,7 @@ def _iterate(product, start, num_iters, tolerance):
         value = _dot(v, image)
         rest = norm(jtu.tree_map(lambda x, y: y - value.astype(x.dtype) * x, v, image))
         bound = tolerance.astype(rest.dtype) * jnp.abs(value).astype(rest.dtype)
-        # Zero is an eigenvalue for which no relative error is small.
+        # For the eigenvalue zero, the relative error is never small.
         is_done = (rest < bound) | (norm(image) == 0)
         return (count == 0) | (~is_done & (count < num_iters))
 

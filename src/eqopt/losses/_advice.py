@@ -1,4 +1,4 @@
-"""The line of code that makes one array fit another."""
+"""The code that makes an array fit another."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ def advice(name: str, array: Any, target: str, shape: tuple[int, ...]) -> str:
     if len(own) > 1 and own == shape[::-1]:
         return f"Pass `jnp.transpose({name})`."
     if name == "labels" and own == shape[:-1] and jnp.asarray(array).dtype.kind in "iu":
-        return f"From integer labels make `jax.nn.one_hot({name}, {shape[-1]})`."
+        return f"Convert integer labels with `jax.nn.one_hot({name}, {shape[-1]})`."
     if own and own == shape[: len(own)]:
         index = ", ".join([whole(len(own))] + ["None"] * (len(shape) - len(own)))
         return _repeat(f"{name}[{index}]", target)
     if _broadcasts(own, shape):
         return _repeat(name, target)
     return (
-        "No axis to add, drop or repeat makes it fit: do the two come from the same "
-        "batch?"
+        "Adding, dropping or repeating axes does not make it fit. Do the two come "
+        "from the same batch?"
     )
 
 
 def _repeat(code: str, target: str) -> str:
-    return f"If it is to be repeated, pass `jnp.broadcast_to({code}, {target})`."
+    return f"To repeat it, pass `jnp.broadcast_to({code}, {target})`."
 
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:

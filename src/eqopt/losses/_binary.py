@@ -1,4 +1,4 @@
-"""Two classes: one score for each decision, and its label."""
+"""Losses for two classes: one score and one label for each decision."""
 
 from typing import Any
 
@@ -26,12 +26,12 @@ def sigmoid_binary_cross_entropy(
     $$\ell(x, y) = -y \log \sigma(x) - (1 - y) \log(1 - \sigma(x)), \qquad
       \sigma(x) = \frac{1}{1 + e^{-x}}$$
 
-    With $0 \log 0 = 0$: a correct infinite logit costs nothing.
+    Here $0 \log 0 = 0$: the loss of a correct infinite logit is 0.
 
     **Arguments:**
 
     - `logits`: $x$, a floating array of any shape.
-    - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or one for all.
+    - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or a single number.
 
     **Returns:**
 
@@ -66,10 +66,11 @@ def sigmoid_focal_loss(
     **Arguments:**
 
     - `logits`: $x$, a floating array of any shape.
-    - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or one for all.
+    - `labels`: $y \in [0, 1]$, bools or numbers of the same shape, or a single number.
     - `alpha`: $\alpha \in [0, 1]$, the weight of positive examples, a number or a 0-d
         array. Defaults to `None`: $w = 1$.
-    - `gamma`: $\gamma \ge 0$, of the same kind. Defaults to 2; 0 is the cross entropy.
+    - `gamma`: $\gamma \ge 0$, a number or a 0-d array. Defaults to 2; with 0, this is
+        the cross entropy.
 
     **Returns:**
 
@@ -98,8 +99,8 @@ def sigmoid_focal_loss(
     x, y = widen(logits, labels)
     y = jnp.broadcast_to(y, x.shape)
     power = as_scalar(owner, "gamma", gamma, x.dtype, 0)
-    # The power is taken of the logarithm. A probability that has become 0 would have no
-    # derivative if `gamma` is below 1.
+    # The power is computed from the logarithm. A probability that rounds to 0 would
+    # have no derivative if `gamma` is below 1.
     miss = _log_mixture(y, jax.nn.log_sigmoid(-x), jax.nn.log_sigmoid(x))
     # Minus infinity times a `gamma` of 0 must be 0.
     miss = jnp.maximum(miss, jnp.finfo(x.dtype).min / 2**10)
@@ -120,8 +121,8 @@ def hinge_loss(
     **Arguments:**
 
     - `predictor_outputs`: $x$, a floating array of any shape.
-    - `targets`: $y \in \{-1, 1\}$, signed numbers of the same shape, or one for all.
-        From labels that are 0 or 1, `2 * labels - 1`.
+    - `targets`: $y \in \{-1, 1\}$, signed numbers of the same shape, or a single number.
+        For labels 0 and 1, pass `2 * labels - 1`.
 
     **Returns:**
 
@@ -149,8 +150,8 @@ def perceptron_loss(
     **Arguments:**
 
     - `predictor_outputs`: $x$, a floating array of any shape.
-    - `targets`: $y \in \{-1, 1\}$, signed numbers of the same shape, or one for all.
-        From labels that are 0 or 1, `2 * labels - 1`.
+    - `targets`: $y \in \{-1, 1\}$, signed numbers of the same shape, or a single number.
+        For labels 0 and 1, pass `2 * labels - 1`.
 
     **Returns:**
 
@@ -178,13 +179,13 @@ def sparsemax_loss(
         s & s \ge 1
     \end{cases} \qquad s = (1 - 2 y)\, x$$
 
-    That is [`eqopt.losses.multiclass_sparsemax_loss`][] of the scores $(0, x)$.
+    This is [`eqopt.losses.multiclass_sparsemax_loss`][] for the scores $(0, x)$.
 
     **Arguments:**
 
     - `logits`: $x$, a floating array of any shape.
-    - `labels`: $y$, bools of the same shape, or numbers, all of which but 0 mean yes;
-        or one for all.
+    - `labels`: $y$, bools or numbers of the same shape, or a single one. All numbers
+        except 0 mean true.
 
     **Returns:**
 
@@ -220,9 +221,9 @@ def sparsemax_loss(
 def _cross_entropy(
     x: Float[Array, "*shape"], y: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    # One logarithm for both classes, small and precise: log(1 + exp(x)) is max(x, 0)
-    # plus it. The derivatives are simple, but differ from the derivatives of the
-    # formula where x is 0.
+    # One small, precise logarithm for both classes: log(1 + exp(x)) is max(x, 0) plus
+    # this logarithm. The derivatives are simple, but differ from the derivatives of the
+    # formula at x = 0.
     wrong = weighted(y, jnp.maximum(-x, 0)) + weighted(1 - y, jnp.maximum(x, 0))
     return wrong + jnp.log1p(jnp.exp(-jnp.abs(x)))
 

@@ -67,9 +67,9 @@ def ntxent(
     shape = np.shape(embeddings)
     if len(shape) != 2 or np.shape(labels) != shape[:1]:
         raise ValueError(
-            "ntxent: `embeddings` must have shape (batch, features) and `labels` shape "
-            f"(batch,), but they have shapes {shape} and {np.shape(labels)}. Flatten the "
-            "features, and give each embedding the label of its group."
+            "ntxent: `embeddings` must have shape (batch, features) and `labels` "
+            f"shape (batch,), but they have shapes {shape} and {np.shape(labels)}. "
+            "Flatten the features, and pass the label of the group for each embedding."
         )
     (z,) = widen(embeddings)
     y = jnp.asarray(labels)
@@ -79,7 +79,7 @@ def ntxent(
     least = jnp.asarray(jnp.finfo(z.dtype).eps, z.dtype)
     z, norm = scaled(z, least, (1,))
     z = z / norm
-    # A table of all cosines, not of all products of elements. On an accelerator the
+    # A table of all cosines, not of all products of elements. On an accelerator, the
     # default precision would leave three digits.
     s = jnp.matmul(z, z.T, precision="highest") / heat
     is_same = y[:, None] == y[None, :]
@@ -109,14 +109,15 @@ def triplet_margin_loss(
     **Arguments:**
 
     - `anchors`: $a$, a floating array of shape `(..., features)`.
-    - `positives`: $p$, of the same kind: embeddings of what is like the anchor.
-    - `negatives`: $n$, of the same kind: embeddings of what is not.
+    - `positives`: $p$, an array of the same shape: embeddings that are similar to the
+        anchor.
+    - `negatives`: $n$, an array of the same shape: embeddings that are not.
     - `axis`: the axis or axes of the features, `None` for all of them. Defaults to the
         last.
     - `norm_degree`: $q \ge 1$, a number or a 0-d array. Defaults to 2.
-    - `margin`: $m \ge 0$, of the same kind. Defaults to 1.
-    - `eps`: $\epsilon \ge 0$, of the same kind. Defaults to 1e-6. With 0, the distance
-        of equal embeddings has the derivative 0.
+    - `margin`: $m \ge 0$, a number or a 0-d array. Defaults to 1.
+    - `eps`: $\epsilon \ge 0$, a number or a 0-d array. Defaults to 1e-6. With 0, the
+        distance of equal embeddings has derivative 0.
 
     **Returns:**
 
@@ -158,7 +159,7 @@ def _distance(
     floor: Float[Array, ""],
 ) -> Float[Array, "..."]:
     size = jnp.abs(gap)
-    # The power's derivative is taken where it has one.
+    # The power is differentiated only where it has a derivative.
     powers = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** degree, 0)
     total = jnp.sum(powers, axes) + floor
     root = jnp.where(total > 0, total, 1) ** (1 / degree)

@@ -1,4 +1,4 @@
-"""One of many classes: the cross entropy of a softmax."""
+"""Losses for one of many classes: the cross entropy of a softmax."""
 
 from typing import Any
 
@@ -34,8 +34,8 @@ def softmax_cross_entropy(
 
     $$\ell(x, y) = -\sum_i y_i \log p_i, \qquad p_i = \frac{e^{x_i}}{\sum_j e^{x_j}}$$
 
-    With $0 \log 0 = 0$: a class with a logit of minus infinity costs nothing unless it
-    has a label. If all logits are minus infinity, all $p_i$ are 0.
+    Here $0 \log 0 = 0$: a class with a logit of minus infinity adds nothing, unless its
+    label is positive. If all logits are minus infinity, all $p_i$ are 0.
 
     **Arguments:**
 
@@ -43,9 +43,9 @@ def softmax_cross_entropy(
     - `labels`: $y$, of the same shape: one-hot, or probabilities.
     - `axis`: the axis or axes of the classes, `None` for all of them. Defaults to the
         last.
-    - `where`: which classes or examples there are, bools of the shape of `logits`, or
-        without the axes of the classes. All others have $p_i = 0$, cost nothing and get
-        no gradient. Defaults to all of them.
+    - `where`: the classes or examples to include, bools of the shape of `logits`, or
+        without the axes of the classes. All others have $p_i = 0$, add nothing and get
+        no gradient. Defaults to all.
 
     **Returns:**
 
@@ -98,8 +98,8 @@ def softmax_cross_entropy_with_integer_labels(
 
     $$\ell(x, k) = \log \sum_j e^{x_j} - x_k$$
 
-    A label out of range makes the loss of its example NaN, and the gradient zero. This
-    includes -1, which is not the last class. Use such labels for padding:
+    A label out of range, including -1, makes the loss of its example NaN and the
+    gradient zero. You can use such labels for padding:
 
     !!! example
 
@@ -113,15 +113,14 @@ def softmax_cross_entropy_with_integer_labels(
     **Arguments:**
 
     - `logits`: $x$, a floating array.
-    - `labels`: $k$, integers from 0 to the number of classes less one, of the shape of
+    - `labels`: $k$, integers from 0 to the number of classes minus one, of the shape of
         `logits` without `axis`. With several axes, $k$ counts the elements of these
         axes in the order in which they are given, the last one fastest.
     - `axis`: the axis or axes of the classes, `None` for all of them. Defaults to the
         last.
-    - `where`: which classes or examples there are, bools of the shape of `logits`, or
-        without the axes of the classes. Other classes are not in the sum; the label
-        must be one of those that are. Where there is no class, the loss is 0. Defaults
-        to all of them.
+    - `where`: the classes or examples to include, bools of the shape of `logits`, or
+        without the axes of the classes. Other classes are not in the sum, and must not
+        be labels. Without any class, the loss is 0. Defaults to all.
 
     **Returns:**
 
@@ -166,9 +165,9 @@ def poly_loss_cross_entropy(
 
     - `logits`: $x$, a floating array.
     - `labels`: $y$, of the same shape: one-hot, or probabilities.
-    - `epsilon`: $\epsilon$, how much more the first term $1 - p$ of the series of
-        $-\log p$ counts, a number or a 0-d array. Defaults to 2, the paper's value for
-        ImageNet; it has -1 for detection.
+    - `epsilon`: $\epsilon$, the additional weight of $1 - p$, the first term of the
+        series of $-\log p$, a number or a 0-d array. Defaults to 2, the paper's value
+        for ImageNet; the paper uses -1 for detection.
     - `axis`, `where`: as in [`eqopt.losses.softmax_cross_entropy`][].
 
     **Returns:**

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels without times."""
+"""Connectionist temporal classification: labels without alignment."""
 
 from typing import Any
 
@@ -36,19 +36,19 @@ def ctc_loss(
     $$\ell(x, y) = -\log \sum_{\pi \in A(y)} \prod_{t=1}^T p_t(\pi_t), \qquad
       p_t(k) = \frac{e^{x_{tk}}}{\sum_j e^{x_{tj}}}$$
 
-    where $A(y)$ has all sequences $\pi$ of $T$ classes that become $y$ if runs of equal
-    classes are made one, and then blanks are omitted.
+    where $A(y)$ is the set of all sequences $\pi$ of $T$ classes that become $y$ if
+    runs of equal classes are merged and then blanks are removed.
 
     - Without labels, all frames are blank. Without frames, the loss is 0 if there are
-        no labels, either.
+        no labels.
     - With fewer frames than labels (and blanks between equal ones), $A(y)$ is empty.
-        The loss is then at least about `-log_epsilon`, not infinite, and its gradient
-        finite: mask such examples, or count them.
-    - A label that is out of range, or the blank, makes the loss of its example NaN, and
-        the gradient zero. Padded labels may be anything.
+        The loss is then about `-log_epsilon` or more instead of infinite, and its
+        gradient is finite: mask such examples, or count them.
+    - A label that is out of range, or equal to the blank, makes the loss of its example
+        NaN and the gradient zero. Padded labels can have any value.
 
-    The gradient takes one more pass over the frames, backwards, which only adds and
-    multiplies.
+    The gradient takes one more pass over the frames, backwards, with only additions and
+    multiplications.
 
     !!! example
 
@@ -60,11 +60,11 @@ def ctc_loss(
     **Arguments:**
 
     - `logits`: $x$, a floating array of shape `(batch, frames, classes)`.
-    - `logit_paddings`: of shape `(batch, frames)`, 1 or true for each frame that is
-        none. They may be anywhere.
+    - `logit_paddings`: an array of shape `(batch, frames)`, 1 or true for each padded
+        frame. These may be anywhere.
     - `labels`: $y$, integers of shape `(batch, labels)`.
-    - `label_paddings`: of shape `(batch, labels)`, 1 or true for each label that is
-        none. These must be the last ones.
+    - `label_paddings`: an array of shape `(batch, labels)`, 1 or true for each padded
+        label. These must be the last ones.
     - `blank_id`: the class for blanks, an integer. Defaults to 0.
     - `log_epsilon`: the value for $\log 0$, negative. Losses above `-log_epsilon` are
         not exact. Defaults to -1e5.
@@ -75,8 +75,8 @@ def ctc_loss(
 
     **Raises:**
 
-    A `ValueError` if shapes do not fit, if `blank_id` is out of range, or `log_epsilon`
-    is not negative.
+    A `ValueError` if shapes do not fit, if `blank_id` is out of range, or if
+    `log_epsilon` is not negative.
 
     ??? cite "Reference"
 
@@ -127,19 +127,19 @@ def ctc_loss_with_forward_probs(
 
     **Arguments:**
 
-    - All of them as in [`eqopt.losses.ctc_loss`][].
+    - All: see [`eqopt.losses.ctc_loss`][].
 
     **Returns:**
 
     The losses, of shape `(batch,)`; $\log \alpha_\varnothing$ for $n = 0, \dots, N$, of
     shape `(frames, batch, labels + 1)`; and $\log \alpha_y$ for $n = 1, \dots, N$, of
-    shape `(frames, batch, labels)`. All have the dtype of `logits`. Impossible events
-    have about `log_epsilon` or less.
+    shape `(frames, batch, labels)`. All have the dtype of `logits`. For impossible
+    events, they are about `log_epsilon` or less.
 
     **Raises:**
 
-    A `ValueError` if shapes do not fit, if `blank_id` is out of range, or `log_epsilon`
-    is not negative.
+    A `ValueError` if shapes do not fit, if `blank_id` is out of range, or if
+    `log_epsilon` is not negative.
     """
     loss, blank, label = _ctc(
         "ctc_loss_with_forward_probs",
@@ -172,14 +172,14 @@ def _ctc(
     is_pad = jnp.asarray(label_paddings).astype(bool)
     is_known = is_label(y, x.shape[-1])
     is_wrong = ~is_pad & (~is_known | (y == blank_id))
-    # The sums and differences below must be finite, also for a class that is impossible.
+    # The sums and differences below must be finite, even for an impossible class.
     log_p = jnp.maximum(jax.nn.log_softmax(x), floor)
     blanks = log_p[..., blank_id].T
     index = jnp.where(is_known, y, 0)[:, None, :]
     emits = jnp.take_along_axis(log_p, index, axis=2, mode="clip").transpose(1, 0, 2)
     repeats = jnp.pad(y[:, 1:] == y[:, :-1], ((0, 0), (1, 0)))[:, : y.shape[1]]
     pads = jnp.asarray(logit_paddings).astype(bool).T
-    # Before the first frame, no label has come.
+    # Before the first frame, there is no label.
     blank_start = jnp.full((y.shape[0], y.shape[1] + 1), floor).at[:, 0].set(0)
     label_start = jnp.full(y.shape, floor)
     blank, label = forward(blanks, emits, repeats, pads, blank_start, label_start)
@@ -209,7 +209,7 @@ def _check(
         raise ValueError(
             f"{owner}: `logits` must have shape (batch, frames, classes) and `labels` "
             f"shape (batch, labels), but they have shapes {shape} and "
-            f"{np.shape(labels)}. For a single example, `logits[None]` and "
+            f"{np.shape(labels)}. For a single example, pass `logits[None]` and "
             "`labels[None]`."
         )
     paddings = {"logit_paddings": logit_paddings}

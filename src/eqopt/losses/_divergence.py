@@ -27,7 +27,7 @@ def kl_divergence(
 
     $$D(q \,\|\, p) = \sum_i q_i\, (\log q_i - \log p_i)$$
 
-    With $0 \log 0 = 0$: where $q_i = 0$, nothing is added, whatever $p_i$ is, and all
+    Here $0 \log 0 = 0$: where $q_i = 0$, nothing is added for any $p_i$, and all
     derivatives are 0.
 
     **Arguments:**
@@ -36,8 +36,8 @@ def kl_divergence(
     - `targets`: $q \ge 0$, a floating array of the same shape.
     - `axis`: the axis or axes of the distributions, `None` for all of them. Defaults to
         the last.
-    - `where`: which elements to take, bools of the shape of `targets`, or without the
-        axes of the distributions. Defaults to all of them.
+    - `where`: the elements to include, bools of the shape of `targets`, or without the
+        axes of the distributions. Defaults to all.
 
     **Returns:**
 
@@ -74,7 +74,7 @@ def kl_divergence_with_log_targets(
     axis: Axes = -1,
     where: RealArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""[`eqopt.losses.kl_divergence`][] with targets that are logarithms, too.
+    r"""[`eqopt.losses.kl_divergence`][] with logarithmic targets.
 
     $$D(q \,\|\, p) = \sum_i e^{\log q_i} (\log q_i - \log p_i)$$
 
@@ -114,8 +114,8 @@ def generalized_kl_divergence(
 
     $$D(q \,\|\, p) = \sum_i \left(q_i\, (\log q_i - \log p_i) - q_i + p_i\right)$$
 
-    It is never negative, and 0 only where both are equal. It is the Bregman divergence
-    of $\sum_i (x_i \log x_i - x_i)$.
+    It is never negative, and 0 only if both are equal. It is the Bregman divergence of
+    $\sum_i (x_i \log x_i - x_i)$.
 
     **Arguments:**
 
@@ -167,7 +167,7 @@ def _terms(
 def _prepared(
     owner: str, log_predictions: Any, axis: Any, where: Any, masked_p: Any, **other: Any
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], tuple[int, ...]]:
-    """Both arrays, with given values where they are masked, and the axes."""
+    """Both arrays, with the given values at masked elements, and the axes."""
     [(name, (targets, masked_q))] = other.items()
     check_same_shape(
         owner, "log_predictions", log_predictions, or_number=False, **{name: targets}

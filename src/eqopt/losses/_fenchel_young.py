@@ -50,7 +50,7 @@ def make_fenchel_young_loss(
     `targets` have shape `(..., n)`; `max_fun` is called as
     `max_fun(scores, *args, **kwargs)` for each vector of scores, in at least float32.
     The losses have shape `(...)` and the dtype of `scores`. A score of minus infinity
-    costs nothing where the target is 0.
+    adds nothing where the target is 0.
 
     **Raises:**
 
@@ -88,8 +88,8 @@ def make_fenchel_young_loss(
             raise ValueError(
                 "fenchel_young_loss: `max_fun` must return one number for a vector of "
                 f"scores, but returned an array of shape {jnp.shape(best)[1:]}. Pass "
-                "the maximum itself, such as `logsumexp`, not where it is taken, such "
-                "as `softmax`."
+                "the maximum itself, such as `logsumexp`, not the maximizer, such as "
+                "`softmax`."
             )
         best = best.astype(s.dtype).reshape(s.shape[:-1])
         return one_value_each(best - jnp.sum(weighted(y, s), -1), scores)

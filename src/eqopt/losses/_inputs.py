@@ -1,7 +1,8 @@
 """Converts arguments of losses to arrays: checked, masked, in sufficient precision.
 
-Losses never broadcast one array of the user to another: `(32,)` against `(32, 1)` would
-become `(32, 32)`, and silently train something else. Only single numbers are broadcast.
+Losses never broadcast one argument to another: `(32,)` and `(32, 1)` would become
+`(32, 32)`, and training would silently do something else. Only single numbers are
+broadcast.
 """
 
 from typing import Any, TypeAlias
@@ -26,7 +27,7 @@ def widen(*values: Any) -> list[Array]:
     """The values as arrays of one real dtype: float64 if one of them has it, else
     float32.
 
-    Python numbers have no say.
+    Python numbers do not count.
     """
     known = [jnp.asarray(x) for x in values if hasattr(x, "dtype")]
     floats = [x.dtype for x in known if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -47,12 +48,12 @@ def as_scalar(
 ) -> Float[Array, ""]:
     """A finite number in a range, which includes both ends by default.
 
-    The value of a traced one is let through.
+    Traced values are not checked.
     """
     if jnp.shape(value) != ():
         raise ValueError(
             f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
-            f"{jnp.shape(value)}. For several, map over them: `jax.vmap`."
+            f"{jnp.shape(value)}. For several numbers, use `jax.vmap`."
         )
     check_interval(
         owner,
@@ -69,7 +70,7 @@ def as_scalar(
 def check_same_shape(
     owner: str, name: str, array: Any, /, *, or_number: bool = True, **others: Any
 ) -> None:
-    """Raises a `ValueError` unless all others have the shape of `array`, or none."""
+    """Raises a `ValueError` unless all others have the shape of `array`, or no axes."""
     shape = jnp.shape(array)
     for other, x in others.items():
         if jnp.shape(x) != shape and not (or_number and jnp.ndim(x) == 0):
@@ -85,11 +86,11 @@ def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> N
     expected = tuple(n for i, n in enumerate(jnp.shape(array)) if i not in axes)
     if jnp.shape(labels) != expected:
         raise ValueError(
-            f"{owner}: `labels` must be integers of shape {expected}, which is that of "
+            f"{owner}: `labels` must be integers of shape {expected}, the shape of "
             f"`{name}`, {jnp.shape(array)}, without the axis of the classes, but has "
             f"shape {jnp.shape(labels)}. "
             + (
-                f"From one-hot labels take `jnp.argmax(labels, {axes[0]})`."
+                f"Convert one-hot labels with `jnp.argmax(labels, {axes[0]})`."
                 if jnp.shape(labels) == jnp.shape(array) and len(axes) == 1
                 else advice("labels", labels, str(expected), expected)
             )
@@ -112,8 +113,8 @@ def as_axes(owner: str, axis: Axes, ndim: int) -> tuple[int, ...]:
     found = tuple(i + ndim if i < 0 else i for i in axes)
     if not all(0 <= i < ndim for i in found) or len(set(found)) < len(found):
         raise ValueError(
-            f"{owner}: `axis` must name different axes of an array that has {ndim} of "
-            f"them, from {-ndim} to {ndim - 1}, but is {axis}."
+            f"{owner}: `axis` must be distinct axes from {-ndim} to {ndim - 1}, for "
+            f"an array with {ndim} axes, but is {axis}."
         )
     return found
 
@@ -136,7 +137,7 @@ def as_mask(
     )
     if not fits:
         raise ValueError(
-            f"{owner}: `where` must have shape {shape}, with 1 in the place of any of "
+            f"{owner}: `where` must have shape {shape}, with 1 instead of any of "
             f"these numbers, or {reduced}, but has shape {mask.shape}. "
             + advice("where", mask, str(shape), shape)
         )
@@ -152,7 +153,7 @@ def is_label(labels: Integer[Array, "*shape"], count: int) -> Bool[Array, "*shap
 def pick(
     x: Float[Array, "*shape classes"], labels: Integer[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """The element of each last axis that the label selects, or any if it selects none."""
+    """The element of the last axis at the label, or any if the label is out of range."""
     if x.shape[-1] == 0:
         return jnp.zeros(labels.shape, x.dtype)
     index = jnp.where(is_label(labels, x.shape[-1]), labels, jnp.zeros_like(labels))

@@ -1,4 +1,4 @@
-"""Log-probabilities, where minus infinity stands for zero."""
+"""Log-probabilities, where minus infinity means zero."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 def weighted(
     weights: Float[Array, "*shape"], logs: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    r"""$w \log p$, which is 0 where $w$ and $p$ are, and has finite derivatives."""
+    r"""$w \log p$, which is 0 where $w = p = 0$, with finite derivatives."""
     is_nothing = (weights == 0) & jnp.isinf(logs)
     return weights * jnp.where(is_nothing, 0, logs)
 
@@ -37,5 +37,5 @@ def log_softmax(
 def logaddexp(
     a: Float[Array, "*shape"], b: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """`jnp.logaddexp` of finite numbers, which takes half as many operations."""
+    """`jnp.logaddexp` for finite numbers, with half as many operations."""
     return jnp.maximum(a, b) + jnp.log1p(jnp.exp(-jnp.abs(a - b)))

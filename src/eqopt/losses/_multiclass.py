@@ -106,10 +106,10 @@ def multiclass_sparsemax_loss(
     $$\ell(x, k) = \max_{p \in \Delta}
         \left(p \cdot x + \tfrac12 (1 - |p|^2)\right) - x_k$$
 
-    where $\Delta$ is the simplex of all probabilities. The best $p$ is the *sparsemax*
-    of $x$, the point of $\Delta$ that is nearest to $x$, where many $p_i$ are exactly
-    0. The gradient is $p$ minus the one-hot label. A label out of range makes the loss
-    of its example NaN, and the gradient zero.
+    where $\Delta$ is the simplex of all probabilities. The maximizing $p$ is the
+    *sparsemax* of $x$, the point of $\Delta$ nearest to $x$, in which many $p_i$ are
+    exactly 0. The gradient is $p$ minus the one-hot label. A label out of range makes
+    the loss of its example NaN, and the gradient zero.
 
     **Arguments:**
 
@@ -148,8 +148,8 @@ def multiclass_sparsemax_loss(
 def _sparsemax(x: Float[Array, "*shape classes"]) -> Float[Array, "*shape classes"]:
     """The point of the simplex nearest to `x`.
 
-    It is `max(x - t, 0)`, with `t` such that the sum is one. The nonzero classes are
-    found by sorting; then `t` is linear in them, and has simple derivatives.
+    It is `max(x - t, 0)`, with `t` such that the sum is one. Sorting finds the nonzero
+    classes. For these, `t` is linear and has simple derivatives.
     """
     x = x - lax.stop_gradient(jnp.max(x, -1, keepdims=True))
     descending = -jnp.sort(-lax.stop_gradient(x), axis=-1)

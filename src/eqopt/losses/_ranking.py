@@ -1,4 +1,4 @@
-"""The order of the items of a list."""
+"""Losses for the order of the items of a list."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,14 +33,14 @@ def ranking_softmax_loss(
     **Arguments:**
 
     - `logits`: $s$, the scores of the items, a floating array of shape `(..., items)`.
-    - `labels`: $y \ge 0$, how relevant they are, of the same shape.
-    - `where`: which items there are, bools of the same shape, or `(...)` for whole
-        lists. Defaults to all of them.
-    - `weights`: $w$, of the same shape. Defaults to 1.
+    - `labels`: $y \ge 0$, the relevance of the items, an array of the same shape.
+    - `where`: the items to include, bools of the same shape, or of shape `(...)` for
+        whole lists. Defaults to all.
+    - `weights`: $w$, an array of the same shape. Defaults to 1.
     - `reduce_fn`: how to reduce the losses of all lists to one, called as
-        `reduce_fn(losses, where=valid)`, where `valid` says which lists have items, or
-        is `None` without `where`. Defaults to `jnp.mean`, which is 0 here if no list
-        has any; `None` returns all losses, and 0 for an empty list.
+        `reduce_fn(losses, where=valid)`, where `valid` is true for lists with items, or
+        `None` without `where`. Defaults to `jnp.mean`, which is 0 here if no list has
+        items. With `None`, all losses are returned, and 0 for an empty list.
 
     **Returns:**
 

@@ -114,8 +114,8 @@ def huber_loss(
     """
     e = _errors("huber_loss", predictions, targets)
     bound = as_scalar("huber_loss", "delta", delta, e.dtype, 0)
-    # One formula for both cases: no square of a large error, which might overflow, is
-    # there to spoil the derivative.
+    # One formula for both cases, without the square of a large error, which could
+    # overflow and make the derivative NaN.
     clipped = jnp.clip(e, -bound, bound)
     return one_value_each(clipped * (e - clipped / 2), predictions)
 
@@ -155,8 +155,8 @@ def log_cosh(
     """
     e = _errors("log_cosh", predictions, targets)
     is_small = jnp.abs(e) < 1
-    # `|e| + log1p(exp(-2 |e|)) - log 2` has no digit left of a small error; and cosh e is
-    # 1 + 2 sinh(e / 2)^2.
+    # `|e| + log1p(exp(-2 |e|)) - log 2` loses all digits of a small error. Here cosh e
+    # = 1 + 2 sinh(e / 2)^2 is used.
     sinh = jnp.sinh(jnp.where(is_small, e, 0) / 2)
     size = jnp.where(is_small, 1, jnp.abs(e))
     large = size + jnp.log1p(jnp.exp(-2 * size)) - np.log(2).astype(e.dtype)

@@ -1,4 +1,4 @@
-"""Overlap of regions: which pixel is of which class."""
+"""Losses for segmentation: the overlap of regions."""
 
 from typing import Any
 
@@ -47,22 +47,22 @@ def dice_loss(
 
     With $\alpha = \beta = \frac12$, this is one minus the Dice coefficient
     $2 I / (P + T)$. A larger $\alpha$ penalizes false positives, a larger $\beta$ false
-    negatives. A class that is in neither costs nothing, even with $s = 0$.
+    negatives. The loss of a class that is in neither is 0, even with $s = 0$.
 
     **Arguments:**
 
     - `predictions`: logits, or probabilities $p$ without `apply_softmax`, a floating
-        array of shape `(batch, ..., classes)`; for a yes or no, one class.
+        array of shape `(batch, ..., classes)`; for a binary decision, one class.
     - `targets`: $t$, one-hot, of the same shape. With one class, the last axis of one
         of the two may be missing.
-    - `class_weights`: what each $\ell_c$ is multiplied by, of shape `(classes,)`.
+    - `class_weights`: the factor of each $\ell_c$, an array of shape `(classes,)`.
         Defaults to 1.
     - `smooth`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
-    - `alpha`: $\alpha \ge 0$, of the same kind. Defaults to 0.5.
-    - `beta`: $\beta \ge 0$, of the same kind. Defaults to 0.5.
+    - `alpha`: $\alpha \ge 0$, a number or a 0-d array. Defaults to 0.5.
+    - `beta`: $\beta \ge 0$, a number or a 0-d array. Defaults to 0.5.
     - `apply_softmax`: whether $p$ is the softmax of `predictions`, or the sigmoid if
         there is one class. Defaults to `True`.
-    - `reduction`: what becomes of the classes, `"mean"`, `"sum"` or `"none"`. Defaults
+    - `reduction`: the reduction over classes, `"mean"`, `"sum"` or `"none"`. Defaults
         to the mean, which is not weighted.
     - `ignore_background`: whether to exclude class 0 if there are others. Defaults to
         `False`.
@@ -77,7 +77,7 @@ def dice_loss(
 
     **Raises:**
 
-    A `ValueError` if shapes do not fit, if `reduction` or `axis` is none of these, or
+    A `ValueError` if shapes do not fit, if `reduction` or `axis` is something else, or
     if a number is out of range or has axes.
 
     ??? cite "Reference"
@@ -115,8 +115,8 @@ def dice_loss(
     axes = as_axes(owner, axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
     if p.ndim - 1 in axes:
         raise ValueError(
-            f"{owner}: `axis` must not name the last axis, which is that of the classes, "
-            f"but is {axis}."
+            f"{owner}: `axis` must not contain the last axis, the axis of the "
+            f"classes, but is {axis}."
         )
     numbers = {"smooth": smooth, "alpha": alpha, "beta": beta}
     s, a, b = (as_scalar(owner, k, x, p.dtype, 0) for k, x in numbers.items())
@@ -143,7 +143,7 @@ def multiclass_generalized_dice_loss(
     apply_softmax: bool = True,
     ignore_background: bool = False,
 ) -> Float[Array, ""]:
-    r"""[`eqopt.losses.dice_loss`][] with more weight on classes that are rare.
+    r"""[`eqopt.losses.dice_loss`][] with more weight on rare classes.
 
     $$\ell = \frac{1}{B C} \sum_{b, c} w_c\, \ell_{bc}, \qquad
       w_c \propto \frac{1}{n_c^2 + 10^{-7}}, \qquad \sum_c w_c = C$$
@@ -195,8 +195,8 @@ def multiclass_generalized_dice_loss(
     size = jnp.sum(t, tuple(range(t.ndim - 1)))
     is_there = size > 0
     weights = 1 / (jnp.square(size) + 1e-7)
-    # Differs from Optax, where a missing class has the weight 1e7, so that no other
-    # class matters.
+    # Differs from Optax, where a missing class has weight 1e7, which makes all other
+    # classes negligible.
     largest = jnp.max(weights, initial=0, where=is_there)
     largest = jnp.where(jnp.any(is_there), largest, 1)
     weights = jnp.where(is_there, weights, largest)

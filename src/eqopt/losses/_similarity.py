@@ -35,8 +35,7 @@ def cosine_similarity(
         {\max(|x|, \sqrt\epsilon) \max(|y|, \sqrt\epsilon)}$$
 
     The cosine with a vector of zeros is 0, and so are its derivatives if
-    $\epsilon = 0$. It is also correct for vectors with squares that overflow or
-    underflow.
+    $\epsilon = 0$. The result is also correct if squares overflow or underflow.
 
     **Arguments:**
 
@@ -46,8 +45,8 @@ def cosine_similarity(
         Defaults to 0.
     - `axis`: the axis or axes of the vectors, `None` for all of them. Defaults to the
         last.
-    - `where`: which elements to take, bools of the shape of `predictions`, or without
-        the axes of the vectors. Defaults to all of them.
+    - `where`: the elements to include, bools of the shape of `predictions`, or without
+        the axes of the vectors. Defaults to all.
 
     **Returns:**
 
@@ -71,12 +70,19 @@ def cosine_distance(
 ) -> Float[Array, "..."]:
     r"""One minus the cosine of the angle between two vectors, in $[0, 2]$.
 
-    For the formula and all arguments, see [`eqopt.losses.cosine_similarity`][]. The
-    distance to a vector of zeros is 1.
+    The formula is in [`eqopt.losses.cosine_similarity`][]. The distance to a vector of
+    zeros is 1.
 
     **Arguments:**
 
-    - `predictions`, `targets`, `eps`, `axis`, `where`: as there.
+    - `predictions`: $x$, a floating array.
+    - `targets`: $y$, a floating array of the same shape.
+    - `eps`: $\epsilon \ge 0$, a number or a 0-d array: a lower bound of squared norms.
+        Defaults to 0.
+    - `axis`: the axis or axes of the vectors, `None` for all of them. Defaults to the
+        last.
+    - `where`: the elements to include, bools of the shape of `predictions`, or without
+        the axes of the vectors. Defaults to all.
 
     **Returns:**
 
@@ -103,8 +109,8 @@ def _cosine(
     x, y = (jnp.where(mask, z, 0) for z in (x, y))
     (x, x_norm), (y, y_norm) = (scaled(z, least, axes) for z in (x, y))
     norms = jnp.squeeze(x_norm * y_norm, axes)
-    # Zero over one is zero, and so are its derivatives; the derivatives of the scalar
-    # product are not used.
+    # Zero divided by one is zero, and so are its derivatives; the derivatives of the
+    # scalar product are not used.
     is_zero = norms == 0
     dot = jnp.sum(x * y, axes)
     return jnp.where(is_zero, 0, dot / jnp.where(is_zero, 1, norms))
@@ -115,7 +121,8 @@ def scaled(
 ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
     r"""A multiple of $x$ and, with `keepdims`, of $\max(|x|, \sqrt\epsilon)$.
 
-    The largest element becomes 1, so that no square overflows, and not all vanish.
+    The largest element becomes 1, so that squares do not overflow, and not all
+    underflow.
     """
     largest = jnp.max(jnp.abs(lax.stop_gradient(x)), axes, keepdims=True, initial=0)
     factor = jnp.where(largest > 0, largest, 1)

@@ -1,4 +1,4 @@
-"""Labels that are less sure of themselves."""
+"""Label smoothing."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,9 +38,9 @@ def smooth_labels(
     - `alpha`: $\alpha \in [0, 1]$, a number or a 0-d array.
     - `axis`: the axis or axes of the $K$ classes, `None` for all of them. Defaults to
         the last.
-    - `where`: which classes there are, bools of the shape of `labels`, or without the
-        axes of the classes. Only these are counted by $K$; all others become 0.
-        Defaults to all of them.
+    - `where`: the classes to include, bools of the shape of `labels`, or without the
+        axes of the classes. Only these count in $K$; all others become 0. Defaults to
+        all.
 
     **Returns:**
 

@@ -68,11 +68,11 @@ class Accumulator(Module):
 
     - `init`: a function `like -> carry`, where `like` is a value with a
         `jax.ShapeDtypeStruct` for every array.
-    - `update`: a function `(carry, value, index) -> carry`. It may not change the
+    - `update`: a function `(carry, value, index) -> carry`. It must not change the
         shapes and dtypes of the carry. `index` is an int32 scalar.
     - `finalize`: a function `carry -> result`.
-    - `aggregate`: a function `values -> value`, combining the rows of one microbatch,
-        which lie along axis 0. Only `micro_vmap` and `micro_grad` use it.
+    - `aggregate`: a function `values -> value` that combines the rows of one
+        microbatch, which are along axis 0. Only `micro_vmap` and `micro_grad` use it.
     """
 
     init: Callable[[Any], Any]

@@ -16,7 +16,7 @@ class Arguments(eqx.Module):
 
     batch: Batch
     state: StateArgument | None
-    folds_key: bool  # does each microbatch get another `key`?
+    folds_key: bool  # whether each microbatch gets another `key`
 
     def rebuild(self, leaves: Sequence[Any], state: Any, index: Any) -> Any:
         """`args` and `kwargs` for the microbatch `index`, or for one row of it.
@@ -24,8 +24,8 @@ class Arguments(eqx.Module):
         **Arguments:**
 
         - `leaves`: the leaves of the batch, for this microbatch or row.
-        - `state`: the `eqx.nn.State` that the microbatch before has returned, if any.
-        - `index`: which microbatch it is.
+        - `state`: the `eqx.nn.State` that the previous microbatch returned, if any.
+        - `index`: the number of the microbatch.
         """
         args, kwargs = self.batch.treedef.unflatten(leaves)
         if self.state is not None:
@@ -46,7 +46,8 @@ def find_arguments(
     """Separates the batch, the State and a single key in `kwargs["key"]`.
 
     If `kwarg_axes` contains it, a single key is split into one per row. Otherwise, it
-    is folded with the number of the microbatch. The arguments are as for `find_batch`.
+    is folded with the number of the microbatch. The arguments are the same as for
+    `find_batch`.
     """
     others = {i: x for i, x in enumerate(args) if arg_axes[i] is None}
     others |= {name: x for name, x in kwargs.items() if name not in kwarg_axes}
@@ -55,7 +56,7 @@ def find_arguments(
         args, kwargs = _replace(args, kwargs, state.place, None)
     single = is_single_key(kwargs.get("key"))
     if single and "key" in kwarg_axes:
-        # How many keys it takes is known from the other arguments.
+        # The number of keys follows from the other arguments.
         rest = {name: x for name, x in kwargs.items() if name != "key"}
         rest_axes = {name: a for name, a in kwarg_axes.items() if name != "key"}
         batch = find_batch(args, rest, arg_axes, rest_axes, size)
@@ -77,8 +78,8 @@ def resolve_argnums(name: str, argnums: Sequence[int], count: int) -> tuple[int,
     for i in argnums:
         if not -count <= i < count:
             raise ValueError(
-                f"`{name}` holds {i}, but this call has {count} positional arguments. "
-                "Arguments that are passed by keyword have no number."
+                f"`{name}` contains {i}, but this call has {count} positional "
+                "arguments. Arguments that are passed by keyword have no number."
             )
     resolved = tuple(i % count for i in argnums)
     if len(set(resolved)) != len(resolved):
@@ -90,7 +91,7 @@ def check_argnames(names: str, argnums: str, argnames: Any, kwargs: Any) -> None
     for name in argnames:
         if name not in kwargs:
             raise ValueError(
-                f"`{names}` holds {name!r}, but this call has no such keyword "
-                f"argument: it has {sorted(kwargs)}. If it is passed by position, "
-                f"then put its position in `{argnums}`."
+                f"`{names}` contains {name!r}, but this call has no such keyword "
+                f"argument: it has {sorted(kwargs)}. If it is passed by position, put "
+                f"its position in `{argnums}`."
             )

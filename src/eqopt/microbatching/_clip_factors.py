@@ -1,4 +1,4 @@
-"""By how much to clip what has which norm."""
+"""Clipping factors for gradients with given norms."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ def clip_factors(
 ) -> Float[Array, " examples"]:
     """The factors that reduce the given norms to at most `limit`.
 
-    A zero gradient is not clipped. For a NaN norm the factor is zero: NaN values stay
+    A zero gradient is not clipped. For a NaN norm, the factor is zero: NaN values stay
     NaN, and finite values add nothing.
     """
     limit = jnp.asarray(limit, norms.dtype)

@@ -1,4 +1,4 @@
-"""Norms of per-example gradients, and sums of clipped ones."""
+"""Norms of per-example gradients, and sums of clipped per-example gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def clipped_grad(
     method: Method = "auto",
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., tuple[PyTree, PerExampleNorms]]:
-    r"""Sums the gradients of all examples, each of them clipped.
+    r"""Sums the clipped gradients of all examples.
 
     $$\sum_i w_i\, g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)$$
 
@@ -88,45 +88,47 @@ def clipped_grad(
     - `fun`, `has_aux`, `argnums`, `batch_argnums`, `keep_batch_dim`: as in
         [`eqopt.microbatching.micro_grad`][]. An argument cannot be both differentiated
         and a batch.
-    - `l2_norm_clip`: $C \ge 0$. With `groups`, one for each label, or one for all.
-    - `microbatch_size`: the number of examples per microbatch. Need not divide the
-        number of examples. Defaults to `None`: all at once.
-    - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$, or `RUNNING_MEAN`,
-        which excludes the microbatches that `num_real_microbatches` omits from this.
-        Defaults to the sum.
+    - `l2_norm_clip`: $C \ge 0$. With `groups`, a dictionary with a bound for each
+        label, or one bound for all.
+    - `microbatch_size`: the number of examples per microbatch. It need not divide the
+        number of examples. Defaults to `None`: all examples at once.
+    - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$; or `RUNNING_MEAN`,
+        which excludes the microbatches that `num_real_microbatches` omits from this
+        sum. Defaults to `SUM`.
     - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, each
         norm is over the part of the gradient with the same label, and each part is
         clipped by its own norm.
-    - `weights`: $w_i$, an array with one number per example. Zero is for padding: such an
-        example contributes nothing, whatever it holds. Defaults to 1.
-    - `method`: `"auto"`, or `"ghost"`, which raises an error where `"auto"` has to
-        compute large gradients of examples; or `"per_example"`, which computes all of
-        them. They agree to rounding. Where the rows of one example nearly cancel, that
-        is large: then `norms` are estimates, and the example is clipped by an upper
-        bound on its norm. With `"per_example"`, it keeps more of its gradient.
+    - `weights`: $w_i$, an array with one number per example. Use zero for padding: such
+        an example contributes nothing, whatever its values. Defaults to 1.
+    - `method`: `"auto"`; or `"ghost"`, which raises an error if `"auto"` would compute
+        large per-example gradients; or `"per_example"`, which computes all per-example
+        gradients. They agree up to rounding. If the rows of an example nearly cancel,
+        the rounding error is large: then `norms` are estimates, and the example is
+        clipped by an upper bound on its norm. With `"per_example"`, it keeps more of
+        its gradient.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
 
     A function with the arguments of `fun` that returns `(gradient, examples)`.
-    `gradient` is like the result of `eqx.filter_grad`, but float32 for parameters of
+    `gradient` is like the result of `eqx.filter_grad`, but in float32 for parameters of
     lower precision, because noise must be added before a sum is rounded. `examples` is
-    a named tuple with the fields `values`, `norms` and `aux`. Clipping hides no NaN and
-    no infinite gradient: these make the sum NaN, unless their weight is zero. A
-    gradient that is finite, but has a norm that overflows, adds nothing.
+    a named tuple with the fields `values`, `norms` and `aux`. Clipping does not hide
+    NaN or infinite gradients: they make the sum NaN, unless their weight is zero. A
+    finite gradient whose norm overflows adds nothing.
 
     **Raises:**
 
-    The `ValueError`s of [`eqopt.microbatching.micro_grad`][]; also if an argument is
-    both differentiated and a batch; if `l2_norm_clip` is negative or does not fit
-    `groups`, or these have no string for a parameter; if `fun` returns an
-    `eqx.nn.State`, which mixes the examples; and, with `method="ghost"`, a list of the
-    parameters for which it is not possible.
+    The `ValueError`s of [`eqopt.microbatching.micro_grad`][]. Also a `ValueError` if an
+    argument is both differentiated and a batch, if `l2_norm_clip` is negative or does
+    not fit `groups`, if `groups` has no label for a parameter, or if `fun` returns an
+    `eqx.nn.State`, which mixes the examples. With `method="ghost"`, a `ValueError` that
+    lists the parameters for which it is not possible.
     """
     if accumulator is AccumulationType.CONCAT:
         raise ValueError(
-            "`accumulator` is CONCAT, but `clipped_grad` has no gradients of examples to "
-            "concatenate. Use SUM or MEAN, or `micro_grad`."
+            "`accumulator` is CONCAT, but `clipped_grad` does not compute per-example "
+            "gradients that could be concatenated. Use SUM or MEAN, or `micro_grad`."
         )
     check_clip(l2_norm_clip, groups)
     size = check_size(microbatch_size)
@@ -167,7 +169,7 @@ def per_example_grad_norms(
 
     **Arguments:**
 
-    As in [`eqopt.microbatching.clipped_grad`][].
+    The same as for [`eqopt.microbatching.clipped_grad`][].
 
     **Returns:**
 
@@ -176,7 +178,7 @@ def per_example_grad_norms(
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.clipped_grad`][] does.
+    The `ValueError`s of [`eqopt.microbatching.clipped_grad`][].
     """
     size = check_size(microbatch_size)
     loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
@@ -191,14 +193,15 @@ def gradient_paths(
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
 ) -> Callable[..., PyTree[Path]]:
-    """Which way `clipped_grad` takes for each parameter.
+    """How `clipped_grad` computes the norm for each parameter.
 
-    - `"ghost"`: each use is the factor of a product of matrices, the kernel of a
-        convolution, or a table to look something up. The norm follows from the other
-        factor, without the gradient of any example, or from that if it is smaller.
-    - `"direct"`: per-example gradients are computed. They are no larger than the values
-        that the parameter is combined with, as for biases and for the scales of
-        normalisation layers.
+    - `"ghost"`: the parameter is only used as a factor of matrix products, as the
+        kernel of convolutions, or as a look-up table. The norm follows from the other
+        factors, without per-example gradients, or from the per-example gradients if
+        these are smaller.
+    - `"direct"`: per-example gradients are computed. They are at most as large as the
+        values that the parameter is combined with, for example for biases and for
+        scales of normalisation layers.
     - `"per_example"`: per-example gradients are computed, and are larger. Choose the
         microbatch size so that the gradients of one microbatch fit into memory. Reasons
         are loops over a parameter, such as `scan`, custom derivatives, penalties, and
@@ -216,17 +219,17 @@ def gradient_paths(
 
     **Arguments:**
 
-    As in [`eqopt.microbatching.clipped_grad`][].
+    The same as for [`eqopt.microbatching.clipped_grad`][].
 
     **Returns:**
 
     A function with the arguments of `fun` that computes nothing and returns a tree like
-    the gradient with one of these words for each parameter. Under
+    the gradient with one of these strings for each parameter. Under
     `eqx.filter_eval_shape`, shapes and dtypes of the arguments are enough.
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.clipped_grad`][] does.
+    The `ValueError`s of [`eqopt.microbatching.clipped_grad`][].
     """
     loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
     return eqx.module_update_wrapper(Paths(loss))

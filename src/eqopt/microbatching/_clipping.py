@@ -37,9 +37,9 @@ class PerExampleNorms(NamedTuple):
     **Attributes:**
 
     - `values`: the losses.
-    - `norms`: the norms of the gradients before clipping, at least float32: an array, or
-        with `groups` a dictionary of one for each label.
-    - `aux`: whatever else the function returns.
+    - `norms`: the norms of the gradients before clipping, in at least float32: an
+        array, or with `groups` a dictionary with an array for each label.
+    - `aux`: the second result of the function with `has_aux`.
     """
 
     values: Any
@@ -59,7 +59,7 @@ class _Examples(eqx.Module):
 
     @property
     def visible(self) -> PerExampleNorms:
-        # Without groups, there is one, and its label is `None`.
+        # Without `groups`, there is one group with the label `None`.
         norms = self.norms.get(None, self.norms)
         return PerExampleNorms(self.values, norms, self.aux)
 
@@ -112,14 +112,14 @@ class Norms(eqx.Module):
         )
 
     def call(self, args: Any, kwargs: Any, weights: Any = None) -> "_Call":
-        """What a call with these arguments is about."""
+        """The subject of a call with these arguments."""
         loss = self.loss.at(args)
         both = set(loss.argnums) & set(loss.batch_argnums)
         if both:
             raise ValueError(
-                f"`argnums` and `batch_argnums` both hold the argument {min(both)}: "
-                "parameters belong to all examples, not to one each. For gradients "
-                "with respect to the batch, use `micro_grad`."
+                f"`argnums` and `batch_argnums` both contain argument {min(both)}, "
+                "but parameters must be shared by all examples. For gradients with "
+                "respect to the batch, use `micro_grad`."
             )
         axes = loss.axes(args)
         kwarg_axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
@@ -178,8 +178,8 @@ class ClippedSum(eqx.Module):
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[PyTree, PerExampleNorms]:
         call = self.norms.call(args, kwargs, self.weights)
         limits = limits_of(self.l2_norm_clip, call.all_labels)
-        # Noise comes before any rounding: the rounding of a large sum is larger than
-        # what an example may add to it.
+        # Noise is added before any rounding: the rounding of a large sum may exceed the
+        # contribution of an example.
         dtypes = [wide_dtype(p.dtype) for p in call.params]
 
         def clipped(*rows: Any) -> tuple[list[Array], PerExampleNorms]:
@@ -280,11 +280,11 @@ class _Call(NamedTuple):
             paths = zip(self.names, traced.paths, strict=True)
             large = [name for name, path in paths if path == "per_example"]
             raise ValueError(
-                f"`method` is 'ghost', but the gradients of examples with respect to "
-                f"{listed(large)} do not factor: a loop, a derivative of its own, a "
-                "penalty or some other operation stands between the parameter and the "
-                "product that it is used in. Use 'auto', which computes these gradients, "
-                "and a microbatch size for which there is memory."
+                "`method` is 'ghost', but the per-example gradients with respect to "
+                f"{listed(large)} do not factor: there is a loop, a custom "
+                "derivative, a penalty or another operation between the parameter and "
+                "the product that uses it. Use 'auto', which computes these "
+                "gradients, with a microbatch size that fits into memory."
             )
         return traced, rebuild(mapped)[2]
 
@@ -299,7 +299,7 @@ def _norm_and_bound(
         for i in range(2)
     )
     value = jnp.maximum(value, 0)  # rounding can make it negative
-    # An error that is too small to matter changes nothing.
+    # An error that is too small to matter is ignored.
     bound = jnp.maximum(value, (1 - _NO_MATTER) * value + error)
     return safe_sqrt(value), jnp.sqrt(lax.stop_gradient(bound))
 

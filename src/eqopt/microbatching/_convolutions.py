@@ -12,7 +12,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from ._interpret import bind, evaluate, has_equation, rematerialised
+from .._jaxprs import bind
+from ._interpret import evaluate, has_equation, rematerialised
 
 
 _CONVOLUTION = "conv_general_dilated"
@@ -29,7 +30,7 @@ def has_convolution(closed: ClosedJaxpr) -> bool:
 
 def _channels_last(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any] | None:
     if rematerialised(eqn) is not None:
-        return bind(eqn, inputs)  # it says already that it is part of a derivative
+        return bind(eqn, inputs)  # already marked as part of a derivative
     if eqn.primitive.name != _CONVOLUTION:
         return None
     as_it_is = lambda *inputs: bind(eqn, inputs)[0]

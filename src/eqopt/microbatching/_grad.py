@@ -14,7 +14,7 @@ from ._vmap import micro_vmap
 
 
 class PerExample(NamedTuple):
-    """What `micro_grad` returns besides the gradients; axis 0 is the batch axis."""
+    """The second result of `micro_grad`; axis 0 is the batch axis."""
 
     values: Any
     metrics: Any
@@ -82,29 +82,30 @@ def micro_grad(
 
     **Arguments:**
 
-    - `fun`: a function that returns a scalar, and with `has_aux` a pair of this and
+    - `fun`: a function that returns a scalar, or with `has_aux` a pair of a scalar and
         anything else.
-    - `has_aux`: whether it does. Defaults to `False`.
+    - `has_aux`: whether `fun` returns such a pair. Defaults to `False`.
     - `argnums`: the positional argument to differentiate with respect to, or a sequence
         of these, which makes the gradient a tuple. Defaults to 0.
     - `batch_argnums`: which positional arguments are batches: every array in them has
-        its examples along axis 0. Defaults to 1. So has every array in a keyword
-        argument, except for a single random key in `key=`, which is split into one per
-        example, and an `eqx.nn.State`, as in [`eqopt.microbatching.micro_vmap`][].
-    - `keep_batch_dim`: whether `fun` gets an example as a batch of size one; otherwise
-        without its batch axis. Keyword arguments never have one. Defaults to `True`.
-    - `microbatch_size`: the number of examples per microbatch. Need not divide the
-        number of examples. Defaults to `None`: all at once.
-    - `accumulator`: how to combine what `transform_fn` returns, as in
+        its examples along axis 0. Defaults to 1. Every array in a keyword argument must
+        also have its examples along axis 0, except for a single random key in `key=`,
+        which is split into one per example, and an `eqx.nn.State`, as in
+        [`eqopt.microbatching.micro_vmap`][].
+    - `keep_batch_dim`: whether `fun` gets an example as a batch of size one, or without
+        its batch axis. Keyword arguments never have a batch axis. Defaults to `True`.
+    - `microbatch_size`: the number of examples per microbatch. It need not divide the
+        number of examples. Defaults to `None`: all examples at once.
+    - `accumulator`: how to combine the results of `transform_fn`, as in
         [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
         to the sum.
     - `transform_fn`: a function of one example's gradient. Defaults to the identity. If
         you add noise to the sum, let it return float32: sums of lower precision are
         rounded.
-    - `metrics_fn`: a function of one example's gradient, as it is before
-        `transform_fn`, that returns something small. Defaults to returning `None`.
-    - `weights`: how much each example counts in the sum or mean of what `transform_fn`
-        returns, as in [`eqopt.microbatching.micro_vmap`][].
+    - `metrics_fn`: a function of one example's gradient, before `transform_fn`, that
+        returns a small result. By default, the result is `None`.
+    - `weights`: the weight of each example in the sum or mean of the results of
+        `transform_fn`, as in [`eqopt.microbatching.micro_vmap`][].
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
@@ -112,11 +113,11 @@ def micro_grad(
     A function with the arguments of `fun` that returns `(gradients, aux)`. `gradients`
     are accumulated. `aux` is a named tuple with the fields `values` (the scalars),
     `metrics` and `aux` (`None` without `has_aux`), all with one entry per example along
-    axis 0; only an `eqx.nn.State` in `aux` is the last one, for all of them.
+    axis 0; except for an `eqx.nn.State` in `aux`, which is the last State.
 
     **Raises:**
 
-    `ValueError` as [`eqopt.microbatching.micro_vmap`][] does.
+    The `ValueError`s of [`eqopt.microbatching.micro_vmap`][].
     """
     size = check_size(microbatch_size)
     check_accumulator(accumulator)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array
 
+from .._jaxprs import bind
+
 
 # Takes an equation and its inputs. Returns its outputs, or `None` for the usual ones.
 Rule: TypeAlias = Callable[[JaxprEqn, list[Any]], Sequence[Any] | None]
@@ -23,9 +25,9 @@ _CALLS = {"jit", "pjit", "closed_call", "core_call"} | _REMATERIALISED
 
 
 def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
-    """The outputs of a traced function; calls inside it are inlined.
+    """The outputs of a traced function, with calls inside it inlined.
 
-    Except for calls of `jax.checkpoint`, which stay unchanged.
+    Calls of `jax.checkpoint` stay unchanged.
     """
     jaxpr, consts = _opened(closed)
     return _evaluate(jaxpr, consts, args, rule)
@@ -40,7 +42,7 @@ def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
 
 
 def rematerialised(eqn: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
-    """The function in a call of what `jax.checkpoint` returned; `None` elsewhere."""
+    """The function in a call of `jax.checkpoint`; `None` for other equations."""
     is_one = eqn.primitive.name in _REMATERIALISED
     return _inner_of(eqn)[0] if is_one else None
 
@@ -54,7 +56,7 @@ def checkpointed(eqn: JaxprEqn, fun: Callable[..., Any]) -> Callable[..., Any]:
 def flattened(
     closed: ClosedJaxpr | Jaxpr,
 ) -> tuple[list[tuple[JaxprEqn, list[Any]]], list[Any]]:
-    """All equations with their inputs, as if there were no calls, and the outputs.
+    """All equations with their inputs, with calls inlined, and the outputs.
 
     An input or output is a variable, `None` if it is a number.
     """
@@ -106,15 +108,6 @@ def dtype_of(var: Any) -> Any:
 def as_array(x: Any, like: Any) -> Array:
     """An output of a traced function: a scalar without inputs is a number."""
     return x if isinstance(x, jax.Array) else jnp.asarray(x, like.dtype)
-
-
-def bind(eqn: JaxprEqn, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of an equation."""
-    params = eqn.primitive.get_bind_params(eqn.params)
-    # Before JAX 0.9.2, functions among the parameters were arguments.
-    functions, params = params if isinstance(params, tuple) else ((), params)
-    outputs = eqn.primitive.bind(*functions, *inputs, **params)
-    return outputs if eqn.primitive.multiple_results else [outputs]
 
 
 def _evaluate(

@@ -26,8 +26,8 @@ def split_key(key: Array, batch: Batch) -> Array:
     keys = jr.split(key, batch.split.rows)
     pairs = zip(batch.leaves, batch.axes, strict=True)
     x, axis = next((x, a) for x, a in pairs if a is not None)
-    # Explicitly sharded axes can be mapped over together if they are sharded alike. On
-    # an automatic mesh the type of an array has no shards: XLA chooses.
+    # Explicitly sharded axes can be mapped over together if they are sharded in the
+    # same way. On an automatic mesh, the type of an array has no sharding: XLA chooses.
     sharding = jax.typeof(x).sharding
     if sharding.spec[axis] is None:
         return keys

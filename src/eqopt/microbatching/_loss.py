@@ -23,11 +23,11 @@ class Loss(eqx.Module):
     def __check_init__(self):
         if len(self.batch_argnums) == 0:
             raise ValueError(
-                "`batch_argnums` is empty: name at least one argument that is a batch."
+                "`batch_argnums` is empty. Pass at least one argument that is a batch."
             )
 
     def at(self, args: tuple[Any, ...]) -> "_LossAt":
-        """The same for a call with so many positional arguments."""
+        """The same for a call with these positional arguments."""
         argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
         return _LossAt(
             self,
@@ -46,7 +46,7 @@ class _LossAt(eqx.Module):
         return [0 if i in self.batch_argnums else None for i in range(len(args))]
 
     def wrt(self, args: tuple[Any, ...]) -> PyTree:
-        """What to differentiate with respect to."""
+        """The arguments to differentiate with respect to."""
         chosen = tuple(args[i] for i in self.argnums)
         return chosen[0] if isinstance(self.loss.argnums, int) else chosen
 
@@ -71,7 +71,7 @@ class _LossAt(eqx.Module):
         if not isinstance(out, tuple) or len(out) != 2:
             raise ValueError(
                 "With `has_aux=True`, the function must return a pair of a scalar and "
-                f"anything else, got {eqx.tree_pformat(out)}."
+                f"anything else, but returned {eqx.tree_pformat(out)}."
             )
         return out
 

@@ -1,4 +1,4 @@
-"""How the values of the microbatches are combined: choosing the rules."""
+"""How the values of the microbatches are combined: the choice of rules."""
 
 from typing import Any
 
@@ -29,11 +29,12 @@ def make_rules(
     - `accumulator`: as given by the user, a prefix of `output`.
     - `output`, `rest_output`: what the function returns for a full microbatch, and for
         the smaller, last one, with a `jax.ShapeDtypeStruct` for every array.
-    - `products`: for every array of `output`, whether a product of matrices made it.
+    - `products`: for every array of `output`, whether it is the result of a matrix
+        product.
     - `state`: the `eqx.nn.State` among the arguments. Without one, a State in the
         output is like any other part of it.
-    - `weights`: how much each microbatch counts.
-    - `executed`: how many of them are evaluated.
+    - `weights`: the weight of each microbatch.
+    - `executed`: the number of microbatches that are evaluated.
     """
     _check_prefix(accumulator, output)
     if state is not None:
@@ -123,7 +124,7 @@ def _rule(
         raise ValueError(
             f"{kind.name} cannot combine `{where}`: it has shape {output.shape} for "
             f"microbatches of {split.size} rows, but {rest_output.shape} for the last "
-            f"one of {split.rest}. Use CONCAT for what has one entry per row, or a "
+            f"one of {split.rest}. Use CONCAT for arrays with one entry per row, or a "
             f"microbatch size that divides {split.rows}."
         )
     if concat:

@@ -24,11 +24,11 @@ from ._weights import Part, make_weights
 
 
 # Differs from `optax.microbatching` in that, throughout this room:
-# 1. arguments and outputs may hold what is not an array, as in Equinox' transforms;
+# 1. arguments and outputs may contain other leaves than arrays, as in Equinox;
 # 2. axes may be negative, and the microbatch size need not divide the batch;
 # 3. sums and means of 16-bit floats are kept in 32 bits, and rounded once;
 # 4. a running mean is a sum, divided at the end: equal to rounding;
-# 5. no microbatch size is one microbatch: custom accumulators are called all the same;
+# 5. without a microbatch size, there is one microbatch; custom accumulators are called;
 # 6. `micro_grad` gives no gradient for a Python float, as `eqx.filter_grad` does not;
 # 7. rows can have weights; a single `key` becomes several; an `eqx.nn.State` is passed
 #    from one microbatch to the next.
@@ -45,7 +45,7 @@ def microbatch(
     weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
-    """Evaluates a function of a batch, one microbatch after the other.
+    """Evaluates a function of a batch one microbatch at a time.
 
     This needs only as much memory as one microbatch. `accumulator` combines the results
     of `fun` for the microbatches. You must choose an accumulator that matches the
@@ -56,17 +56,17 @@ def microbatch(
     the batch, the `n` full microbatches share the first rows in this manner, and the
     remaining rows form a smaller, last microbatch.
 
-    A single random key that is passed as `key=` does not become a single dropout mask:
-    microbatch `i` gets `jr.fold_in(key, i)`. If `argnames` contains `"key"`, each row
-    has its own key instead, either from `jr.split(key, rows)` or as passed by you, and
-    the result does not depend on the microbatch size.
+    If a single random key is passed as `key=`, microbatches still have different
+    dropout masks: microbatch `i` gets `jr.fold_in(key, i)`. If `argnames` contains
+    `"key"`, each row has its own key instead, either from `jr.split(key, rows)` or as
+    passed by you, and the result does not depend on the microbatch size.
 
     If one of the other arguments is an `eqx.nn.State`, and the output contains one,
-    each microbatch gets the State that the previous one returned. The last one is
+    each microbatch gets the State that the previous one returned. The last State is
     returned, whatever the accumulator. So batch normalisation sees one microbatch at a
-    time. A microbatch without weight also passes its State on.
+    time. A microbatch with zero weight also passes its State on.
 
-    `fun` is traced once, or twice if there is a smaller microbatch. The result can be
+    `fun` is traced once, or twice if the last microbatch is smaller. The result can be
     differentiated, but reverse-mode differentiation keeps the intermediate values of
     *all* microbatches. To save memory, microbatch the function that computes the
     gradient, as in the second example.
@@ -94,47 +94,47 @@ def microbatch(
 
     **Arguments:**
 
-    - `fun`: a function of arbitrary pytrees, that may hold leaves that are not arrays.
-        So may its output: such leaves are returned unchanged.
-    - `argnums`: which positional arguments are batches: those whose every array has a
-        batch axis. May be negative. `()` if there are none.
+    - `fun`: a function of arbitrary pytrees. Its arguments and its output may have
+        leaves that are not arrays; such leaves of the output are returned unchanged.
+    - `argnums`: the positional arguments that are batches: every array in them has a
+        batch axis. They may be negative. `()` means none.
     - `microbatch_size`: the number of rows per microbatch; `None` for one microbatch of
         the whole batch.
     - `accumulator`: how to combine the outputs: an
         [`eqopt.microbatching.AccumulationType`][] or an
         [`eqopt.microbatching.Accumulator`][], or a pytree of these that is a prefix of
-        the output. Defaults to their sum. The result has the dtype of `fun`'s output.
-    - `argnames`: which keyword arguments are batches. Defaults to none.
-    - `in_axes`: the batch axis, or a sequence with one for each of `argnums` and then
-        `argnames`. May be negative. Defaults to 0.
-    - `weights`: how much each row counts, not negative: real numbers, integers or bools
-        of shape `(rows,)`, in the order of the batch. They become float32, unless they
-        are float64. `MEAN` and `RUNNING_MEAN` weight each microbatch by the sum of the
-        weights of its rows; `fun` must return the mean that is weighted in this manner.
-        A microbatch of weight 0 has no part in it, even if it is NaN, and without any
-        weight the mean is 0. `SUM`, `CONCAT` and custom accumulators do not use them.
-        Defaults to `None`: every row counts the same.
-    - `num_real_microbatches`: if given, only so many microbatches are evaluated, the
-        first ones; the smaller one counts as the last. `SUM` leaves the others out,
-        `MEAN` still divides by the number of all microbatches, `RUNNING_MEAN` by this
-        number, and `CONCAT` has zeros for them. It can be an integer array, so that
-        another number needs no recompilation; it is then clipped to the valid range, and
-        reverse-mode differentiation is not available.
+        the output. Defaults to the sum. The result has the dtype of `fun`'s output.
+    - `argnames`: the keyword arguments that are batches. Defaults to none.
+    - `in_axes`: the batch axis, or a sequence with an axis for each of `argnums` and
+        then `argnames`. Axes may be negative. Defaults to 0.
+    - `weights`: the weight of each row: nonnegative real numbers, integers or bools of
+        shape `(rows,)`, in the order of the batch. They are converted to float32,
+        unless they are float64. `MEAN` and `RUNNING_MEAN` weight each microbatch by the
+        sum of the weights of its rows; `fun` must return the mean with these weights. A
+        microbatch with weight 0 is ignored, even if it is NaN. If all weights are 0,
+        the mean is 0. `SUM`, `CONCAT` and custom accumulators do not use them. Defaults
+        to `None`: every row counts the same.
+    - `num_real_microbatches`: if given, only this number of microbatches is evaluated,
+        starting with the first; the smaller one counts as the last. `SUM` omits the
+        others, `MEAN` still divides by the number of all microbatches, `RUNNING_MEAN`
+        divides by this number, and `CONCAT` has zeros for the others. It can be an
+        integer array, so that another number needs no recompilation. The array is
+        clipped to the valid range, and reverse-mode differentiation is not available.
 
     **Returns:**
 
-    A function with the arguments of `fun`. Use it under `eqx.filter_jit`: outside, it
-    is compiled again with every call.
+    A function with the arguments of `fun`. Use it under `eqx.filter_jit`; otherwise, it
+    is compiled again in every call.
 
     **Raises:**
 
-    `ValueError`, here or when the function is called, naming the argument that is at
-    fault: no array with a batch axis; unequal batch axes; an axis or an argument that
-    does not exist; `microbatch_size` not positive or larger than the batch;
+    A `ValueError`, here or when the function is called, that names the wrong argument:
+    no array with a batch axis; unequal batch axes; an axis or an argument that does not
+    exist; `microbatch_size` not positive or larger than the batch;
     `num_real_microbatches` out of range; an `accumulator` that does not fit the output;
     `MEAN` or `RUNNING_MEAN` of integers; `weights` of another shape, or negative (if
-    known when it is called); more than one `eqx.nn.State`, or one that is returned with
-    another structure, shape or dtype.
+    their values are known); more than one `eqx.nn.State`, or a State that is returned
+    with another structure, shape or dtype.
     """
     size = check_size(microbatch_size)
     check_accumulator(accumulator)
@@ -144,13 +144,13 @@ def microbatch(
     in_axes = (in_axes,) * count if isinstance(in_axes, int) else tuple(in_axes)
     if count == 0:
         raise ValueError(
-            "`argnums` and `argnames` are both empty: name at least one argument that "
+            "`argnums` and `argnames` are both empty. Pass at least one argument that "
             "is a batch."
         )
     if len(in_axes) != count:
         raise ValueError(
             f"`in_axes={in_axes}` has length {len(in_axes)}, but there are {count} "
-            f"batch arguments: `argnums={argnums}`, `argnames={argnames}`. Give one "
+            f"batch arguments: `argnums={argnums}`, `argnames={argnames}`. Pass an "
             "axis for each, or a single int for all."
         )
     out = _Microbatch(
@@ -220,7 +220,7 @@ def accumulate(
 ) -> Any:
     """Evaluates a function of `(leaves, state, index)` on each microbatch.
 
-    `has_rows`: whether its output has one entry per row, to be aggregated first.
+    `has_rows`: whether its output has one entry per row and must be aggregated first.
     """
     batch, split = arguments.batch, arguments.batch.split
     executed = split.executed(num_real)
@@ -280,14 +280,14 @@ def _loop(
     steps = min(executed, split.count)
     if split.count == 1:
         return body(jnp.asarray(0, jnp.int32), carry) if steps else carry
-    # A scan, unlike a while loop, can be differentiated in reverse.
+    # Unlike a while loop, a scan supports reverse-mode differentiation.
     indices = jnp.arange(steps, dtype=jnp.int32)
     return lax.scan(lambda carry, i: (body(i, carry), None), carry, indices)[0]
 
 
 def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any, Any]:
-    # The shapes of the output are needed before the loop is built. To trace `fun` for
-    # those and again for the loop would double the time a large model takes.
+    # The shapes of the output are needed before the loop is built. Tracing `fun` for
+    # the shapes and again for the loop would double the tracing time.
     jaxpr, like, static = eqx.filter_make_jaxpr(fun)(*args)
     treedef = jtu.tree_structure(like)
     run = jax.extend.core.jaxpr_as_fun(jaxpr)

@@ -32,13 +32,13 @@ def reshape_batch_axis(
     **Arguments:**
 
     - `tree`: any pytree. Leaves that are not arrays stay unchanged.
-    - `microbatch_size`: the number of rows per microbatch. Must divide the batch axis
-        of every array.
-    - `axis`: the batch axis. May be negative.
+    - `microbatch_size`: the number of rows per microbatch. It must divide the batch
+        axis of every array.
+    - `axis`: the batch axis. It may be negative.
 
     **Returns:**
 
-    As `tree`, each array of shape `(..., batch, ...)` replaced by one of shape
+    `tree` with each array of shape `(..., batch, ...)` replaced by an array of shape
     `(..., num_microbatches, microbatch_size, ...)` and the same dtype.
 
     **Raises:**
@@ -61,8 +61,9 @@ def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
     if split.count == 0 or split.rest != 0:
         raise ValueError(
             f"`microbatch_size={size}` does not divide the {split.rows} rows of "
-            f"`{where}` (axis {axis} of shape {x.shape}), so that they do not fit in "
-            "one array. `microbatch` takes such a batch; here, choose a divisor or pad."
+            f"`{where}` (axis {axis} of shape {x.shape}), so they do not fit into one "
+            "array. Choose a divisor, pad the batch, or use `microbatch`, which "
+            "accepts such a batch."
         )
     check_shards(where, x, axis, split)
     return jnp.swapaxes(_columns(x, axis, split), axis, axis + 1)
@@ -87,14 +88,15 @@ class Split(eqx.Module):
         return self.count + (self.rest > 0)
 
     def executed(self, num_real: Any) -> int | Array:
-        """How many microbatches `num_real_microbatches` leaves, once it is checked."""
+        """The number of microbatches to evaluate; checks `num_real_microbatches`."""
         if num_real is None:
             return self.total
         if isinstance(num_real, int):
             if not 0 <= num_real <= self.total:
                 raise ValueError(
                     f"`num_real_microbatches={num_real}` is out of range: {self.rows} "
-                    f"rows in microbatches of {self.size} make {self.total}."
+                    f"rows in microbatches of {self.size} are {self.total} "
+                    "microbatches."
                 )
             return num_real
         num_real = jnp.asarray(num_real)
@@ -110,7 +112,7 @@ class Batch(eqx.Module):
     """The leaves of `(args, kwargs)`, with access to any microbatch."""
 
     leaves: list[Any]
-    axes: tuple[int | None, ...]  # of each leaf; `None` if every row has all of it
+    axes: tuple[int | None, ...]  # of each leaf; `None` if all rows share it
     treedef: Any
     split: Split
 
@@ -119,7 +121,7 @@ class Batch(eqx.Module):
         return self._take(index)
 
     def last(self) -> list[Any]:
-        """The leaves for the last `split.rest` rows, which fill no microbatch."""
+        """The leaves for the last `split.rest` rows, the smaller microbatch."""
         return self._take(None)
 
     def _take(self, index: Any) -> list[Any]:
@@ -136,7 +138,7 @@ def take_rows(x: Any, axis: int, split: Split, index: Any) -> Any:
 
 def _columns(x: Any, axis: int, split: Split) -> Any:
     # Row-major to (size, count), so that a microbatch is a *column*. It has the same
-    # rows as a row of a column-major (count, size), but no data moves and sharding
+    # rows as a row of a column-major (count, size), but no data moves, and the sharding
     # stays.
     shape = (*x.shape[:axis], split.size, split.count, *x.shape[axis + 1 :])
     return jnp.reshape(x, shape)
@@ -146,9 +148,8 @@ def _full(x: Any, axis: int, split: Split, index: Any) -> Any:
     if split.rest == 0:
         columns = _columns(x, axis, split)
         return lax.dynamic_index_in_dim(columns, index, axis + 1, keepdims=False)
-    # The full microbatches end before the batch does: slicing off what remains, to be
-    # able to reshape, would copy nearly the whole batch. A gather of one microbatch
-    # does not.
+    # The full microbatches end before the batch. Slicing off the remaining rows to
+    # reshape would copy nearly the whole batch; gathering one microbatch does not.
     rows = index + split.count * jnp.arange(split.size, dtype=jnp.int32)
     return jnp.take(
         x, rows, axis, mode="clip", unique_indices=True, indices_are_sorted=True
@@ -172,7 +173,7 @@ def find_batch(
     **Arguments:**
 
     - `args`, `kwargs`: the arguments of a call.
-    - `arg_axes`, `kwarg_axes`: the batch axis of each argument; `None` if it has none.
+    - `arg_axes`, `kwarg_axes`: the batch axis of each argument, or `None`.
     - `size`: the number of rows per microbatch; `None` for all of them.
     """
     with_path, treedef = jtu.tree_flatten_with_path((args, kwargs))
@@ -205,7 +206,7 @@ def find_batch(
 def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
     if not -x.ndim <= axis < x.ndim:
         fix = (
-            "An array without a batch axis is no part of a batch: pass it in another "
+            "An array without a batch axis is not part of a batch. Pass it in another "
             "argument."
             if x.ndim == 0
             else f"Expected an axis from {-x.ndim} to {x.ndim - 1}."
@@ -217,7 +218,8 @@ def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
 
 
 def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
-    # On an automatic mesh the type of an array has no shards: XLA moves what must move.
+    # On an automatic mesh, the type of an array has no sharding: XLA moves data if
+    # necessary.
     local = jax.typeof(x).sharding.shard_shape(x.shape)[axis]
     shards = x.shape[axis] // local
     if shards > 1 and (split.rest or split.size % shards):
@@ -244,17 +246,18 @@ def _common_length(
             for where, tree in named.items()
         )
         raise ValueError(
-            "No array with a batch axis: at least one argument must hold one. Found "
-            f"{found or 'no batch argument'}. Name the arguments that are batches, and "
-            "turn Python numbers and lists of them into arrays with `jnp.asarray`."
+            "No array with a batch axis: at least one argument must contain one. "
+            f"Found {found or 'no batch argument'}. Pass the arguments that are "
+            "batches, and convert Python numbers and lists of numbers to arrays with "
+            "`jnp.asarray`."
         )
     first, rows = next(iter(lengths.items()))
     for where, length in lengths.items():
         if length != rows:
             raise ValueError(
-                f"Batch axes must have one size: `{first}` has {rows} rows but "
-                f"`{where}` has {length}. Is `in_axes` right for both, and is each of "
-                "them part of the batch?"
+                f"Batch axes must have the same size, but `{first}` has {rows} rows "
+                f"and `{where}` has {length}. Is `in_axes` correct for both, and are "
+                "both part of the batch?"
             )
     if rows == 0:
         raise ValueError(

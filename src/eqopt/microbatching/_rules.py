@@ -36,7 +36,7 @@ class AbstractRule(eqx.Module):
 
 
 class Keep(AbstractRule):
-    """For a leaf that is not an array: it is the same for all microbatches."""
+    """For a leaf that is not an array, which is the same for all microbatches."""
 
     value: Any
 
@@ -94,7 +94,7 @@ class Total(AbstractRule):
 
     dtype: Any
     divisor: float | Array | None  # `None` for a sum
-    is_product: bool  # are the rows a product of matrices?
+    is_product: bool  # whether the rows are a matrix product
 
     def aggregate(self, values: Array, part: Part) -> Array:
         weights = part.row_weights

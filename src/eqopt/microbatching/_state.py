@@ -32,9 +32,9 @@ def find_state(arguments: dict[int | str, Any]) -> StateArgument | None:
     found = [StateArgument(k, x) for k, x in arguments.items() if is_state(x)]
     if len(found) > 1:
         raise ValueError(
-            f"Both `{found[0].where}` and `{found[1].where}` are an `eqx.nn.State`. "
-            "Expected at most one, which goes from microbatch to microbatch: make one "
-            "model of the two with `eqx.nn.make_with_state`, and take the parts of its "
+            f"Both `{found[0].where}` and `{found[1].where}` are an `eqx.nn.State`, "
+            "but only one can be passed from microbatch to microbatch. Create one "
+            "model of the two with `eqx.nn.make_with_state`, and get the parts of its "
             "state with `state.substate`."
         )
     return found[0] if found else None
@@ -46,9 +46,9 @@ def check_state(argument: StateArgument, output: PyTree) -> None:
     states = [(f"output{jtu.keystr(p)}", x) for p, x in leaves if is_state(x)]
     if len(states) > 1:
         raise ValueError(
-            f"Both `{states[0][0]}` and `{states[1][0]}` are an `eqx.nn.State`. "
-            f"Expected one, that takes the place of `{argument.where}` for the next "
-            "microbatch: return the last one only."
+            f"Both `{states[0][0]}` and `{states[1][0]}` are an `eqx.nn.State`, but "
+            f"only one can replace `{argument.where}` for the next microbatch. Return "
+            "only the last one."
         )
     for where, state in states:
         _check_type(where, state, argument)
@@ -59,10 +59,11 @@ def check_no_state(path: Any, output: PyTree) -> None:
     for subpath, x in jtu.tree_leaves_with_path(output, is_leaf=is_state):
         if is_state(x):
             raise ValueError(
-                f"`accumulator{jtu.keystr(path)}` is an `Accumulator` for what holds an "
-                f"`eqx.nn.State` at `output{jtu.keystr(path + subpath)}`. That is passed "
-                "on to the next microbatch, not accumulated: name an accumulator for "
-                "each part of the output instead."
+                f"`accumulator{jtu.keystr(path)}` is an `Accumulator` for a part of "
+                "the output that contains an `eqx.nn.State`, "
+                f"`output{jtu.keystr(path + subpath)}`. A State is passed on to the "
+                "next microbatch, not accumulated. Pass a separate accumulator for "
+                "each part of the output."
             )
 
 

@@ -51,19 +51,19 @@ def micro_value_and_grad(
 
     **Arguments:**
 
-    - `fun`: a function that returns a scalar, the mean of the losses of the rows of a
-        batch, and with `has_aux` a pair of this and anything else.
-    - `has_aux`: whether it does. Defaults to `False`.
+    - `fun`: a function that returns a scalar, the mean loss over the rows of a batch,
+        or with `has_aux` a pair of this scalar and anything else.
+    - `has_aux`: whether `fun` returns such a pair. Defaults to `False`.
     - `batch_argnums`: which positional arguments are batches: every array in them has
-        its rows along axis 0. May be negative, but not the first argument. `()` if
-        there are none. Defaults to 1.
-    - `batch_argnames`: which keyword arguments are batches. Defaults to none.
-    - `microbatch_size`: the number of rows per microbatch. Need not divide the number
-        of rows. `None` for one microbatch of the whole batch.
-    - `aux_accumulator`: how to combine what `fun` returns besides the loss, as in
+        its rows along axis 0. They may be negative, but cannot be the first argument.
+        `()` means none. Defaults to 1.
+    - `batch_argnames`: the keyword arguments that are batches. Defaults to none.
+    - `microbatch_size`: the number of rows per microbatch. It need not divide the
+        number of rows. `None` means one microbatch of the whole batch.
+    - `aux_accumulator`: how to combine the other results of `fun`, as in
         [`eqopt.microbatching.microbatch`][]. Defaults to the mean.
-    - `weights`: as in [`eqopt.microbatching.microbatch`][]: how much each row counts.
-        `fun` then returns the mean that is weighted so.
+    - `weights`: the weight of each row, as in [`eqopt.microbatching.microbatch`][].
+        `fun` must return the mean with these weights.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
@@ -73,8 +73,8 @@ def micro_value_and_grad(
 
     **Raises:**
 
-    The `ValueError`s of [`eqopt.microbatching.microbatch`][], and one if the first
-    argument is a batch.
+    The `ValueError`s of [`eqopt.microbatching.microbatch`][], and a `ValueError` if the
+    first argument is a batch.
     """
     size = check_size(microbatch_size)
     check_accumulator(aux_accumulator, "aux_accumulator")
@@ -82,7 +82,7 @@ def micro_value_and_grad(
     argnames = (batch_argnames,) if isinstance(batch_argnames, str) else batch_argnames
     if len(argnums) + len(argnames) == 0:
         raise ValueError(
-            "`batch_argnums` and `batch_argnames` are both empty: name at least one "
+            "`batch_argnums` and `batch_argnames` are both empty. Pass at least one "
             "argument that is a batch."
         )
     out = _MicroValueAndGrad(
@@ -117,9 +117,9 @@ class _MicroValueAndGrad(eqx.Module):
         check_argnames("batch_argnames", "batch_argnums", self.batch_argnames, kwargs)
         if 0 in argnums:
             raise ValueError(
-                f"`batch_argnums={self.batch_argnums}` holds the first argument, but "
-                "the gradient is with respect to it. Pass the model first, then the "
-                "batch."
+                f"`batch_argnums={self.batch_argnums}` contains the first argument, "
+                "but the gradient is with respect to it. Pass the model first, then "
+                "the batch."
             )
         mean = AccumulationType.MEAN
         value_and_grad = microbatch(

@@ -51,35 +51,35 @@ def micro_vmap(
     - `fun`: a function of one example. Its arguments and its output may be any pytrees,
         with leaves that are not arrays.
     - `in_axes`: the axis to map over, for all positional arguments; or a sequence with
-        an axis, or `None` for an argument that is not mapped, for each of them. May be
-        negative. Keyword arguments are mapped over axis 0, except for a single random
-        key in `key=`, which is split into one per example, `jr.split(key, rows)`, and
-        an `eqx.nn.State`. Defaults to 0.
-    - `out_axes`: where the mapped axis goes in the output. Only 0 is supported.
-    - `microbatch_size`: the number of examples per microbatch. Need not divide the
-        number of examples. Defaults to `None`: all at once.
-    - `vmap_fn`: what vectorises a microbatch: a function like `jax.vmap`, called as
-        `vmap_fn(function_of_arrays, in_axes=..., out_axes=0)`, or with `out_axes=(0,
-        None)` if an argument that is not mapped is an `eqx.nn.State`. Defaults to
-        `jax.vmap`.
-    - `accumulator`: what to do with the outputs, as in
+        an axis for each of them, or `None` for an argument that is not mapped. Axes may
+        be negative. Keyword arguments are mapped over axis 0, except for a single
+        random key in `key=`, which is split into one per example,
+        `jr.split(key, rows)`, and an `eqx.nn.State`. Defaults to 0.
+    - `out_axes`: the position of the mapped axis in the output. Only 0 is supported.
+    - `microbatch_size`: the number of examples per microbatch. It need not divide the
+        number of examples. Defaults to `None`: all examples at once.
+    - `vmap_fn`: the function that vectorises a microbatch, like `jax.vmap`. It is
+        called as `vmap_fn(function_of_arrays, in_axes=..., out_axes=0)`, or with
+        `out_axes=(0, None)` if an argument that is not mapped is an `eqx.nn.State`.
+        Defaults to `jax.vmap`.
+    - `accumulator`: how to combine the outputs, as in
         [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
         to `CONCAT`: one output per example, along axis 0.
-    - `weights`: how much each example counts, as in
-        [`eqopt.microbatching.microbatch`][]: `SUM` adds `weights[i] * output[i]`, and
-        the means divide that by the sum of the weights. An example of weight 0 has no
-        part in them, even if it is NaN. A weighted sum of integers is a float.
+    - `weights`: the weight of each example, as in [`eqopt.microbatching.microbatch`][]:
+        `SUM` adds `weights[i] * output[i]`, and the means divide this by the sum of the
+        weights. An example with weight 0 is ignored, even if it is NaN. A weighted sum
+        of integers is a float.
     - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
 
     **Returns:**
 
-    A function with the arguments of `fun`; mapped arguments have one more axis.
+    A function with the arguments of `fun`. Mapped arguments have an additional axis.
 
     **Raises:**
 
     The `ValueError`s of [`eqopt.microbatching.microbatch`][] (except that integers have
-    a mean here, as in `jnp.mean`); also if `out_axes` is not 0, and if examples return
-    an `eqx.nn.State` that is not the same for all of them.
+    a mean here, as in `jnp.mean`); also a `ValueError` if `out_axes` is not 0, or if
+    examples return different `eqx.nn.State`s.
     """
     size = check_size(microbatch_size)
     check_accumulator(accumulator)
@@ -119,7 +119,7 @@ class _MicroVmap(eqx.Module):
         if len(in_axes) != len(args):
             raise ValueError(
                 f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
-                f"{len(args)} positional arguments. Give an axis or `None` for each, "
+                f"{len(args)} positional arguments. Pass an axis or `None` for each, "
                 "or a single int for all."
             )
         kwarg_axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
@@ -151,7 +151,7 @@ def _examples(
         pairs = zip(leaves, axes, strict=True)
         row = [x if axis is None else next(rows) for x, axis in pairs]
         args, kwargs = arguments.rebuild(row, state, index)
-        # `jax.vmap` returns arrays only: everything else goes through as metadata.
+        # `jax.vmap` returns only arrays: everything else is passed through as metadata.
         dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
         is_done.append(True)
         if state is None:
@@ -167,7 +167,7 @@ def _examples(
     try:
         out = vmap_fn(one, in_axes=in_axes, out_axes=(0, None))(*mapped)
     except ValueError as error:
-        # If the function itself has come to its end, `vmap_fn` has found the fault.
+        # If the function itself returned, `vmap_fn` raised the error.
         if is_done and "out_axes" in str(error):
             raise ValueError(_ROWS_DIFFER) from error
         raise
@@ -176,8 +176,8 @@ def _examples(
 
 
 _ROWS_DIFFER = (
-    "The `eqx.nn.State` in the output depends on the row, but the rows of a microbatch "
-    "run in parallel and all of them get the same: there is no telling which one the "
-    "next microbatch should have. Combine the rows, for example with `jax.lax.pmean` "
+    "The `eqx.nn.State` in the output depends on the row, but the rows of a "
+    "microbatch run in parallel and all get the same State. So the State for the next "
+    "microbatch is not defined. Combine the rows, for example with `jax.lax.pmean` "
     "and `vmap_fn=functools.partial(jax.vmap, axis_name=...)`, or use `microbatch`."
 )

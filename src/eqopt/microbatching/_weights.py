@@ -1,4 +1,4 @@
-"""How much each row, and so each microbatch, counts."""
+"""The weights of rows and microbatches."""
 
 import abc
 from typing import Any
@@ -18,16 +18,16 @@ class Part(eqx.Module):
     """The weights and sizes of one microbatch, for accumulating its value."""
 
     index: Any
-    is_rest: bool  # is it the last, smaller one?
-    weight: int | Array  # how much its value counts in a mean
-    row_weights: Array | None  # how much each of its rows does; `None` if all the same
+    is_rest: bool  # whether it is the last, smaller one
+    weight: int | Array  # the weight of its value in a mean
+    row_weights: Array | None  # the weight of each row; `None` if all are equal
 
 
 class AbstractWeights(eqx.Module):
     """The factor of a value in a mean, and the divisor of their sum."""
 
     split: eqx.AbstractVar[Split]
-    has_rows: eqx.AbstractVar[bool]  # has the output one entry per row?
+    has_rows: eqx.AbstractVar[bool]  # whether the output has one entry per row
 
     @abc.abstractmethod
     def part(self, index: Any, is_rest: bool) -> Part:
@@ -43,14 +43,14 @@ class AbstractWeights(eqx.Module):
 
 
 class _Equal(AbstractWeights):
-    """Every row counts the same: microbatches are weighted by their rows."""
+    """All rows have the same weight: microbatches are weighted by their row counts."""
 
     split: Split
     has_rows: bool
 
     def part(self, index: Any, is_rest: bool) -> Part:
         split = self.split
-        # Aggregated rows are a sum already.
+        # Aggregated rows are already a sum.
         is_one = self.has_rows or self._unit > 1
         weight = 1 if is_one else (split.size, split.rest)[is_rest]
         return Part(index, is_rest, weight, None)
@@ -72,7 +72,7 @@ class _Equal(AbstractWeights):
 
 
 class _Given(AbstractWeights):
-    """Every row has its weight: microbatches are weighted by their sum."""
+    """Every row has its own weight: microbatches are weighted by the sum."""
 
     rows: Float[Array, " rows"]
     microbatches: Float[Array, " microbatches"]
@@ -94,7 +94,7 @@ class _Given(AbstractWeights):
 
 
 def _divisor(total: Array) -> Array:
-    # If no row counts, the sum is zero, and so is the mean.
+    # If all weights are zero, the sum is zero, and so is the mean.
     return jnp.where(total == 0, 1, total)
 
 
@@ -132,8 +132,8 @@ def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
         lowest = np.min(np.asarray(weights, np.float32))
         if lowest < 0:
             raise ValueError(
-                f"`weights` must not be negative, but the lowest is {lowest}. A row "
-                "that is not to count has weight 0."
+                f"`weights` must not be negative, but the lowest is {lowest}. To "
+                "ignore a row, use weight 0."
             )
     check_shards("weights", weights, 0, split)
     return jnp.asarray(weights, dtype if dtype == jnp.float64 else jnp.float32)
@@ -156,6 +156,6 @@ def weighted_sum(values: Array, weights: Array | None) -> Array:
         # Explicitly sharded rows: for a product, JAX would require the sharding of the
         # result.
         return jnp.sum(values * jnp.expand_dims(weights, range(1, values.ndim)), 0)
-    # Not as a sum: XLA merges that with what made the values, and in a loop on a CPU the
-    # result was a hundred times as slow as this.
+    # Not written as a sum: XLA fuses a sum with the computation of the values, and in a
+    # loop on a CPU, the result was a hundred times slower.
     return jnp.tensordot(weights, values, 1, precision=lax.Precision.HIGHEST)

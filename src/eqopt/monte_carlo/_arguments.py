@@ -23,17 +23,18 @@ def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:
 
 
 def real_parameters(owner: str, params: PyTree) -> PyTree:
-    """The arrays of `params` to differentiate with respect to, the rest `None`."""
+    """The arrays of `params` to differentiate with respect to; `None` for the rest."""
     arrays = parameters(params)
     if not jtu.tree_leaves(arrays):
         raise TypeError(
-            f"{owner}: `params` must have a floating array to differentiate by, but is "
-            f"{params!r}. Convert numbers with `jnp.asarray(x, jnp.float32)`."
+            f"{owner}: `params` must have a floating-point array to differentiate "
+            f"with respect to, but is {params!r}. Convert numbers with "
+            "`jnp.asarray(x, jnp.float32)`."
         )
     for path, leaf in jtu.tree_leaves_with_path(arrays):
         if jnp.iscomplexobj(leaf):
             raise TypeError(
-                f"{owner}: `params` must have real arrays, but has one of dtype "
+                f"{owner}: `params` must have real arrays, but has an array of dtype "
                 f"{leaf.dtype} at `{jtu.keystr(path) or '(the root)'}`. Pass its real "
                 "and imaginary parts."
             )
@@ -54,8 +55,8 @@ def build(
         raise TypeError(
             f"{owner}: `dist_builder` must return a distribution with "
             f"{_listed(methods)}, but returned a {type(dist).__name__} without "
-            f"{_listed(missing)}. Subclass `eqopt.monte_carlo.AbstractDistribution`, or "
-            "wrap it in an object that has them."
+            f"{_listed(missing)}. Subclass `eqopt.monte_carlo.AbstractDistribution`, "
+            "or wrap it in an object with these methods."
         )
     return dist
 
@@ -69,13 +70,13 @@ def real_number(owner: str, name: str, y: Any, hint: str = "") -> Array:
     """`y` in at least float32; raises a `ValueError` unless it is one real number."""
     if not eqx.is_array_like(y) or np.shape(y) != () or jnp.iscomplexobj(y):
         raise ValueError(
-            f"{owner}: {name} must be one real number, but is {described(y)}. "
+            f"{owner}: {name} must be a real number, but is {described(y)}. "
             + (hint or "Sum over its axes, and return nothing else.")
         )
     return jnp.asarray(y, wide_dtype(jnp.result_type(y)))
 
 
-_VALUE = "what `function` returns for one sample"
+_VALUE = "the result of `function` for one sample"
 
 
 def real_function(owner: str, function: Callable[[Any], Any]) -> Callable[[Any], Array]:
@@ -94,7 +95,8 @@ def smooth_function(
             raise TypeError(
                 f"{owner}: `function` is differentiated, but returned {described(y)}, "
                 "which has no derivative. Use "
-                "`eqopt.monte_carlo.score_function_jacobians`, which does without."
+                "`eqopt.monte_carlo.score_function_jacobians`, which does not need "
+                "derivatives."
             )
         return real_number(owner, _VALUE, y)
 

@@ -32,7 +32,7 @@ def control_variates_jacobians(
     estimate_cv_coeffs: bool = False,
     estimate_cv_coeffs_num_samples: int = 20,
 ) -> tuple[PyTree, PyTree]:
-    r"""Estimates a gradient by means of a function $h$ with a known expectation.
+    r"""Estimates a gradient with the help of a function $h$ with a known expectation.
 
     With the estimates $\hat\nabla_\theta$ of `grad_estimator`, for each sample $x_n$,
 
@@ -60,35 +60,40 @@ def control_variates_jacobians(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
-        the derivative is missing here.
-    - `control_variate_from_function`: gives, for a function, a tuple of three:
-        `cv(params, x, state)`, which is $h(x; \theta)$ of one sample;
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`, and may be a whole model. If it depends on $\theta$ directly,
+        that part of the derivative is not included.
+    - `control_variate_from_function`: a function of `function` that returns a tuple of
+        three functions: `cv(params, x, state)`, which is $h(x; \theta)$ for one sample;
         `expected_cv(params, state)`, its expectation; and
-        `update_state(params, samples, state)`, the state for the next call. Such are
-        [`eqopt.monte_carlo.control_delta_method`][] and
+        `update_state(params, samples, state)`, the state for the next call. Examples
+        are [`eqopt.monte_carlo.control_delta_method`][] and
         [`eqopt.monte_carlo.moving_avg_baseline`][].
     - `grad_estimator`: [`eqopt.monte_carlo.score_function_jacobians`][],
         [`eqopt.monte_carlo.pathwise_jacobians`][],
         [`eqopt.monte_carlo.measure_valued_jacobians`][] or a function with the same first
         five arguments. It gets the same key for $f$ and for $h$.
-    - `params`, `dist_builder`, `key`, `num_samples`: as for
-        [`eqopt.monte_carlo.score_function_jacobians`][].
-    - `control_variate_state`: what the call before returned. Defaults to `None`, which is
-        what those above start from.
+    - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model.
+        Its floating arrays are the parameters; all other leaves stay unchanged.
+    - `dist_builder`: a function that returns the distribution: `dist_builder(*params)` if
+        `params` is a tuple or a list, otherwise `dist_builder(params)`.
+    - `key`: a seed or a key of `jax.random`.
+    - `num_samples`: $N \ge 1$, a Python integer.
+    - `control_variate_state`: the state that the previous call returned. Defaults to
+        `None`, the initial state of the control variates above.
     - `estimate_cv_coeffs`: whether to estimate $\beta$, one for each array of
         parameters, by
         [`eqopt.monte_carlo.estimate_control_variate_coefficients`][], or to use 1.
         Defaults to `False`.
-    - `estimate_cv_coeffs_num_samples`: how many samples $\beta$ is estimated from, at
-        least 2. They differ from the samples for the gradient. Defaults to 20.
+    - `estimate_cv_coeffs_num_samples`: the number of samples for the estimate of
+        $\beta$, at least 2. They differ from the samples for the gradient. Defaults to
+        20.
 
     **Returns:**
 
     A pair: a tree like the result of `grad_estimator`, with one estimate for each
     sample along the first axis, and the state for the next call. The samples of this
-    call have not affected the state that is used.
+    call only affect the next state.
 
     **Raises:**
 
@@ -170,12 +175,12 @@ def estimate_control_variate_coefficients(
     **Arguments:**
 
     - `function`, `control_variate_from_function`, `grad_estimator`, `params`,
-        `dist_builder`, `key`, `control_variate_state`: as for
-        [`eqopt.monte_carlo.control_variates_jacobians`][]. The state is not updated. For
-        an unbiased gradient use another key there.
+        `dist_builder`, `key`, `control_variate_state`: the same as in
+        [`eqopt.monte_carlo.control_variates_jacobians`][]. The state is not updated.
+        For an unbiased gradient, use another key for the gradient.
     - `num_samples`: $N \ge 2$, a Python integer.
-    - `eps`: $\epsilon \ge 0$, a number or a 0-d array; small against the variances, or
-        $\beta$ is too small. Defaults to 1e-3.
+    - `eps`: $\epsilon \ge 0$, a number or a 0-d array. It should be small compared with
+        the variances; otherwise, $\beta$ is too small. Defaults to 1e-3.
 
     **Returns:**
 

@@ -35,12 +35,12 @@ def control_delta_method(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number of floating dtype. It has to
-        work under `jax.hessian`.
-    - `dist_builder`: gives an [`eqopt.monte_carlo.MultiNormalDiag`][],
-        `dist_builder(*params)` if the parameters are a tuple or a list, else
-        `dist_builder(params)`. Defaults to that class itself, for parameters
-        `(loc, log_scale)`. For another one:
+    - `function`: $f$, a function of one sample that returns a real floating-point
+        number. It must work under `jax.hessian`.
+    - `dist_builder`: a function that returns an
+        [`eqopt.monte_carlo.MultiNormalDiag`][]: `dist_builder(*params)` if the
+        parameters are a tuple or a list, otherwise `dist_builder(params)`. Defaults to
+        that class itself, for parameters `(loc, log_scale)`. To use another one, pass
         `functools.partial(control_delta_method, dist_builder=dist_builder)`.
 
     **Returns:**
@@ -49,16 +49,17 @@ def control_delta_method(
 
     - `cv(params, x, state)` is $h(x)$ of one sample, in at least float32.
     - `expected_cv(params, state)` is $\mathbb{E}\, h(x)$, in at least float32.
-    - `update_state(params, samples, state)` is `state`, as there is none.
+    - `update_state(params, samples, state)` returns `state` unchanged.
 
     In derivatives with respect to `params`, the point $\mu$ of the expansion is a
-    constant: $h$ has no derivatives, and the derivatives of its expectation are $g$ by
-    the mean and $H_{ii}\, \sigma_i$ by the scale.
+    constant: $h$ has no derivatives, and the derivatives of its expectation are $g$
+    with respect to the mean and $H_{ii}\, \sigma_i$ with respect to the scale.
 
     **Raises:**
 
-    The three functions raise a `ValueError` if `function` returns anything other than one
-    real number, and a `TypeError` if that is an integer, or the distribution is another.
+    The three functions raise a `ValueError` if `function` does not return a real
+    number, and a `TypeError` if it returns an integer, or if the distribution is
+    another one.
 
     ??? cite "Reference"
 

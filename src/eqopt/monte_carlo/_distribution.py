@@ -18,12 +18,12 @@ from ..numerics import common_dtype, wide_dtype
 class AbstractDistribution(Module):
     """The interface of a distribution for the functions of this namespace.
 
-    Any other object with these two methods works, too: you need not subclass.
+    Any other object with these two methods also works, without subclassing.
     """
 
     @abc.abstractmethod
     def sample(self, key: Any) -> PyTree:
-        """One sample: an array, or a tree of such.
+        """One sample: an array, or a tree of arrays.
 
         It must work under `jax.vmap` over keys. If it can be differentiated with
         respect to the parameters, you can use
@@ -70,14 +70,14 @@ class MultiNormalDiag(AbstractDistribution):
         for name, value in (("loc", self.loc), ("log_scale", self.log_scale)):
             if not hasattr(value, "dtype"):
                 raise TypeError(
-                    f"MultiNormalDiag: `{name}` must be a real array of floating dtype, "
-                    f"but is of type {type(value).__name__}. Convert it with "
+                    f"MultiNormalDiag: `{name}` must be a real array of floating "
+                    f"dtype, but has type {type(value).__name__}. Convert it with "
                     "`jnp.asarray`."
                 )
             if not jnp.issubdtype(value.dtype, np.floating):
                 raise TypeError(
-                    f"MultiNormalDiag: `{name}` must be a real array of floating dtype, "
-                    f"but is of dtype {value.dtype}. Convert it with "
+                    f"MultiNormalDiag: `{name}` must be a real array of floating "
+                    f"dtype, but has dtype {value.dtype}. Convert it with "
                     "`.astype(jnp.float32)`."
                 )
         if np.shape(self.loc) != np.shape(self.log_scale):
@@ -95,8 +95,8 @@ class MultiNormalDiag(AbstractDistribution):
         **Arguments:**
 
         - `key`: a seed or a key of `jax.random`.
-        - `sample_shape`: how many there are along the axes in front. Defaults to `()`,
-            which is one.
+        - `sample_shape`: the shape of the leading axes of samples. Defaults to `()`,
+            which means one sample.
 
         **Returns:**
 
@@ -174,15 +174,15 @@ def normal(owner: str, name: str, must: str, dist: Any) -> MultiNormalDiag:
 
     **Arguments:**
 
-    - `owner`, `name`: what the user calls, and the argument that `dist` comes from.
+    - `owner`, `name`: the called function, and the argument that `dist` comes from.
     - `must`: `must be` or `must return`.
     """
     if not isinstance(dist, MultiNormalDiag):
         found = "is" if must == "must be" else "returned"
         raise TypeError(
             f"{owner}: `{name}` {must} an `eqopt.monte_carlo.MultiNormalDiag`, but "
-            f"{found} an object of type {type(dist).__name__}. Estimators for every "
-            "distribution are `score_function_jacobians` and `pathwise_jacobians`, and "
-            "a control variate for each is `moving_avg_baseline`."
+            f"{found} an object of type {type(dist).__name__}. For other "
+            "distributions, use `score_function_jacobians` or `pathwise_jacobians`, "
+            "and `moving_avg_baseline` as a control variate."
         )
     return dist

@@ -56,16 +56,17 @@ def score_function_jacobians(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
-        the derivative is missing here.
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`, and may be a whole model. If it depends on $\theta$ directly,
+        that part of the derivative is not included.
     - `params`: $\theta$, a tuple of arrays, or any other tree, such as a whole model.
         Its floating arrays are the parameters; all other leaves stay unchanged.
-    - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
-        tuple or a list, else `dist_builder(params)`. That is any object with the methods
-        of [`eqopt.monte_carlo.AbstractDistribution`][], such as
+    - `dist_builder`: a function that returns the distribution: `dist_builder(*params)`
+        if `params` is a tuple or a list, otherwise `dist_builder(params)`. A
+        distribution is any object with the methods of
+        [`eqopt.monte_carlo.AbstractDistribution`][], such as
         [`eqopt.monte_carlo.MultiNormalDiag`][].
-    - `key`: a seed or a key of `jax.random`. Samples depend only on it.
+    - `key`: a seed or a key of `jax.random`. It determines the samples.
     - `num_samples`: $N \ge 1$, a Python integer.
 
     **Returns:**
@@ -77,9 +78,9 @@ def score_function_jacobians(
 
     **Raises:**
 
-    A `ValueError` if `num_samples` is not a positive Python integer, or if `function` or
-    `log_prob` return anything other than one real number. A `TypeError` if there are no
-    floating arrays in `params` or complex ones, or if the distribution lacks a method.
+    A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
+    or `log_prob` does not return a real number. A `TypeError` if `params` has no
+    floating arrays or has complex ones, or if the distribution lacks a method.
 
     ??? cite "Reference"
 
@@ -132,12 +133,12 @@ def pathwise_jacobians(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number of floating dtype. It has to
-        work under `jax.vmap` and `jax.grad`, and may be a whole model. If it depends on
-        $\theta$, then that part of the derivative is missing here.
-    - `params`, `dist_builder`, `key`, `num_samples`: as for
-        [`eqopt.monte_carlo.score_function_jacobians`][]. Of the distribution only
-        `sample` is used.
+    - `function`: $f$, a function of one sample that returns a real floating-point
+        number. It must work under `jax.vmap` and `jax.grad`, and may be a whole model.
+        If it depends on $\theta$ directly, that part of the derivative is not included.
+    - `params`, `dist_builder`, `key`, `num_samples`: the same as in
+        [`eqopt.monte_carlo.score_function_jacobians`][]. Only the `sample` method of
+        the distribution is used.
 
     **Returns:**
 
@@ -181,7 +182,7 @@ def _log_prob(owner: str, dist: Any, x: Any) -> Array:
         owner,
         "`log_prob` of one sample",
         dist.log_prob(x),
-        "Make its axes parts of one sample: sum over them.",
+        "If its axes belong to one sample, sum over them.",
     )
 
 
@@ -196,5 +197,5 @@ def _check_continuous(owner: str, x: PyTree) -> None:
         raise TypeError(
             f"{owner}: samples are differentiated, but have no floating arrays, only "
             f"dtypes {', '.join(map(str, dtypes))}. Use "
-            "`eqopt.monte_carlo.score_function_jacobians` for what is discrete."
+            "`eqopt.monte_carlo.score_function_jacobians` for discrete samples."
         )

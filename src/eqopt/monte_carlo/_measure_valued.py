@@ -40,16 +40,17 @@ def measure_valued_jacobians(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`, and may be a whole model. If it depends on $\theta$, then that part of
-        the derivative is missing here.
-    - `params`, `key`, `num_samples`: as for
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`, and may be a whole model. If it depends on $\theta$ directly,
+        that part of the derivative is not included.
+    - `params`, `key`, `num_samples`: the same as in
         [`eqopt.monte_carlo.score_function_jacobians`][].
-    - `dist_builder`: gives the distribution, `dist_builder(*params)` if `params` is a
-        tuple or a list, else `dist_builder(params)`. It must be an
-        [`eqopt.monte_carlo.MultiNormalDiag`][], however it depends on the parameters.
-    - `coupling`: whether the samples of $p^+$ and $p^-$ depend on each other, which as a
-        rule makes the variance smaller: see there. Defaults to `True`.
+    - `dist_builder`: a function that returns the distribution: `dist_builder(*params)`
+        if `params` is a tuple or a list, otherwise `dist_builder(params)`. It must be
+        an [`eqopt.monte_carlo.MultiNormalDiag`][], which can depend on the parameters
+        in any way.
+    - `coupling`: whether the samples of $p^+$ and $p^-$ depend on each other, which
+        usually reduces the variance. Defaults to `True`.
 
     **Returns:**
 
@@ -91,7 +92,8 @@ def measure_valued_jacobians(
             jr.split(as_key(key)), (_weibull_pair, _maxwell_pair), strict=True
         )
     )
-    # By the chain rule: the derivative of the scale by its logarithm is the scale.
+    # By the chain rule: the derivative of the scale with respect to its logarithm is
+    # the scale.
     by_log_scale = jax.vmap(lambda j: j * dist.scale.astype(j.dtype))(by_std)
     cotangents = (
         j.astype(x.dtype) for j, x in zip((by_mean, by_log_scale), values, strict=True)
@@ -107,7 +109,7 @@ def measure_valued_estimation_mean(
     num_samples: int,
     coupling: bool = True,
 ) -> Float[Array, "samples ..."]:
-    r"""The measure-valued estimator of the gradient by the mean of normal samples.
+    r"""The measure-valued estimator of the gradient with respect to the mean.
 
     $$\frac{\partial}{\partial \mu_i} \mathbb{E} f(x) = \frac{1}{\sqrt{2 \pi}\, \sigma_i}
       \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
@@ -121,8 +123,8 @@ def measure_valued_estimation_mean(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`.
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`.
     - `dist`: an [`eqopt.monte_carlo.MultiNormalDiag`][].
     - `key`: a seed or a key of `jax.random`.
     - `num_samples`: $N \ge 1$, a Python integer.
@@ -136,8 +138,7 @@ def measure_valued_estimation_mean(
     **Raises:**
 
     A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
-    returns anything other than one real number, and a `TypeError` if `dist` is another
-    distribution.
+    does not return a real number, and a `TypeError` if `dist` is another distribution.
     """
     owner = "measure_valued_estimation_mean"
     dist = normal(owner, "dist", "must be", dist)
@@ -151,7 +152,7 @@ def measure_valued_estimation_std(
     num_samples: int,
     coupling: bool = True,
 ) -> Float[Array, "samples ..."]:
-    r"""The measure-valued estimator of the gradient by the scale of normal samples.
+    r"""The measure-valued estimator of the gradient with respect to the scale.
 
     $$\frac{\partial}{\partial \sigma_i} \mathbb{E} f(x) = \frac{1}{\sigma_i}
       \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
@@ -166,8 +167,8 @@ def measure_valued_estimation_std(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number. It has to work under
-        `jax.vmap`.
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`.
     - `dist`: an [`eqopt.monte_carlo.MultiNormalDiag`][].
     - `key`: a seed or a key of `jax.random`.
     - `num_samples`: $N \ge 1$, a Python integer.
@@ -180,7 +181,8 @@ def measure_valued_estimation_std(
 
     **Raises:**
 
-    Errors as [`eqopt.monte_carlo.measure_valued_estimation_mean`][].
+    A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
+    does not return a real number, and a `TypeError` if `dist` is another distribution.
     """
     owner = "measure_valued_estimation_std"
     dist = normal(owner, "dist", "must be", dist)
@@ -189,7 +191,7 @@ def measure_valued_estimation_std(
 
 def _weibull_pair(key, shape, dtype, coupling):
     """Positive and negative samples for the mean, and the weights of their difference."""
-    # The square of such a sample, halved, is exponential.
+    # Half the square of such a sample is exponentially distributed.
     weibull = lambda key: jnp.sqrt(2 * jr.exponential(key, shape, dtype))
     up_key, down_key = jr.split(key)
     up = weibull(up_key)
@@ -211,7 +213,7 @@ def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
     loc, scale = dist.wide()
 
     def values(x: Array, z: Array) -> Array:
-        """`function` at `x` with one component at a time replaced by that for `z`."""
+        """`function` at `x` with one component at a time replaced by the one for `z`."""
         other = (loc + scale * z).astype(x.dtype)
         is_replaced = jnp.eye(x.size, dtype=bool)
         rows = jnp.where(is_replaced, other.reshape(1, -1), x.reshape(1, -1))

@@ -27,13 +27,14 @@ def _as_int(x: Any) -> Array:
 class MovingAvgBaselineState(eqx.Module):
     """The state of [`eqopt.monte_carlo.moving_avg_baseline`][].
 
-    `MovingAvgBaselineState()` is the one to start from.
+    `MovingAvgBaselineState()` is the initial state.
 
     **Arguments:**
 
-    - `average`: the average that started at zero, a 0-d array, which keeps its dtype, or
-        a number, which is float32. Defaults to 0.
-    - `weight`: the sum of the weights of all values in `average`; of the same kind.
+    - `average`: the average, which starts at zero: a 0-d array, which keeps its dtype,
+        or a number, which becomes float32. Defaults to 0.
+    - `weight`: the sum of the weights of all values in `average`, a number or a 0-d
+        array.
     - `count`: the number of values, a 0-d integer array. Defaults to 0.
     """
 
@@ -79,31 +80,31 @@ def moving_avg_baseline(
 
     **Arguments:**
 
-    - `function`: $f$, from one sample to one real number.
-    - `decay`: $\beta$, in $[0, 1]$. With 0 the baseline is the mean of the last step, and
-        with 1, without the heuristic, it remains 0. Defaults to 0.99.
+    - `function`: $f$, a function of one sample that returns a real number.
+    - `decay`: $\beta$, in $[0, 1]$. With 0, the baseline is the mean of the last step.
+        With 1 and without the heuristic, it stays 0. Defaults to 0.99.
     - `zero_debias`: whether to divide by $w_t$. Otherwise the baseline is $b_t$, which
         starts at 0. Defaults to `True`.
     - `use_decay_early_training_heuristic`: whether $\beta_t$ is
         $\min(\beta, (1 + t) / (10 + t))$, so that the first values, which are far off,
-        are forgotten soon, or always $\beta$. Defaults to `True`.
+        are forgotten soon. Otherwise, it is always $\beta$. Defaults to `True`.
 
     **Returns:**
 
     A tuple of three functions:
 
-    - `cv(params, x, state)` is the baseline, whatever `x` is.
+    - `cv(params, x, state)` is the baseline for any `x`.
     - `expected_cv(params, state)` is the baseline.
     - `update_state(params, samples, state)` is the
         [`eqopt.monte_carlo.MovingAvgBaselineState`][] of the next step. A mean that is
-        not finite is omitted.
+        not finite is ignored.
 
-    `None` for `state` is the state to start from.
+    `None` for `state` means the initial state.
 
     **Raises:**
 
-    A `ValueError` if `decay` is out of its range or has axes, and, from `update_state`,
-    if `function` returns anything other than one real number.
+    A `ValueError` if `decay` is out of its range or has axes; from `update_state`, a
+    `ValueError` if `function` does not return a real number.
 
     ??? cite "Reference"
 

@@ -39,8 +39,8 @@ def make_perturbed_fun(
 
     with the density $\mu$ of the noise. Both are unbiased, and so are derivatives of
     any order and derivatives with respect to `sigma`. $f$ itself is not differentiated
-    with respect to $x$. It is evaluated for all samples at once: $m + 1$ values, and
-    memory for as many.
+    with respect to $x$. It is evaluated for all samples at once, which takes $m + 1$
+    values and the memory for them.
 
     !!! example
 
@@ -53,15 +53,16 @@ def make_perturbed_fun(
 
     **Arguments:**
 
-    - `fun`: $f$, from one tree to a tree of real arrays. It has to work under `jax.vmap`.
+    - `fun`: $f$, a function of one tree that returns a tree of real arrays. It must
+        work under `jax.vmap`.
     - `num_samples`: $m \ge 1$, an integer. Defaults to 1000.
     - `sigma`: $\sigma > 0$, a number or a 0-d array. Defaults to 0.1.
     - `noise`: an object with the methods `sample(key, sample_shape, dtype)` and
         `log_prob(inputs)`, such as [`eqopt.perturbations.Gumbel`][], the default, or
         [`eqopt.perturbations.Normal`][].
-    - `use_baseline`: whether to subtract $f(x)$ in the derivative. It then varies less,
-        at the price of one more value. Where $f(x)$ is not finite, 0 is used instead.
-        Defaults to `True`.
+    - `use_baseline`: whether to subtract $f(x)$ in the derivative. This reduces the
+        variance, at the price of one more value. Where $f(x)$ is not finite, 0 is used
+        instead. Defaults to `True`.
 
     **Returns:**
 
@@ -127,7 +128,7 @@ def _weight(log_prob: Float[Array, ""]) -> Float[Array, ""]:
 
 @_weight.defjvp
 def _weight_jvp(primals, tangents):
-    # In terms of itself: then it has derivatives of every order.
+    # Expressed by itself, so that it has derivatives of every order.
     weight = _weight(*primals)
     return weight, weight * tangents[0]
 
@@ -153,7 +154,8 @@ def _shifted(key, arrays, sigma, noise):
 
 
 def _finite(y):
-    # Any constant is right for a baseline, and infinity times zero is none.
+    # Any constant is a valid baseline, but infinity would give NaN when multiplied by
+    # zero.
     return jnp.where(jnp.isfinite(y), y, 0)
 
 
@@ -169,8 +171,8 @@ def _real(out: PyTree) -> PyTree:
         if not eqx.is_array_like(y) or jnp.iscomplexobj(y):
             kind = y.dtype if eqx.is_array(y) else type(y).__name__
             raise TypeError(
-                "make_perturbed_fun: `fun` must return a tree of real arrays, but at "
-                f"`{jtu.keystr(path) or '(the root)'}` there is one of {kind}."
+                "make_perturbed_fun: `fun` must return a tree of real arrays, but the "
+                f"value at `{jtu.keystr(path) or '(the root)'}` is of {kind}."
             )
     return jtu.tree_map(lambda y: at_least_float32(jnp.asarray(y)), out)
 
@@ -179,9 +181,9 @@ def _check_argument(arrays: PyTree) -> None:
     leaves = jtu.tree_leaves(arrays)
     if not leaves:
         raise TypeError(
-            "make_perturbed_fun: there is no floating array in the argument of the "
-            "perturbed function, which is called with a key and with that argument. "
-            "Convert integers with `.astype(jnp.float32)`."
+            "make_perturbed_fun: the second argument of the perturbed function, after "
+            "the key, has no floating-point arrays. Convert integers with "
+            "`.astype(jnp.float32)`."
         )
     for leaf in leaves:
         if jnp.iscomplexobj(leaf):

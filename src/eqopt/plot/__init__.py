@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib, which is imported for the first picture."""
+"""Plots with matplotlib, which is imported for the first plot."""
 
 from .._lazy import attach_stub
 

@@ -1,11 +1,11 @@
-"""Where pictures are drawn."""
+"""The axes to draw in."""
 
 import importlib
 from typing import Any
 
 
 def axes_or_current(axes: Any, name: str) -> Any:
-    """`axes`, or the current ones of pyplot. `name` is the function that draws."""
+    """`axes`, or pyplot's current axes. `name` is the name of the calling function."""
     if axes is not None:
         return axes
     try:

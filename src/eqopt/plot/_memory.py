@@ -28,8 +28,8 @@ def state_memory(counts: Mapping[str, ByteCount], *, axes: Any = None) -> Any:
 
     **Arguments:**
 
-    - `counts`: what [`eqopt.tree.nbytes`][] returned, by the name of the bar. If the
-        parameters were given to all of them, bars are in bytes per parameter.
+    - `counts`: results of [`eqopt.tree.nbytes`][], by the name of the bar. If all of
+        them were called with the parameters, bars are in bytes per parameter.
     - `axes`: the `matplotlib.axes.Axes` to draw in. Defaults to the current ones.
 
     **Returns:**

@@ -35,10 +35,10 @@ def training_curves(
 
     **Arguments:**
 
-    - `losses`: the losses of a run by its name, for the legend: an array of one per
-        point in time, or of (seeds, points).
-    - `steps`: after how many steps they were measured, as many increasing numbers as
-        there are points. Defaults to 1, 2, ….
+    - `losses`: the losses of each run, by the name for the legend: an array of shape
+        (points,) or (seeds, points).
+    - `steps`: the numbers of steps at these points, in increasing order. Defaults to 1,
+        2, ….
     - `target`: a loss to draw a dashed line at.
     - `axes`: the `matplotlib.axes.Axes` to draw in. Defaults to the current ones.
 
@@ -49,7 +49,8 @@ def training_curves(
     **Raises:**
 
     An `ImportError` without matplotlib; a `ValueError` if there are no losses, or if an
-    array of them has other dimensions, or not as many points as `steps`.
+    array of losses has another number of axes, or another number of points than
+    `steps`.
     """
     name = "training_curves"
     points = None if steps is None else np.asarray(steps)
@@ -69,7 +70,7 @@ def learning_rates(
     target: float | None = None,
     axes: Any = None,
 ) -> Any:
-    """Draws final losses over learning rates: how precisely a rate must be chosen.
+    """Draws final losses over learning rates, to show how sensitive they are.
 
     A line ends where the loss is no longer finite; a cross at the upper edge marks
     learning rates with which training fails. With several seeds, the line is their
@@ -87,8 +88,8 @@ def learning_rates(
     **Arguments:**
 
     - `rates`: the learning rates, a vector of positive numbers.
-    - `losses`: the final losses by name, for the legend: an array of one per rate, or of
-        (seeds, rates). They may be infinite or NaN.
+    - `losses`: the final losses, by the name for the legend: an array of shape (rates,)
+        or (seeds, rates). They may be infinite or NaN.
     - `target`: a loss to draw a dashed line at.
     - `axes`: the `matplotlib.axes.Axes` to draw in. Defaults to the current ones.
 
@@ -99,8 +100,8 @@ def learning_rates(
     **Raises:**
 
     An `ImportError` without matplotlib; a `ValueError` if there are no losses, if an
-    array of them has other dimensions, or not as many entries as `rates`, or if a rate is
-    not positive.
+    array of losses has another number of axes, or another number of entries than
+    `rates`, or if a rate is not positive.
     """
     name = "learning_rates"
     at = np.asarray(rates, np.float64)
@@ -114,7 +115,7 @@ def learning_rates(
     for label, values in arrays.items():
         [line] = _line(axes, at, values, label, marker="o", markersize=3)
         failed = at[~np.isfinite(values).all(0)]
-        # In coordinates of the axes, so that it is at the edge for all losses.
+        # In axes coordinates, so that it is at the edge for all losses.
         axes.plot(
             failed,
             np.full(len(failed), 0.98),

@@ -39,12 +39,12 @@ def schedule(
 
     **Arguments:**
 
-    - `schedules`: at least one: schedules, or any functions of a 0-d integer array that
-        give a number or a 0-d array, and work under `jax.vmap`.
-    - `steps`: how many steps to draw, an integer of at least 1. Of more than 2000, as
-        many are drawn as can be told apart.
-    - `labels`: as many strings, for the legend. Defaults to the names of the classes or
-        functions, and, where these are the same, the fields that are not.
+    - `schedules`: one or more schedules, or any functions of a 0-d integer array that
+        return a number or a 0-d array and work under `jax.vmap`.
+    - `steps`: the number of steps to draw, an integer of at least 1. If there are more
+        than 2000, only as many points are drawn as can be distinguished.
+    - `labels`: a string for each schedule, for the legend. Defaults to the names of the
+        classes or functions, with the fields that differ if names are equal.
     - `axes`: the `matplotlib.axes.Axes` to draw in. Defaults to the current ones.
 
     **Returns:**
@@ -53,9 +53,9 @@ def schedule(
 
     **Raises:**
 
-    An `ImportError` without matplotlib; a `TypeError` if one of the schedules is not a
-    function; a `ValueError` if there is none, if `steps` is less than 1, or if there
-    are more or fewer labels than schedules.
+    An `ImportError` without matplotlib; a `TypeError` if a schedule is not a function;
+    a `ValueError` if there is no schedule, if `steps` is less than 1, or if the numbers
+    of labels and schedules differ.
     """
     _check(schedules, steps, labels)
     axes = axes_or_current(axes, "schedule")
@@ -114,8 +114,8 @@ def _check(schedules: Sequence[Any], steps: int, labels: Sequence[str] | None) -
     for i, each in enumerate(schedules):
         if not callable(each) or isinstance(each, type):
             raise TypeError(
-                "eqopt.plot.schedule: the schedules must be functions of the count, but "
-                f"number {i} is {each!r}. For a fixed value use `Constant(...)`."
+                "eqopt.plot.schedule: the schedules must be functions of the count, "
+                f"but number {i} is {each!r}. For a fixed value, use `Constant(...)`."
             )
     if steps < 1:
         raise ValueError(
@@ -123,6 +123,6 @@ def _check(schedules: Sequence[Any], steps: int, labels: Sequence[str] | None) -
         )
     if labels is not None and len(labels) != len(schedules):
         raise ValueError(
-            f"eqopt.plot.schedule: `labels` must be as many as the schedules, which are "
-            f"{len(schedules)}, but are {len(labels)}."
+            "eqopt.plot.schedule: `labels` must have one entry for each of the "
+            f"{len(schedules)} schedules, but has {len(labels)}."
         )

@@ -19,7 +19,7 @@ def non_negative(tree: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
 
     **Returns:**
@@ -47,23 +47,23 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
     - `lower`: $l$, a number or an array that broadcasts to the shape of each array, or
-        a tree of them with the structure of `tree` or of the upper part of it. `None`,
-        instead of a whole branch too, is no bound.
-    - `upper`: $u$, of the same kind.
+        a tree of them with the structure of `tree` or a prefix of it. `None`, also
+        instead of a whole subtree, means no bound.
+    - `upper`: $u$, given in the same form as `lower`.
 
     **Returns:**
 
     A tree like `tree`, of the same shapes and dtypes. At a bound, the result is
-    constant: there, the derivative by $x$ is 0.
+    constant: the derivative with respect to $x$ is 0.
 
     **Raises:**
 
     A `ValueError` that names the key path if structures or shapes do not fit, or if
-    $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for what
-    is not a real number.
+    $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for
+    anything that is not a real number.
     """
     parts = take("box", "tree", tree)
     low = _bounds("box", "lower", lower, tree, parts)
@@ -71,8 +71,8 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     for i, a, b in zip(parts.places, low, high, strict=True):
         if not _ascend(a, b):
             raise ValueError(
-                "box: `lower` must not be above `upper`, but somewhere it is at "
-                f"`{keystr(tree, i)}`: there `lower` is {a} and `upper` is {b}."
+                f"box: `lower` must not be above `upper`, but at `{keystr(tree, i)}`, "
+                f"`lower` is {a} and `upper` is {b}."
             )
     return parts.put(_clip(parts.arrays, low, high))
 
@@ -82,9 +82,10 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
-    - `scale`: $s \ge 0$, given as `upper` of [`eqopt.projections.box`][]. Defaults to 1.
+    - `scale`: $s \ge 0$, given in the same form as `upper` in
+        [`eqopt.projections.box`][]. Defaults to 1.
 
     **Returns:**
 
@@ -92,8 +93,8 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` as [`eqopt.projections.box`][], and for a negative
-    `scale` (unless it is traced).
+    A `ValueError` or `TypeError` in the same cases as for [`eqopt.projections.box`][],
+    and a `ValueError` for a negative `scale` (unless it is traced).
     """
     parts = take("hypercube", "tree", tree)
     zeros = [jnp.zeros(()) for _ in parts.arrays]
@@ -101,8 +102,8 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     for i, b in zip(parts.places, high, strict=True):
         if not _ascend(0.0, b):
             raise ValueError(
-                "hypercube: `scale` must not be negative, but somewhere it is at "
-                f"`{keystr(tree, i)}`: there it is {b}."
+                "hypercube: `scale` must not be negative, but at "
+                f"`{keystr(tree, i)}`, it is {b}."
             )
     return parts.put(_clip(parts.arrays, zeros, high))
 
@@ -112,7 +113,7 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
@@ -123,8 +124,8 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Raises:**
 
     A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
-    a real number (the value of a traced one is not checked), or if there are no
-    floating-point arrays or complex ones.
+    a real number (traced values are not checked), or if there are complex arrays, or no
+    floating-point arrays.
     """
     parts = take("linf_ball", "tree", tree)
     s = jnp.asarray(scalar("linf_ball", "scale", scale, 0))
@@ -145,8 +146,8 @@ def _clip(
 def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
     dtype = wide_dtype(x.dtype)
     y = x.astype(dtype)
-    # The comparisons are such that NaNs stay, and that a bound which is met counts: a
-    # point that has been projected before does not move off the bound.
+    # The comparisons keep NaNs, and include the bound itself: a point that was
+    # projected before stays on the bound.
     if low is not None:
         bound = jnp.broadcast_to(low.astype(dtype), x.shape)
         y = jnp.where(y <= bound, bound, y)
@@ -166,9 +167,9 @@ def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
         check_real(owner, name, bound, f" at `{keystr(tree, i)}`")
         if not _broadcasts(np.shape(bound), x.shape):
             raise ValueError(
-                f"{owner}: `{name}` must broadcast to the shape of the array it bounds, "
-                f"but has shape {np.shape(bound)} for one of shape {x.shape} at "
-                f"`{keystr(tree, i)}`."
+                f"{owner}: `{name}` must broadcast to the shape of the array that it "
+                f"bounds, but has shape {np.shape(bound)} for an array of shape "
+                f"{x.shape} at `{keystr(tree, i)}`."
             )
     return [bound if bound is None else _as_array(bound) for bound in found]
 
@@ -189,5 +190,5 @@ def _ascend(low: Any, high: Any) -> bool:
         return True
     if isinstance(low, Tracer) or isinstance(high, Tracer):
         return True
-    # In NumPy, as an array's comparison would be traced under `jit`.
+    # In NumPy, because comparing JAX arrays would be traced under `jit`.
     return bool(np.all(np.asarray(low, float) <= np.asarray(high, float)))

@@ -13,10 +13,10 @@ def vector(x: PyTree, a: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `x`: any pytree, such as a whole Equinox model. All leaves but its floating-point
-        arrays, which together are one vector, stay unchanged.
-    - `a`: a tree of the same structure, with numbers or arrays of the same shapes in the
-        places of these arrays, or `None` for zeros.
+    - `x`: any pytree, such as a whole Equinox model. Its floating-point arrays together
+        form one vector. All other leaves stay unchanged.
+    - `a`: a tree with the same structure, with numbers or arrays of the same shapes
+        instead of these arrays, or `None` for zeros.
 
     **Returns:**
 
@@ -24,8 +24,8 @@ def vector(x: PyTree, a: PyTree) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures or shapes differ or if there are
-    no floating-point arrays, and a `TypeError` for complex ones.
+    A `ValueError` that names the key path if structures or shapes differ or if there
+    are no floating-point arrays, and a `TypeError` for complex arrays.
     """
     parts = take("vector", "x", x)
     return parts.put(_vector(parts.arrays, aligned("vector", "a", a, x, parts)))
@@ -37,18 +37,22 @@ def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
 
     **Arguments:**
 
-    - `x`, `a`: as of [`eqopt.projections.vector`][].
+    - `x`: any pytree, such as a whole Equinox model. Its floating-point arrays together
+        form one vector. All other leaves stay unchanged.
+    - `a`: a tree with the same structure, with numbers or arrays of the same shapes
+        instead of these arrays, or `None` for zeros.
     - `b`: a number or a 0-d array.
 
     **Returns:**
 
-    A tree like `x`, of the same shapes and dtypes. If $a = 0$, which defines no
+    A tree like `x`, of the same shapes and dtypes. If $a = 0$, which does not define a
     hyperplane, it is `x`.
 
     **Raises:**
 
-    A `ValueError` or `TypeError` as [`eqopt.projections.vector`][], and if `b` is not
-    finite, has axes or is not a real number (the value of a traced one is not checked).
+    A `ValueError` or `TypeError` in the same cases as for
+    [`eqopt.projections.vector`][], and if `b` is not finite, has axes or is not a real
+    number (traced values are not checked).
     """
     parts = take("hyperplane", "x", x)
     a = aligned("hyperplane", "a", a, x, parts)
@@ -61,7 +65,11 @@ def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
 
     **Arguments:**
 
-    - `x`, `a`, `b`: as of [`eqopt.projections.hyperplane`][].
+    - `x`: any pytree, such as a whole Equinox model. Its floating-point arrays together
+        form one vector. All other leaves stay unchanged.
+    - `a`: a tree with the same structure, with numbers or arrays of the same shapes
+        instead of these arrays, or `None` for zeros.
+    - `b`: a number or a 0-d array.
 
     **Returns:**
 
@@ -70,7 +78,8 @@ def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` as [`eqopt.projections.hyperplane`][].
+    A `ValueError` or `TypeError` in the same cases as for
+    [`eqopt.projections.hyperplane`][].
     """
     parts = take("halfspace", "x", x)
     a = aligned("halfspace", "a", a, x, parts)
@@ -117,8 +126,8 @@ def _foot(
     given = [n for n in a if n is not None]
     if not given:
         return a, jnp.zeros_like(b)
-    # Squares neither overflow nor underflow. The set is the same for all lengths of
-    # (a, b), so that derivatives by these are right with a constant unit.
+    # So that squares neither overflow nor underflow. The set does not depend on the
+    # length of (a, b), so derivatives are correct with a constant unit.
     unit = largest(given)
     a = [n if n is None else n / unit for n in a]
     pairs = [(x, n) for x, n in zip(xs, a, strict=True) if n is not None]

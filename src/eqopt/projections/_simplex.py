@@ -12,9 +12,9 @@ from ._trees import narrowed, scalar, take, widened
 def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $x_i \ge 0$ and $\sum_i x_i = s$: $\max(x - \tau, 0)$.
 
-    $\tau$ is such that the sum, over all arrays together, is $s$. It is found by
-    Newton's method, which ends after finitely many passes, usually few. Nothing is
-    sorted or concatenated.
+    $\tau$ is chosen so that the sum over all arrays together is $s$. Newton's method
+    finds it after finitely many passes, usually a few. Nothing is sorted or
+    concatenated.
 
     !!! example
 
@@ -25,7 +25,7 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1: the probabilities.
 
@@ -36,8 +36,8 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Raises:**
 
     A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
-    a real number (the value of a traced one is not checked), or if there are no
-    floating-point arrays or complex ones.
+    a real number (traced values are not checked), or if there are complex arrays, or no
+    floating-point arrays.
 
     ??? cite "Reference"
 
@@ -61,12 +61,12 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\sum_i |x_i| = s$.
 
     The result has the signs of $x$, and its moduli are $|x|$ projected by
-    [`eqopt.projections.simplex`][]. A zero counts as positive: where the nearest point
-    is not unique, one of them is chosen.
+    [`eqopt.projections.simplex`][]. Zero counts as positive: if the nearest point is
+    not unique, one of them is chosen.
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
@@ -76,7 +76,8 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` as [`eqopt.projections.simplex`][].
+    A `ValueError` or `TypeError` in the same cases as for
+    [`eqopt.projections.simplex`][].
     """
     parts = take("l1_sphere", "tree", tree)
     return parts.put(_sphere(parts.arrays, scalar("l1_sphere", "scale", scale, 0)))
@@ -85,12 +86,12 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\sum_i |x_i| \le s$.
 
-    Outside the ball that is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
+    Outside the ball, this is $\operatorname{sign}(x) \max(|x| - \tau, 0)$, which makes
     small numbers zero.
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
@@ -101,7 +102,8 @@ def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` or `TypeError` as [`eqopt.projections.simplex`][].
+    A `ValueError` or `TypeError` in the same cases as for
+    [`eqopt.projections.simplex`][].
 
     ??? cite "Reference"
 
@@ -162,20 +164,20 @@ def _total(xs: _Arrays) -> Float[Array, ""]:
 def _project(xs: _Arrays, scale: Real[Array, ""]) -> _Arrays:
     """Onto the simplex, in one dtype of at least float32."""
     scale = scale.astype(xs[0].dtype)
-    # A constant added to all numbers changes nothing. With the largest at zero, no digits
-    # are lost in sums of large numbers, and tau is between `-scale` and zero.
+    # Adding a constant to all numbers changes nothing. With the largest number at zero,
+    # sums of large numbers lose no digits, and tau is between `-scale` and zero.
     top = jnp.max(jnp.stack([jnp.max(x, initial=-jnp.inf) for x in xs]))
     xs = [x - lax.stop_gradient(top) for x in xs]
     constants = lax.stop_gradient(xs), lax.stop_gradient(scale)
-    # The sum of `max(x - tau, 0)` falls as tau rises, and is convex. From the left,
-    # Newton's steps go up, until no further number falls below tau.
+    # The sum of `max(x - tau, 0)` is convex and decreases in tau. Starting from the
+    # left, Newton's steps increase tau until no more numbers fall below it.
     _, tau = lax.while_loop(
         lambda state: state[1] > state[0],
         lambda state: (state[1], _newton(*constants, state[1])),
         (jnp.full_like(scale, -jnp.inf), -constants[1]),
     )
-    # Once more, for the derivative: it is that with the same numbers above tau.
-    below = [x <= tau for x in constants[0]]  # which no NaN is
+    # Once more, for the derivative, which belongs to the same numbers above tau.
+    below = [x <= tau for x in constants[0]]  # false for NaN
     tau = _newton(xs, scale, tau)
     return [jnp.where(b, 0, x - tau) for b, x in zip(below, xs, strict=True)]
 
@@ -183,7 +185,7 @@ def _project(xs: _Arrays, scale: Real[Array, ""]) -> _Arrays:
 def _newton(
     xs: _Arrays, scale: Float[Array, ""], tau: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """The tau for which the numbers above the old one have the right sum."""
+    """The tau for which the numbers above the old tau have the right sum."""
     above = [x > tau for x in xs]
     count = sum(jnp.sum(a) for a in above)
     total = _total([jnp.where(a, x, 0) for a, x in zip(above, xs, strict=True)])

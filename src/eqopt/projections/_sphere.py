@@ -24,7 +24,7 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point and complex arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 
@@ -36,7 +36,7 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     **Raises:**
 
     A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
-    a real number (the value of a traced one is not checked), or if there are no
+    a real number (traced values are not checked), or if there are no
     floating-point arrays.
     """
     parts = take("l2_ball", "tree", tree, complex_too=True)
@@ -47,12 +47,12 @@ def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $\|x\|_2 = s$: $s\, x / \|x\|_2$.
 
     The norm is over all arrays together, as in [`eqopt.tree.norm`][]. All points of the
-    sphere are equally near to $x = 0$; of these it is the one with equal numbers, and
-    its derivative by $x$ is 0.
+    sphere are equally near to $x = 0$. In that case, the result is the point with equal
+    numbers, and its derivative with respect to $x$ is 0.
 
     **Arguments:**
 
-    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves but its
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
         floating-point and complex arrays stay unchanged.
     - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
 

@@ -28,27 +28,27 @@ class Parts(NamedTuple):
 
 
 def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Parts:
-    """Takes the arrays to project from `tree`, called `name` by the user.
+    """Takes the arrays to project from `tree`, the argument `name`.
 
     **Raises:**
 
-    A `ValueError` if there are none, and a `TypeError` that names the key path if one
-    is complex.
+    A `ValueError` if there are no arrays, and a `TypeError` that names the key path of
+    a complex array.
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
     places = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
     arrays = [leaves[i] for i in places]
     if not any(x.size for x in arrays):
         raise ValueError(
-            f"{owner}: `{name}` has no floating-point arrays with numbers in them, but "
-            f"is {_described(tree)}. All other leaves, such as Python numbers and "
-            "integer arrays, stay as they are: convert them with "
-            "`jnp.asarray(x, jnp.float32)`."
+            f"{owner}: `{name}` has no floating-point arrays with numbers in them, "
+            f"but is {_described(tree)}. All other leaves, such as Python numbers and "
+            "integer arrays, stay unchanged. Convert them with `jnp.asarray(x, "
+            "jnp.float32)`."
         )
     for i, x in zip(places, arrays, strict=True):
         if jnp.iscomplexobj(x) and not complex_too:
             raise TypeError(
-                f"{owner}: `{name}` must have real arrays, but has one of dtype "
+                f"{owner}: `{name}` must have real arrays, but has an array of dtype "
                 f"{x.dtype} at `{keystr(tree, i)}`. Project `x.real` and `x.imag`."
             )
 
@@ -88,7 +88,7 @@ def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
         if np.shape(y) != x.shape:
             raise ValueError(
                 f"{owner}: `{name}` must have the shapes of `x`, but has "
-                f"{np.shape(y)} at `{keystr(tree, i)}`, where `x` has {x.shape}."
+                f"{np.shape(y)} at `{keystr(tree, i)}`, but `x` has {x.shape}."
             )
     return [None if y is None else jnp.asarray(y) for y in found]
 
@@ -115,13 +115,13 @@ def scalar(
 ) -> RealScalarLike:
     """`value`; raises unless it is a finite real number, or 0-d array, of at least `low`.
 
-    The value of a traced array is let through.
+    Traced values are not checked.
     """
     check_real(owner, name, value)
     if np.ndim(value) != 0:
         raise ValueError(
             f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
-            f"{np.shape(value)}. For several at once, map over them with `jax.vmap`."
+            f"{np.shape(value)}. For several numbers, use `jax.vmap`."
         )
     if isinstance(value, Tracer):
         return value
@@ -129,13 +129,14 @@ def scalar(
         kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
         raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
     number = float(value) if isinstance(value, int) else value
-    # A compiled function makes an array of it; without `jit`, for debugging, it stays.
+    # A compiled function converts it to an array; without `jit`, for debugging, this
+    # does.
     is_for_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
     return jnp.asarray(number) if is_for_debugging else number
 
 
 def widened(arrays: list[Inexact[Array, "..."]]) -> list[Inexact[Array, "..."]]:
-    """The arrays in the one precision to compute in, at least float32."""
+    """The arrays in a common precision, at least float32."""
     real = jnp.finfo(wide_dtype(*(x.dtype for x in arrays))).dtype
     wide = lambda x: common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
     return [x.astype(wide(x)) for x in arrays]
@@ -144,7 +145,7 @@ def widened(arrays: list[Inexact[Array, "..."]]) -> list[Inexact[Array, "..."]]:
 def narrowed(
     new: list[Inexact[Array, "..."]], like: list[Inexact[Array, "..."]]
 ) -> list[Inexact[Array, "..."]]:
-    """The arrays in the dtypes of those they replace."""
+    """The arrays in the dtypes of the arrays that they replace."""
     return [x.astype(y.dtype) for x, y in zip(new, like, strict=True)]
 
 
@@ -155,6 +156,7 @@ def largest(arrays: list[Inexact[Array, "..."]]) -> Float[Array, ""]:
     """
     tops = jnp.stack([jnp.max(jnp.abs(x), initial=0) for x in arrays])
     top = jnp.max(lax.stop_gradient(tops))
-    # Compilers multiply with the reciprocal: denormal, it would be zero on a CPU.
+    # Compilers multiply by the reciprocal, which would be flushed to zero on a CPU if
+    # it were denormal.
     top = jnp.minimum(top, 0.5 / jnp.finfo(top.dtype).tiny.item())
     return jnp.where(top == 0, 1, top)

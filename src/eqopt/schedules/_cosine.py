@@ -24,15 +24,15 @@ def half_wave(
     if duration is None:
         duration = decay_steps.astype(dtype)
     elapsed = jnp.clip(count, 0, decay_steps).astype(dtype)
-    # `1 + cos` has few digits left near the end. `sin((1 - t / T) * pi / 2) ** 2` has
-    # all of them, but they differ from Optax's, and an exponent below 1 magnifies the
-    # difference. The order of multiplication and division is Optax's for the same
+    # `1 + cos` loses digits near the end. `sin((1 - t / T) * pi / 2) ** 2` does not,
+    # but then the result differs from Optax, and an exponent below 1 magnifies the
+    # difference. The order of multiplication and division follows Optax for the same
     # reason.
     angle = jnp.pi * elapsed / jnp.maximum(duration, 1)
     wave = 0.5 * (1 + jnp.cos(angle))
-    # No rounding of a cosine may make the base negative, or leave a rest at the end.
+    # Rounding must not make the base negative, nor leave a remainder at the end.
     wave = jnp.where(count < decay_steps, jnp.maximum(wave, 0), 0)
-    # On the derivative at the base 0 see `polynomial`.
+    # On the derivative at the base 0, see `polynomial`.
     return wave**exponent
 
 
@@ -61,9 +61,9 @@ def _warmup_cosine_decay(
     warmup = line(count, init_value, peak_value, warmup_steps, jnp.zeros_like(count))
     since_peak = jnp.maximum(count, warmup_steps) - warmup_steps
     wave = half_wave(since_peak, decay_steps - warmup_steps, exponent)
-    # Differs from Optax, which takes an `alpha` of `end_value / peak_value`, or of 0 if
-    # the peak is 0, and then stays at 0. Here any peak is followed by `end_value`, and
-    # the derivative by the peak is finite.
+    # Differs from Optax, which uses `alpha = end_value / peak_value`, or 0 if the peak
+    # is 0, in which case it stays at 0. Here, the schedule ends at `end_value` for any
+    # peak, and the derivative with respect to the peak is finite.
     decay = (peak_value - end_value) * wave + end_value
     return jnp.where(count < warmup_steps, warmup, decay)
 
@@ -142,8 +142,8 @@ class WarmupCosineDecay(AbstractSchedule):
     - `peak_value`: $M$, a number or a 0-d array: the value at $t = W$.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `decay_steps`: $T > W$, an integer or a 0-d integer array: the length of it all,
-        the warm-up included.
+    - `decay_steps`: $T > W$, an integer or a 0-d integer array: the total number of
+        steps, including the warm-up.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
     - `exponent`: $p \ge 0$, a number or a 0-d array. Defaults to 1. As $0^0 = 1$, the
         value stays at $M$ if $p = 0$.
@@ -171,8 +171,8 @@ class WarmupCosineDecay(AbstractSchedule):
         if not ascending(self.warmup_steps, self.decay_steps):
             raise ValueError(
                 "WarmupCosineDecay: `decay_steps` must be more than `warmup_steps`, "
-                f"which is {self.warmup_steps}, but is {self.decay_steps}. It counts "
-                "the warm-up too: pass the number of all steps."
+                f"which is {self.warmup_steps}, but is {self.decay_steps}. It "
+                "includes the warm-up: pass the total number of steps."
             )
 
     @of_counts

@@ -21,7 +21,7 @@ from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_steps
 
 
-# How high the triangle is, after so many cycles and so many steps.
+# The height of the triangle, as a function of the cycle and the step.
 _HEIGHTS = {
     "triangular": lambda cycles, count, gamma: jnp.ones_like(gamma),
     "triangular2": lambda cycles, count, gamma: jnp.exp2(-cycles),
@@ -42,7 +42,8 @@ def _cyclic(
 ) -> Float[Array, ""]:
     dtype = gamma.dtype
     up, down = jnp.maximum(step_size_up, 1), jnp.maximum(step_size_down, 0)
-    # The sum may be beyond all counts, and beyond the dtype. Then the first cycle lasts.
+    # The sum may exceed all counts and overflow the dtype. In that case, the first
+    # cycle never ends.
     largest = jnp.iinfo(count.dtype).max
     is_endless = down > largest - up
     period = jnp.where(is_endless, largest, up + down)

@@ -21,7 +21,8 @@ from .._typecheck import no_type_check
 from .._types import RealScalarLike
 
 
-# Integers only; a float gets as far as our own checks, for the sake of the message.
+# Only integers; floats pass here and are rejected by our own checks, which have a
+# better message.
 IntScalarLike: TypeAlias = RealScalarLike
 
 # Before, JAX does not compile int64 into a program without x64.
@@ -47,9 +48,10 @@ def of_counts(call):
 
 @no_type_check
 def compiled(function, static_argnames=()):
-    """`jax.jit`, with all integers as int64 if one of the arguments needs it.
+    """`jax.jit`, with all integers as int64 if one of the arguments requires it.
 
-    Without x64, no count reaches that many steps, but the ratio of the two matters.
+    Without x64, no count reaches such a number of steps, but the ratio of the two is
+    needed.
     """
     jitted = jax.jit(function, static_argnames=static_argnames)
 
@@ -106,7 +108,7 @@ def as_integer(value):
 
 @no_type_check
 def reachable(boundaries):
-    """The counts, which ascend, up to the first that exceeds the largest."""
+    """The ascending counts, up to the first that exceeds the largest count."""
     largest = largest_count()
     within = itertools.takewhile(
         lambda x: isinstance(x, jax.Array) or int(x) <= largest, boundaries
@@ -116,7 +118,7 @@ def reachable(boundaries):
 
 @no_type_check
 def later(start, steps):
-    """The count that many steps later; it may saturate at the largest count."""
+    """The count `steps` later; it saturates at the largest count."""
     if not isinstance(start, jax.Array) and not isinstance(steps, jax.Array):
         return int(start) + int(steps)
     start, steps = as_count(start), as_count(steps)
@@ -154,7 +156,7 @@ def real_dtype(*values):
 
 @no_type_check
 def is_integer(value):
-    """Whether `value` is an integer or a 0-d array of one, traced or not."""
+    """Whether `value` is an integer or a 0-d integer array, traced or not."""
     return np.ndim(value) == 0 and _holds_integers(value)
 
 
@@ -183,7 +185,7 @@ def _int_dtype():
 
 @no_type_check
 def _is_wide(x):
-    # What int32 may not hold, where that is the dtype of counts.
+    # Whether it may not fit into int32, if that is the dtype of counts.
     is_beyond_int32 = getattr(x, "dtype", None) in _BEYOND_INT32
     return is_beyond_int32 and HAS_INT64 and _int_dtype() == np.int32
 
@@ -200,8 +202,8 @@ def _check_scalars(owner, values):
         for x in value if isinstance(value, tuple) else (value,):
             if np.ndim(x) != 0:
                 raise ValueError(
-                    f"{type(owner).__name__}: `{name}` has shape {np.shape(x)}: this "
-                    "is a population of schedules. Call each of them: "
+                    f"{type(owner).__name__}: `{name}` has shape {np.shape(x)}, so "
+                    "this is a population of schedules. Call each of them: "
                     "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
                 )
 
@@ -210,7 +212,7 @@ def _check_scalars(owner, values):
 def _as_array(value, dtype):
     if isinstance(value, jax.Array):
         return value.astype(dtype)
-    # NumPy's arrays cost a fraction of JAX's to make, and `jit` takes them as well.
+    # NumPy arrays are much cheaper to create than JAX arrays, and `jit` accepts both.
     is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
     module = jnp if is_debugging else np
     return module.asarray(value, dtype)

@@ -1,4 +1,4 @@
-"""Down, or up, by the same factor after every number of steps."""
+"""Decay or growth by a constant factor per number of steps."""
 
 from functools import partial
 
@@ -27,11 +27,11 @@ def exponential(
     begin = jnp.maximum(transition_begin, 0)
     elapsed = jnp.maximum(count, begin) - begin
     steps = jnp.maximum(transition_steps, 1)
-    if staircase:  # of integers: where XLA multiplies with 1 / T, 3 / 3 may be below 1
+    if staircase:  # with integers: XLA may multiply by 1 / T, so that 3 / 3 is below 1
         exponent = (elapsed // steps).astype(dtype)
     else:
         exponent = elapsed.astype(dtype) / steps.astype(dtype)
-    # What overflows has no finite derivative, even where `end_value` takes its place.
+    # An overflow has no finite derivative, even if `end_value` replaces the value.
     speed = jnp.abs(jnp.log(jax.lax.stop_gradient(decay_rate)))
     exponent = jnp.minimum(exponent, 60 / jnp.maximum(speed, 1e-30))
     value = init_value * decay_rate**exponent
@@ -71,8 +71,7 @@ def _warmup_exponential_decay(
 
 
 def _check_decay(owner: "ExponentialDecay | WarmupExponentialDecay") -> None:
-    # Differs from Optax, where a rate of 0, or a transition of no steps, means no
-    # decay.
+    # Differs from Optax, where a rate of 0, or a transition of 0 steps, means no decay.
     check_positive(owner, "decay_rate")
     check_steps(owner, "transition_steps", 1)
     check_steps(owner, "transition_begin", 0)
@@ -81,7 +80,7 @@ def _check_decay(owner: "ExponentialDecay | WarmupExponentialDecay") -> None:
 
 
 class ExponentialDecay(AbstractSchedule):
-    r"""By the same factor in every so many steps.
+    r"""Decays or grows by a constant factor per number of steps.
 
     $$s(t) = I\, r^p, \qquad p = \frac{\max(t - B, 0)}{T}$$
 
@@ -92,11 +91,11 @@ class ExponentialDecay(AbstractSchedule):
 
     - `init_value`: $I$, a number or a 0-d array.
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
-    - `decay_rate`: $r > 0$, a number or a 0-d array. Above 1 the value grows.
+    - `decay_rate`: $r > 0$, a number or a 0-d array. With $r > 1$, the value grows.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
-    - `staircase`: whether the value jumps every $T$ steps and stays in between.
-    - `end_value`: where to stop, a number or a 0-d array: the smallest value if $r < 1$,
-        else the largest. Defaults to `None`, which is nowhere.
+    - `staircase`: whether the value jumps every $T$ steps and is constant in between.
+    - `end_value`: the bound, a number or a 0-d array: the smallest value if $r < 1$,
+        otherwise the largest. Defaults to `None`, which means no bound.
 
     **Raises:**
 
@@ -143,11 +142,11 @@ class WarmupExponentialDecay(AbstractSchedule):
         schedule starts at the peak.
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `decay_rate`: $r > 0$, a number or a 0-d array.
-    - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array: how long the
-        peak lasts. Defaults to 0.
+    - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array: the number of
+        steps at the peak. Defaults to 0.
     - `staircase`: whether $p$ is rounded down.
-    - `end_value`: the smallest value of the second part if $r < 1$, else its largest, a
-        number or a 0-d array. Defaults to `None`, for no bound.
+    - `end_value`: the smallest value of the second part if $r < 1$, otherwise the
+        largest, a number or a 0-d array. Defaults to `None`, which means no bound.
 
     **Raises:**
 
@@ -181,7 +180,7 @@ class WarmupExponentialDecay(AbstractSchedule):
 
 
 class Step(AbstractSchedule):
-    r"""Multiplied by the same factor every so many steps, and constant in between.
+    r"""Multiplied by the same factor every $S$ steps, and constant in between.
 
     $$s(t) = I\, \gamma^{\lfloor t / S \rfloor}$$
 

@@ -30,29 +30,29 @@ class Join(AbstractSchedule):
         )
         ```
 
-    A schedule is evaluated only at its own counts. At others it is evaluated at the
-    nearest one, and the result is ignored. So its values outside cannot make
-    derivatives NaN.
+    A schedule is evaluated only at its own counts. At other counts, it is evaluated at
+    the nearest one, and the result is ignored. So its values outside its range cannot
+    make derivatives NaN.
 
     **Arguments:**
 
     - `schedules`: $s_0, …, s_{n-1}$, at least two: schedules, or any functions of a 0-d
-        integer array that give a number or a 0-d array.
-    - `boundaries`: $b_1 < … < b_{n-1}$, the counts from which on the next schedule
-        applies: integers or 0-d integer arrays, or one array, of at least 0. One fewer
-        than there are schedules.
+        integer array that return a number or a 0-d array.
+    - `boundaries`: $b_1 < … < b_{n-1}$, the counts at which the next schedule begins:
+        integers or 0-d integer arrays, or one array, of at least 0. There is one fewer
+        than `schedules`.
 
     **Raises:**
 
     A `ValueError` or `TypeError` if `boundaries` is empty, not ascending, or does not
-    match `schedules`, or if one of these is not a function; when called, if one of them
-    gives something else than a real number.
+    match `schedules`, or if a schedule is not a function; when called, if a schedule
+    does not return a real number.
     """
 
     schedules: tuple[Schedule, ...]
     boundaries: tuple[IntScalarLike, ...]
 
-    # The parts are checked below, all of them and with better words than beartype's.
+    # The parts are checked below, all of them and with better messages than beartype's.
     def __init__(self, schedules: Iterable[Any], boundaries: Iterable[Any]):
         self.schedules = tuple(schedules)
         self.boundaries = tuple(boundaries)
@@ -61,14 +61,15 @@ class Join(AbstractSchedule):
         check_schedules(self, self.schedules)
         if not self.boundaries:
             raise ValueError(
-                "Join: `boundaries` must name the count at which each schedule but the "
-                "first begins, but is empty. A single schedule needs no `Join`."
+                "Join: `boundaries` must have the count at which each schedule except "
+                "the first begins, but is empty. A single schedule needs no `Join`."
             )
         if len(self.schedules) != len(self.boundaries) + 1:
             raise ValueError(
-                "Join: `boundaries` must be one fewer than `schedules`, but there are "
-                f"{len(self.boundaries)} for {len(self.schedules)} schedules. Name the "
-                "count at which each schedule but the first begins."
+                "Join: `boundaries` must have one entry fewer than `schedules`, but "
+                f"there are {len(self.boundaries)} for {len(self.schedules)} "
+                "schedules. Pass the count at which each schedule except the first "
+                "begins."
             )
         check_ascending(self, "boundaries", self.boundaries, 0)
 

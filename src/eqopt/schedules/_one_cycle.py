@@ -32,8 +32,8 @@ def _one_cycle(
     *,
     interpolate_type: str,
 ) -> Float[Array, ""]:
-    # Differs from Optax, which has the values as products of one another: the peak is
-    # the peak, also where two phases end at the same count.
+    # Differs from Optax, which computes the values as products of one another: here,
+    # the peak is exact, even if two phases end at the same count.
     init_value = peak_value / div_factor
     values = [init_value, peak_value, init_value, init_value / final_div_factor]
     if len(boundaries) == 2:
@@ -72,8 +72,8 @@ def _check_cycle(owner: "LinearOneCycle | CosineOneCycle") -> None:
 class CosineOneCycle(AbstractSchedule):
     r"""Up along half a cosine wave, then down further along another one.
 
-    From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, and to $M / (d f)$ at
-    $T$, where it stays. The curves are cosines, as in
+    The value goes from $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, then to
+    $M / (d f)$ at $T$, where it stays. The curves are cosines, as in
     [`eqopt.schedules.PiecewiseInterpolate`][].
 
     `torch.optim.lr_scheduler.OneCycleLR` is one step faster: its peak is at the count
@@ -84,7 +84,7 @@ class CosineOneCycle(AbstractSchedule):
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `peak_value`: $M$, a number or a 0-d array.
     - `pct_start`: $p \in [0, 1]$, a number or a 0-d array: the fraction (not the
-        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it
+        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$, it
         starts at the peak.
     - `div_factor`: $d > 0$, a number or a 0-d array. Defaults to 25.
     - `final_div_factor`: $f > 0$, a number or a 0-d array. Defaults to 10,000.
@@ -133,8 +133,8 @@ class CosineOneCycle(AbstractSchedule):
 class LinearOneCycle(AbstractSchedule):
     r"""Up and down along straight lines, then further down.
 
-    From $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, back to $M / d$ at
-    $\lfloor q\,T \rfloor$, and to $M / (d f)$ at $T$, where it stays.
+    The value goes from $M / d$ at the count 0 to $M$ at $\lfloor p\,T \rfloor$, back to
+    $M / d$ at $\lfloor q\,T \rfloor$, then to $M / (d f)$ at $T$, where it stays.
 
     For the paper, see [`eqopt.schedules.CosineOneCycle`][]. In torch it is `OneCycleLR`
     with `three_phase=True` and `anneal_strategy="linear"`, in which $q$ is $2p$ and
@@ -145,7 +145,7 @@ class LinearOneCycle(AbstractSchedule):
     - `transition_steps`: $T \ge 1$, an integer or a 0-d integer array.
     - `peak_value`: $M$, a number or a 0-d array.
     - `pct_start`: $p \in [0, 1]$, a number or a 0-d array: the fraction (not the
-        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$ it
+        percentage) of the steps on the way up. Defaults to 0.3. With $p\,T < 1$, it
         starts at the peak.
     - `pct_final`: $q \in [p, 1]$, a number or a 0-d array: the fraction of the steps up
         and down. Defaults to 0.85. With $q\,T < 1$ it starts at $M / d$ and has no
@@ -174,8 +174,9 @@ class LinearOneCycle(AbstractSchedule):
         if not ascending_or_equal(self.pct_start, self.pct_final):
             raise ValueError(
                 "LinearOneCycle: `pct_final` must be at least `pct_start`, which is "
-                f"{self.pct_start}, but is {self.pct_final}. It counts the way up too: "
-                "pass the fraction of the steps after which the value is back."
+                f"{self.pct_start}, but is {self.pct_final}. It includes the "
+                "increase: pass the fraction of the steps after which the value is "
+                "back at its start."
             )
 
     @of_counts

@@ -1,4 +1,4 @@
-"""Values at given counts, and what is between them."""
+"""Values at given counts, and the values between them."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -52,7 +52,7 @@ def interpolate(
     elapsed = jnp.where(i < last, count - starts[i], 0).astype(heights.dtype)
     steps = jnp.maximum(starts[j] - starts[i], 1).astype(heights.dtype)
     left = LEFT[interpolate_type](elapsed / steps)
-    # Exactly the one at the beginning, exactly the other at the end.
+    # Exact at the beginning and at the end.
     return heights[i] * left + heights[j] * (1 - left)
 
 
@@ -103,9 +103,9 @@ def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
             and (isinstance(scale, Tracer) or 0 <= float(scale) < jnp.inf)
         ):
             raise ValueError(
-                f"{type(owner).__name__}: `{name}` must have finite scales of at least "
-                f"0, but the one at {boundary} is {scale!r}. A scale is what the value "
-                "before is multiplied by."
+                f"{type(owner).__name__}: `{name}` must have finite scales of at "
+                f"least 0, but the scale at {boundary} is {scale!r}. A scale "
+                "multiplies the previous value."
             )
 
 
@@ -133,8 +133,8 @@ class PiecewiseConstant(AbstractSchedule):
 
     - `init_value`: $I$, a number or a 0-d array.
     - `boundaries_and_scales`: a dictionary that maps $b_i \ge 0$, integers, to
-        $f_i \ge 0$, numbers or 0-d arrays; or pairs of the two, which is what the field
-        is. Defaults to `None`, for none.
+        $f_i \ge 0$, numbers or 0-d arrays; or pairs of the two, the form of the field.
+        Defaults to `None`, which means no boundaries.
 
     **Raises:**
 
@@ -163,7 +163,7 @@ class PiecewiseConstant(AbstractSchedule):
 
 
 class PiecewiseInterpolate(AbstractSchedule):
-    r"""Through given values at given counts, along lines or half cosine waves.
+    r"""Interpolates values at given counts, along lines or half cosine waves.
 
     The values are $v_0 = I$ at the count 0 and $v_i = f_i v_{i-1}$ at the count $b_i$.
     Each is a multiple of the previous value, not of $I$. After the last one, the value
@@ -177,8 +177,8 @@ class PiecewiseInterpolate(AbstractSchedule):
     - `interpolate_type`: `"linear"` or `"cosine"`.
     - `init_value`: $I$, a number or a 0-d array.
     - `boundaries_and_scales`: a dictionary that maps $b_i \ge 0$, integers, to
-        $f_i \ge 0$, numbers or 0-d arrays; or pairs of the two, which is what the field
-        is. Defaults to `None`, for none.
+        $f_i \ge 0$, numbers or 0-d arrays; or pairs of the two, the form of the field.
+        Defaults to `None`, which means no boundaries.
 
     **Raises:**
 
@@ -229,7 +229,7 @@ class MultiStep(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `milestones` are not ascending, negative or no
+    A `ValueError` or `TypeError` if `milestones` are not ascending, negative or not
     integers, if `gamma` is negative, or if a value is not finite or has axes.
     """
 
@@ -237,7 +237,8 @@ class MultiStep(AbstractSchedule):
     milestones: tuple[IntScalarLike, ...]
     gamma: RealScalarLike
 
-    # Milestones are checked below, all of them and with better words than beartype's.
+    # Milestones are checked below, all of them and with better messages than
+    # beartype's.
     def __init__(
         self,
         init_value: RealScalarLike,

@@ -1,4 +1,4 @@
-"""Down once the loss does not get smaller."""
+"""Decreases once the loss stops decreasing."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from ._stateful import AbstractStatefulSchedule
 from ._validation import check_finite
 
 
-# The rule. Its `owner` has the fields, and its `state` the numbers.
-# `eqopt.ReduceLROnPlateau`, which scales updates, has the same ones.
+# The rule. `owner` has the fields, and `state` the numbers. `eqopt.ReduceLROnPlateau`,
+# which scales updates, has the same fields and numbers.
 
 
 def check_plateau(owner: object) -> None:
@@ -58,8 +58,9 @@ def after_one_more(owner: Any, state: Any, value: Any) -> dict[str, Array]:
 def _judge(owner: Any, state: Any, loss: Array) -> dict[str, Any]:
     """The numbers after a whole loss."""
     best = state.best_value
-    # Differs from Optax in: `rtol` is relative to |best|. By `(1 - rtol) * best` the
-    # bar for a negative best is above it, so that no loss is ever a bad one.
+    # Differs from Optax in: `rtol` is relative to |best|. With `(1 - rtol) * best`, the
+    # threshold for a negative best would be above it, and slightly worse losses would
+    # count as improvements.
     finite = jnp.where(jnp.isfinite(best), best, 0)
     bar = best - (owner.rtol * jnp.abs(finite) + owner.atol)
     is_better, is_cooling = loss < bar, state.cooldown_count > 0
@@ -78,18 +79,19 @@ def _judge(owner: Any, state: Any, loss: Array) -> dict[str, Any]:
 
 
 class ReduceOnPlateauState(eqx.Module):
-    """How the loss has been doing.
+    """The scale, and the recent history of the loss.
 
     **Attributes:**
 
-    - `scale`: what `init_value` is multiplied by.
+    - `scale`: the factor of `init_value`.
     - `best_value`: the smallest loss that counted as an improvement.
-    - `plateau_count`: how many losses in a row have been no improvement on it.
-    - `cooldown_count`: how many losses are still not to count after a reduction.
-    - `count`: how many values make up `avg_value`.
-    - `avg_value`: the mean of the values since the last loss was complete.
+    - `plateau_count`: the number of consecutive losses without an improvement on it.
+    - `cooldown_count`: the number of losses that will still not count after a
+        reduction.
+    - `count`: the number of values in `avg_value`.
+    - `avg_value`: the mean of the values since the last complete loss.
 
-    Counts are 0-d int32 arrays, the others 0-d arrays of float32, or of float64 if
+    Counts are 0-d int32 arrays, the others 0-d float32 arrays, or float64 arrays if
     `init_value` is one.
     """
 
@@ -117,29 +119,29 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
         ```
 
     The optimizer's `update` and `step` need the extra argument `value`, which is the
-    loss. For a metric that should grow, pass the negative. The loss of a step counts in
-    that step.
+    loss. For a metric that should increase, pass its negative. The loss of a step
+    counts in that step.
 
-    To reduce what is a schedule already, use [`eqopt.ReduceLROnPlateau`][].
+    To reduce another schedule, use [`eqopt.ReduceLROnPlateau`][].
 
     **Arguments:**
 
     - `init_value`: the value before the first reduction, a number or a 0-d array.
-    - `factor`: in $(0, 1)$.
-    - `patience`: an integer of at least 1: how many losses in a row have to be no
-        improvement. (In torch one more than `patience`.)
-    - `rtol`: in $[0, 1]$, the tolerance relative to the best loss.
-    - `atol`: at least 0, the absolute tolerance.
-    - `cooldown`: an integer of at least 0: how many losses do not count after a
-        reduction.
-    - `accumulation_size`: how many values make up a loss, which is their mean; an
+    - `factor`: the factor of a reduction, in $(0, 1)$.
+    - `patience`: the number of consecutive losses without improvement before a
+        reduction, an integer of at least 1. (It is torch's `patience` plus one.)
+    - `rtol`: the tolerance relative to the best loss, in $[0, 1]$.
+    - `atol`: the absolute tolerance, at least 0.
+    - `cooldown`: the number of losses after a reduction that do not count, an integer
+        of at least 0.
+    - `accumulation_size`: the number of values whose mean counts as one loss, an
         integer of at least 1.
-    - `min_scale`: in $[0, 1]$, the smallest factor in all.
+    - `min_scale`: the smallest total factor, in $[0, 1]$.
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if an argument is out of its range; in `update`, if
-    there is no `value`.
+    A `ValueError` or `TypeError` if an argument is out of its range, and in `update` if
+    `value` is missing.
     """
 
     init_value: RealScalarLike

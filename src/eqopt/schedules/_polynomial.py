@@ -18,8 +18,9 @@ def remaining(
     """The remaining fraction of a transition: 1 before it begins, 0 after its end."""
     elapsed = jnp.maximum(count, transition_begin) - transition_begin
     ratio = elapsed.astype(dtype) / jnp.maximum(transition_steps, 1).astype(dtype)
-    # Under `vmap` XLA divides by multiplying with 1 / T, and T / T may be more than 1
-    # (and a power of the rest NaN, as in Optax): it is the integers that know the end.
+    # Under `vmap`, XLA multiplies by 1 / T instead of dividing, so T / T may exceed 1
+    # (and a power of the remainder is NaN, as in Optax). So the end is determined by
+    # the integers.
     left = jnp.where(elapsed < transition_steps, jnp.maximum(1 - ratio, 0), 0)
     return jnp.where(count < transition_begin, 1, left)
 
@@ -44,13 +45,13 @@ def polynomial(
     transition_begin: Int[Array, ""],
 ) -> Float[Array, ""]:
     left = remaining(count, transition_steps, transition_begin, init_value.dtype)
-    # The derivative of `pow` by its exponent is finite, 0, also at the base 0. The
-    # derivative by its base is not, but the base depends on nothing that can be
-    # differentiated.
+    # At the base 0, the derivative of `pow` with respect to its exponent is 0. The
+    # derivative with respect to its base is not finite, but the base does not depend on
+    # anything that can be differentiated.
     return (init_value - end_value) * left**power + end_value
 
 
-# Outside `jit` one kernel per schedule, and no numbers in the cache key.
+# Outside `jit`, one kernel per schedule, without numbers in the cache key.
 compiled_line = compiled(line)
 _polynomial = compiled(polynomial)
 
@@ -111,9 +112,9 @@ class Polynomial(AbstractSchedule):
 
     - `init_value`: $I$, a number or a 0-d array.
     - `end_value`: $E$, a number or a 0-d array.
-    - `power`: $P \ge 0$, a number or a 0-d array. At 1 this is
-        [`eqopt.schedules.Linear`][]; above, it starts fast and ends slowly. As $0^0 =
-        1$, the value stays at $I$ if $P = 0$.
+    - `power`: $P \ge 0$, a number or a 0-d array. With $P = 1$, this is
+        [`eqopt.schedules.Linear`][]; with $P > 1$, it starts fast and ends slowly. As
+        $0^0 = 1$, the value stays at $I$ if $P = 0$.
     - `transition_steps`: $T \ge 0$, an integer or a 0-d integer array. With $T = 0$ the
         value jumps from $I$ to $E$ at $t = B$. (In Optax it stays at $I$ forever.)
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.

@@ -31,12 +31,14 @@ def _cycle(
 ) -> tuple[Int[Array, ""], Int[Array, ""], Float[Array, ""]]:
     """How many steps of the current cycle have been taken, and its length.
 
-    A length that exceeds all counts is clipped to the largest; as a float it is exact.
+    A length that exceeds all counts is clipped to the largest count; as a float, it is
+    exact.
     """
     largest = jnp.iinfo(count.dtype).max
     first, factor = jnp.maximum(decay_steps, 1), jnp.maximum(t_mult, 1)
-    # Integers throughout: a logarithm would miss the beginnings of cycles by rounding. If
-    # each is twice as long as the one before it, or more, not many fit below `largest`.
+    # Only integers: a logarithm would miss the beginnings of cycles by rounding. If
+    # each cycle is at least twice as long as the previous one, only a few fit below
+    # `largest`.
     elapsed, length, longest = count, first, largest // factor
     duration = first.astype(dtype)
     for _ in range(jnp.iinfo(count.dtype).bits - 1):
@@ -76,8 +78,8 @@ class CosineRestarts(AbstractSchedule):
     $$s(t) = E + (I - E)\, \frac{1 + \cos(\pi\, (t - t_i) / T_i)}{2}
         \quad\text{for}\quad t_i \le t < t_i + T_i,$$
 
-    where $T_i = T m^i$ is the length of the cycle $i$, and $t_i$, the sum of the lengths
-    before it, is where it begins.
+    where $T_i = T m^i$ is the length of cycle $i$, and $t_i$, the sum of all previous
+    lengths, is its beginning.
 
     This is `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`. For cycles with
     arbitrary lengths and heights, use [`eqopt.schedules.SGDR`][].
@@ -89,11 +91,11 @@ class CosineRestarts(AbstractSchedule):
         cycle.
     - `t_mult`: $m \ge 1$, an integer or a 0-d integer array. Defaults to 1.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0. It is not quite reached:
-        at the count $t_i + T_i$ the value is $I$ again.
+        at the count $t_i + T_i$, the value is $I$ again.
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `decay_steps` or `t_mult` is not positive or no
+    A `ValueError` or `TypeError` if `decay_steps` or `t_mult` is not positive or not an
     integer, or if a value is not finite or has axes.
 
     For the paper, see [`eqopt.schedules.CosineDecay`][].
@@ -134,18 +136,19 @@ class SGDR(AbstractSchedule):
         )
         ```
 
-    Each lasts for its `decay_steps`. After the last one, its end value remains.
+    Each lasts for its `decay_steps`. After the last one, the value stays at its
+    `end_value`.
 
     **Arguments:**
 
-    - `cosine_kwargs`: at least one dictionary of the arguments of a
-        [`eqopt.schedules.WarmupCosineDecay`][], or one of these itself, which is what the
-        field holds.
+    - `cosine_kwargs`: one or more dictionaries of arguments of
+        [`eqopt.schedules.WarmupCosineDecay`][], or such schedules, which is the form of
+        the field.
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if there is none, or as the schedule of one
-    of them does.
+    A `ValueError` or `TypeError` if `cosine_kwargs` is empty, or if the arguments of a
+    cycle are not valid.
 
     For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
@@ -163,13 +166,13 @@ class SGDR(AbstractSchedule):
         if not self.cosine_kwargs:
             raise ValueError(
                 "SGDR: `cosine_kwargs` must have the arguments of at least one cycle, "
-                "but is empty. Pass dictionaries of those of `WarmupCosineDecay`."
+                "but is empty. Pass dictionaries of arguments of `WarmupCosineDecay`."
             )
         for i, cycle in enumerate(self.cosine_kwargs):
             if not isinstance(cycle, WarmupCosineDecay):
                 raise TypeError(
                     f"SGDR: `cosine_kwargs[{i}]` must be a dictionary or a "
-                    f"`WarmupCosineDecay`, but is {cycle!r}. For other schedules use "
+                    f"`WarmupCosineDecay`, but is {cycle!r}. For other schedules, use "
                     "`Join`."
                 )
 

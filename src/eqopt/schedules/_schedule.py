@@ -30,7 +30,7 @@ class AbstractSchedule(Module):
     """A hyperparameter as a function of the number of steps taken so far.
 
     Wherever a hyperparameter may be a schedule, any function of the count works, such
-    as a `lambda`. A subclass of this class has its numbers as leaves: they can be
+    as a `lambda`. In a subclass of this class, the numbers are leaves: they can be
     changed without a new trace, mapped over and differentiated through.
 
     Schedules can be added and multiplied, with other schedules, functions of the count
@@ -51,7 +51,7 @@ class AbstractSchedule(Module):
 
     is_schedule: ClassVar[bool] = True  # what the floors below know it by
 
-    # Numbers and arrays of NumPy leave arithmetic with a schedule to the schedule.
+    # So that NumPy numbers and arrays leave arithmetic with a schedule to the schedule.
     __array_ufunc__ = None
 
     @abc.abstractmethod
@@ -61,8 +61,9 @@ class AbstractSchedule(Module):
         **Arguments:**
 
         - `count`: an integer or an array of integers, traced or not; 0 in the first
-            step. A negative count is taken for 0. The schedules here take many counts at
-            once, as in `schedule(jnp.arange(100))`; a function does under `jax.vmap`.
+            step. A negative count means 0. The schedules of eqopt accept arrays of
+            counts, as in `schedule(jnp.arange(100))`; for other functions, use
+            `jax.vmap`.
 
         **Returns:**
 
@@ -84,7 +85,8 @@ class AbstractSchedule(Module):
         **Arguments:**
 
         - `min_value`: the lowest value, a number or a 0-d array, or `None` for no bound.
-        - `max_value`: the highest, of the same kind.
+        - `max_value`: the highest value, a number or a 0-d array, or `None` for no
+            bound.
         """
         return Clipped(self, min_value, max_value)
 
@@ -123,8 +125,8 @@ class Constant(AbstractSchedule):
 
     **Arguments:**
 
-    - `value`: $c$, a number or a 0-d array. It may be infinite: a threshold that does
-        not apply yet.
+    - `value`: $c$, a number or a 0-d array. It may be infinite, for example for a
+        threshold that does not apply yet.
 
     **Raises:**
 
@@ -140,17 +142,17 @@ class Constant(AbstractSchedule):
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         as_count(count)
         (value,) = as_reals(self, "value")
-        # A copy: a caller that keeps it in a state may donate it.
+        # A copy, because a caller may keep it in a state and donate it.
         return jnp.array(value)
 
 
 class _AbstractReduction(AbstractSchedule):
-    """Schedules whose values are joined by an operator."""
+    """Schedules whose values are combined by an operator."""
 
     schedules: tuple[Schedule, ...]
     _operator: ClassVar[Callable[[Any, Any], Any]]
 
-    # The parts are checked here, all of them and with better words than beartype's.
+    # The parts are checked here, all of them and with better messages than beartype's.
     def __init__(self, schedules: Iterable[Any]):
         self.schedules = tuple(schedules)
 
@@ -179,12 +181,12 @@ class Sum(_AbstractReduction):
     **Arguments:**
 
     - `schedules`: $s_0, s_1, …$, at least one: schedules, or any functions of a 0-d
-        integer array that give a number or a 0-d array.
+        integer array that return a number or a 0-d array.
 
     **Raises:**
 
-    A `ValueError` if there is none, and a `TypeError` if one is not a function; when
-    called, if one of them gives something else than a real number.
+    A `ValueError` if `schedules` is empty, and a `TypeError` if one is not a function;
+    when called, a `TypeError` if one of them does not return a real number.
     """
 
     _operator = add
@@ -198,12 +200,12 @@ class Product(_AbstractReduction):
     **Arguments:**
 
     - `schedules`: $s_0, s_1, …$, at least one: schedules, or any functions of a 0-d
-        integer array that give a number or a 0-d array.
+        integer array that return a number or a 0-d array.
 
     **Raises:**
 
-    A `ValueError` if there is none, and a `TypeError` if one is not a function; when
-    called, if one of them gives something else than a real number.
+    A `ValueError` if `schedules` is empty, and a `TypeError` if one is not a function;
+    when called, a `TypeError` if one of them does not return a real number.
     """
 
     _operator = mul
@@ -212,20 +214,20 @@ class Product(_AbstractReduction):
 class Clipped(AbstractSchedule):
     r"""A schedule within bounds: $s(t) = \min(\max(s_0(t), a), b)$.
 
-    This is what `schedule.clip(a, b)` gives.
+    This is the result of `schedule.clip(a, b)`.
 
     **Arguments:**
 
-    - `schedule`: $s_0$, a schedule, or any function of a 0-d integer array that gives a
-        number or a 0-d array.
+    - `schedule`: $s_0$, a schedule, or any function of a 0-d integer array that returns
+        a number or a 0-d array.
     - `min_value`: $a$, a number or a 0-d array. Defaults to `None`, for no bound.
     - `max_value`: $b$, a number or a 0-d array. Defaults to `None`, for no bound.
 
     **Raises:**
 
     A `ValueError` if a bound is NaN or has axes, or if `min_value` is above
-    `max_value`, and a `TypeError` if `schedule` is not a function; when called, if it
-    gives something else than a real number.
+    `max_value`, and a `TypeError` if `schedule` is not a function; when called, a
+    `TypeError` if it does not return a real number.
     """
 
     schedule: Schedule

@@ -47,7 +47,7 @@ class AbstractStatefulSchedule(Module):
 
         **Arguments:**
 
-        - `state`: the one before it.
+        - `state`: the state before this step.
         - `extra`: the extra arguments of the optimizer's `update`, by name.
         """
 
@@ -57,6 +57,7 @@ class AbstractStatefulSchedule(Module):
 
         **Arguments:**
 
-        - `state`: the one before that step.
-        - `extra`: as for `update`. In the optimizer's `init` there is none.
+        - `state`: the state before that step.
+        - `extra`: the extra arguments of the optimizer's `update`, by name. In the
+            optimizer's `init`, there are none.
         """

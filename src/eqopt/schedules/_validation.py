@@ -15,13 +15,13 @@ from ._stateful import AbstractStatefulSchedule
 
 
 def check_finite(owner: object, name: str) -> None:
-    """Raises unless the field is a finite real number or a 0-d array of one."""
+    """Raises unless the field is a finite real number or a 0-d array."""
     check_scalar(owner, name, or_schedule=False)
     value = getattr(owner, name)
     if not isinstance(value, Tracer) and not math.isfinite(value):
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be a finite number, but is "
-            f"{value}. Look for a division by zero or an overflow where it is computed."
+            f"{value}. Look for a division by zero or an overflow in its computation."
         )
 
 
@@ -50,15 +50,15 @@ def check_steps(owner: object, name: str, low: int) -> None:
     if not isinstance(value, Tracer) and int(value) > largest_steps():
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be at most {largest_steps()}, but "
-            f"is {value}. To stay at a value use `Constant`. (Before JAX 0.8, more than "
-            f"{2**31 - 1} steps need `jax_enable_x64`.)"
+            f"is {value}. For a constant value, use `Constant`. (Before JAX 0.8, more "
+            f"than {2**31 - 1} steps need `jax_enable_x64`.)"
         )
 
 
 def ascending(*values: Any) -> bool:
     """Whether the values ascend strictly, as far as neighbours are known."""
     return all(
-        int(a) < int(b)  # which the promotion of dtypes has no say in
+        int(a) < int(b)  # without promotion of dtypes
         for a, b in itertools.pairwise(values)
         if not (isinstance(a, Tracer) or isinstance(b, Tracer))
     )
@@ -96,7 +96,7 @@ def check_schedule(owner: object, place: str, schedule: Any) -> None:
     )
     if not callable(schedule):
         raise TypeError(
-            f"{message} {schedule!r}. For a fixed value use `Constant(...)`."
+            f"{message} {schedule!r}. For a fixed value, use `Constant(...)`."
         )
     if isinstance(schedule, type):
         raise TypeError(
@@ -104,13 +104,13 @@ def check_schedule(owner: object, place: str, schedule: Any) -> None:
         )
     if isinstance(schedule, AbstractStatefulSchedule):
         raise TypeError(
-            f"{message} a {type(schedule).__name__}, which has a state. Put it in the "
-            "place of the hyperparameter itself, within `eqopt.Scheduled`."
+            f"{message} a {type(schedule).__name__}, which has a state. Pass it as "
+            "the hyperparameter itself, inside `eqopt.Scheduled`."
         )
 
 
 def is_real(value: Any) -> bool:
-    """Whether `value` is a real number or a 0-d array of one, traced or not."""
+    """Whether `value` is a real number or a 0-d real array, traced or not."""
     return isinstance(value, int | float) or (
         isinstance(value, Array | np.ndarray | np.generic)
         and np.ndim(value) == 0
@@ -122,8 +122,8 @@ def check_value(owner: object, place: str, value: Any) -> None:
     """Raises a `TypeError` unless a schedule returned a real number or a 0-d array."""
     if not is_real(value):
         raise TypeError(
-            f"{type(owner).__name__}: a schedule must give a real number or a 0-d "
-            f"array, but `{place}` gave {value!r}."
+            f"{type(owner).__name__}: a schedule must return a real number or a 0-d "
+            f"array, but `{place}` returned {value!r}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Up along a straight line, then neither by a cosine nor an exponential."""
+"""Up along a straight line, then neither a cosine nor an exponential."""
 
 from functools import partial
 from typing import Literal
@@ -16,7 +16,7 @@ from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_steps, fits
 
 
-# How much is left when the fraction `x` of a cool-down has passed.
+# The remaining part after the fraction `x` of a cool-down.
 _COOLDOWNS = LEFT | {"1-sqrt": lambda x: 1 - jnp.sqrt(x)}
 
 
@@ -38,9 +38,9 @@ def _warmup_stable_decay(
     elapsed = jnp.clip(count, begin, total_steps) - begin
     steps = jnp.maximum(cooldown_steps, 1).astype(dtype)
     left = _COOLDOWNS[cooldown](elapsed.astype(dtype) / steps)
-    # On who knows the end see `remaining`.
+    # On how the end is determined, see `remaining`.
     left = jnp.where(count < total_steps, left, 0)
-    # Exactly the one at the beginning, exactly the other at the end.
+    # Exact at the beginning and at the end.
     decay = peak_value * left + end_value * (1 - left)
     return jnp.where(count < warmup_steps, warmup, decay)
 
@@ -63,7 +63,7 @@ def _inverse_square_root(
 
 
 class WarmupConstant(AbstractSchedule):
-    r"""Up along a straight line, and then no further.
+    r"""Up along a straight line, then constant.
 
     $$s(t) = I + (M - I) \min(t / W, 1)$$
 
@@ -120,8 +120,8 @@ class WarmupStableDecay(AbstractSchedule):
     - `peak_value`: $M$, a number or a 0-d array.
     - `warmup_steps`: $W \ge 0$, an integer or a 0-d integer array. With $W = 0$ the
         schedule starts at the peak.
-    - `total_steps`: $T \ge W + C$, an integer or a 0-d integer array: the length of it
-        all.
+    - `total_steps`: $T \ge W + C$, an integer or a 0-d integer array: the total number
+        of steps.
     - `cooldown_steps`: $C \ge 0$, an integer or a 0-d integer array, often a fifth of
         $T$. With $C = 0$ the value jumps to $E$ at $t = T$.
     - `end_value`: $E$, a number or a 0-d array. Defaults to 0.
@@ -130,8 +130,8 @@ class WarmupStableDecay(AbstractSchedule):
     **Raises:**
 
     A `ValueError` or `TypeError` if a number of steps is negative or not an integer, if
-    warm-up and cool-down are longer than it all, if there is no such `cooldown`, or if
-    a value is not finite or has axes.
+    warm-up and cool-down together exceed `total_steps`, if there is no such `cooldown`,
+    or if a value is not finite or has axes.
 
     ??? cite "Reference"
 
@@ -170,8 +170,9 @@ class WarmupStableDecay(AbstractSchedule):
         if not fits(steps, self.total_steps):
             raise ValueError(
                 "WarmupStableDecay: `total_steps` must be at least `warmup_steps` and "
-                f"`cooldown_steps` together, which are {steps[0]} and {steps[1]}, but is "
-                f"{self.total_steps}. It counts both: pass the number of all steps."
+                f"`cooldown_steps` together, which are {steps[0]} and {steps[1]}, but "
+                f"is {self.total_steps}. It includes both: pass the total number of "
+                "steps."
             )
 
     @of_counts

@@ -31,9 +31,9 @@ def fisher_diag(
     $$F = \nabla \ell(p, x)^2 \qquad\text{or}\qquad
       F = \frac1B \sum_{b=1}^B \nabla \ell(p, x_b)^2,$$
 
-    by default the first, with `per_example=True` the second. The first one is right for
-    one observation $x$. If $\ell$ is the mean over a batch, the first one is the square
-    of a mean, which vanishes at the minimum; the second one is the mean of the squares.
+    by default the first, with `per_example=True` the second. The first is correct for
+    one observation $x$. If $\ell$ is the mean over a batch, the first is the square of
+    a mean, which vanishes at the minimum; the second is the mean of the squares.
 
     The first costs one gradient. The second takes the time of one gradient of the
     batch, and the memory for the gradients of `microbatch_size` examples.
@@ -48,15 +48,15 @@ def fisher_diag(
 
     **Arguments:**
 
-    - `negative_log_likelihood`: $\ell$, a function of `params` and `args` whose value is
-        one real number; of one example of `args`, if `per_example`.
+    - `negative_log_likelihood`: $\ell$, a function of `params` and `args` that returns
+        a real number. With `per_example`, it is a function of one example of `args`.
     - `params`: $p$, a whole model or any other tree. Its inexact arrays are the
         parameters; all other leaves stay unchanged.
-    - `args`: the observation $x$, or the batch, every array of which has the examples
+    - `args`: the observation $x$, or a batch in which every array has the examples
         along its first axis.
     - `per_example`: whether to take the mean over the examples. Defaults to `False`.
-    - `microbatch_size`: how many examples are treated at a time, at least 1, if
-        `per_example`. Defaults to `None`, which is all of them.
+    - `microbatch_size`: the number of examples to process at a time, at least 1, for
+        `per_example`. Defaults to `None`, which means all of them.
 
     **Returns:**
 
@@ -67,9 +67,10 @@ def fisher_diag(
 
     **Raises:**
 
-    A `ValueError` if `per_example` has no batch, or one of unequal sizes, if
-    `microbatch_size` is not positive, larger than the batch, or without `per_example`, or
-    if `negative_log_likelihood` returns anything other than one real number.
+    A `ValueError` if there is no batch for `per_example`, or if its arrays have
+    different sizes; if `microbatch_size` is not positive, larger than the batch, or
+    given without `per_example`; or if `negative_log_likelihood` does not return a real
+    number.
 
     ??? cite "Reference"
 
@@ -99,7 +100,7 @@ def fisher_diag(
         if microbatch_size is not None:
             raise ValueError(
                 f"fisher_diag: `microbatch_size` is {microbatch_size}, but "
-                "`per_example` is False, so that there is no batch. Pass "
+                "`per_example` is False, so there is no batch. Pass "
                 "`per_example=True` and the negative log-likelihood of one example."
             )
         return _narrow(squares(*args), arrays)
@@ -121,7 +122,7 @@ def _is_numpy(x: Any) -> bool:
 
 
 def _square(g: Any) -> Any:
-    # For a complex parameter this is the mean for real and imaginary part.
+    # For a complex parameter, this is the mean for the real and imaginary parts.
     wide = abs_sq(at_least_float32(g))
     return wide / 2 if jnp.iscomplexobj(g) else wide
 

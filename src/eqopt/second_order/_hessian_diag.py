@@ -29,14 +29,15 @@ def hessian_diag(
 ) -> Updates:
     r"""The diagonal of a loss's Hessian $H$, exact or estimated.
 
-    - *Exact*, by default: $e_i^\top H e_i$ for each of the $n$ parameters. Takes about as
-        much time as $2 n$ gradients, so that it grows as $n^2$, and as much memory as
-        `batch_size` gradients. Each array of parameters is treated on its own, and takes
-        as long to compile as a gradient. This is for small models, and for tests.
-    - *Hutchinson's estimate*, with `num_samples=m`: the mean of $m$ samples $r \odot H r$
-        with random signs $r_i = \pm 1$. Takes about as much time as $2 m$ gradients, and
-        as much memory as a few. It is unbiased; entry $i$ has variance
-        $\frac1m \sum_{j \ne i} H_{ij}^2$, so that it is exact if $H$ is diagonal.
+    - *Exact*, by default: $e_i^\top H e_i$ for each of the $n$ parameters. It takes
+        about as much time as $2 n$ gradients, so it grows as $n^2$, and as much memory
+        as `batch_size` gradients. Each array of parameters is processed separately, and
+        takes as long to compile as a gradient. Use it for small models and for tests.
+    - *Hutchinson's estimate*, with `num_samples=m`: the mean of $m$ samples
+        $r \odot H r$ with random signs $r_i = \pm 1$. It takes about as much time as
+        $2 m$ gradients, and as much memory as a few gradients. It is unbiased; entry
+        $i$ has variance $\frac1m \sum_{j \ne i} H_{ij}^2$, so it is exact if $H$ is
+        diagonal.
 
     Use both under `eqx.filter_jit`.
 
@@ -49,18 +50,18 @@ def hessian_diag(
         )
         ```
 
-    Inside an optimizer the estimate is [`eqopt.HutchinsonDiagHessian`][].
+    Inside an optimizer, use [`eqopt.HutchinsonDiagHessian`][] for the estimate.
 
     **Arguments:**
 
-    - `loss`: a function of `params` and `args` whose value is one real number.
+    - `loss`: a function of `params` and `args` that returns a real number.
     - `params`: a whole model or any other tree. Its inexact arrays are the parameters;
         all other leaves stay unchanged.
-    - `args`: what `loss` takes besides, such as a batch.
+    - `args`: the other arguments of `loss`, such as a batch.
     - `num_samples`: $m \ge 1$, for Hutchinson's estimate, or `None` for the exact
         diagonal. Defaults to `None`.
     - `key`: a seed or a key for the signs. It is required for the estimate.
-    - `batch_size`: how many entries of the exact diagonal are computed at a time, at
+    - `batch_size`: the number of entries of the exact diagonal to compute at a time, at
         least 1. Defaults to 32.
 
     **Returns:**
@@ -72,8 +73,8 @@ def hessian_diag(
     **Raises:**
 
     A `ValueError` if `num_samples` or `batch_size` is not a positive integer, if one of
-    `num_samples` and `key` is given without the other, or if `loss` returns anything
-    other than one real number.
+    `num_samples` and `key` is given without the other, or if `loss` does not return a
+    real number.
 
     ??? cite "Reference"
 
@@ -94,15 +95,16 @@ def hessian_diag(
         if key is not None:
             raise ValueError(
                 "hessian_diag: `key` is for the estimate, but `num_samples` is None, "
-                "which is the exact diagonal. Pass `num_samples=1` or more, or no `key`."
+                "which means the exact diagonal. Pass `num_samples=1` or more, or no "
+                "`key`."
             )
         return _exact(value, arrays, batch_size)
     check_integer("hessian_diag", "num_samples", num_samples, 1)
     if key is None:
         raise ValueError(
-            f"hessian_diag: the estimate with `num_samples={num_samples}` needs a `key` "
-            "for its random signs, but `key` is None. Pass a seed or a key of "
-            "`jax.random`, another one in each step."
+            f"hessian_diag: the estimate with `num_samples={num_samples}` needs a "
+            "`key` for its random signs, but `key` is None. Pass a seed or a key of "
+            "`jax.random`, and another one in each step."
         )
     return _estimate(value, arrays, jr.split(as_key(key), num_samples))
 

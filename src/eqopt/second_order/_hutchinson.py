@@ -19,7 +19,7 @@ def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) ->
 
     - `key`: a key for the signs.
     - `product`: $r \mapsto H r$, a function of trees like `arrays`.
-    - `arrays`: inexact arrays, of which only shapes and dtypes are used.
+    - `arrays`: inexact arrays; only their shapes and dtypes are used.
     """
     signs = jax.tree.map(random_signs, split_like(key, arrays), arrays)
     # Without a conjugate: the conjugate of the gradient is already in the product.
@@ -27,7 +27,7 @@ def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) ->
 
 
 def random_signs(key: Any, p: Any) -> Inexact[Array, "..."]:
-    """Signs instead of `p`; numbers of modulus 1, if it is complex."""
+    """Random signs instead of `p`, or numbers of modulus 1 if it is complex."""
     real = jnp.finfo(p.dtype).dtype
     if not jnp.iscomplexobj(p):
         return rademacher(key, p.shape, real)

@@ -18,8 +18,8 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
     $$H v = \frac{d}{dt}\, \nabla L(p + t v)\,\Big|_{t = 0}.$$
 
-    It is exact, takes about as much time as two more gradients, and as much memory as
-    one more. $H$ is never formed.
+    It is exact, and takes about as much time as two additional gradients and as much
+    memory as one. $H$ is never formed.
 
     !!! example
 
@@ -31,22 +31,23 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
     **Arguments:**
 
-    - `loss`: $L$, a function of `params` and `args` whose value is one real number.
+    - `loss`: $L$, a function of `params` and `args` that returns a real number.
     - `v`: a tree with an array for each parameter, such as a gradient or another model,
         cast to the dtypes of the parameters. Other leaves are ignored.
     - `params`: $p$, a whole model or any other tree. Its inexact arrays are the
         parameters; all other leaves stay unchanged.
-    - `args`: what `loss` takes besides, such as a batch.
+    - `args`: the other arguments of `loss`, such as a batch.
 
     **Returns:**
 
-    A tree like the gradient: arrays with shapes and dtypes of the parameters, and `None`
-    for all other leaves. For complex parameters it is the derivative of `jax.grad(loss)`.
+    A tree like the gradient: arrays with shapes and dtypes of the parameters, and
+    `None` for all other leaves. For complex parameters, it is the derivative of
+    `jax.grad(loss)`.
 
     **Raises:**
 
-    A `ValueError` if `v` does not fit `params`, or if `loss` returns anything other
-    than one real number.
+    A `ValueError` if `v` does not fit `params`, or if `loss` does not return a real
+    number.
 
     ??? cite "Reference"
 
@@ -68,7 +69,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 
 
 def _like(v: PyTree, arrays: PyTree) -> PyTree:
-    """`v` in structure and dtypes of `arrays`."""
+    """`v` with the structure and dtypes of `arrays`."""
     v = parameters(v)
     here, there = (
         [(path, np.shape(x)) for path, x in jtu.tree_leaves_with_path(tree)]
@@ -79,13 +80,13 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
         missing = [jtu.keystr(path) for path, _ in there if path not in paths]
         raise ValueError(
             (
-                f"hvp: `v` has no inexact array at {listed(missing)}, where `params` has "
-                "one."
+                f"hvp: `v` has no inexact array at {listed(missing)}, but `params` "
+                "has one."
                 if missing
                 else f"hvp: {disagreement('v', v, 'params', arrays)}"
             )
-            + " A direction is a tree like the gradient; "
-            "`jax.flatten_util.ravel_pytree(params)[1]` makes one of a flat vector."
+            + " A direction must be a tree like the gradient; "
+            "`jax.flatten_util.ravel_pytree(params)[1]` converts a flat vector to one."
         )
     leaves, treedef = jtu.tree_flatten(arrays)
     return treedef.unflatten(
@@ -97,7 +98,7 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
 def _cast(path: str, x: Any, p: Any) -> Any:
     if np.iscomplexobj(x) and not np.iscomplexobj(p):
         raise ValueError(
-            f"hvp: `v` is complex at `{path or '(the root)'}`, but the parameter is of "
-            f"dtype {p.dtype}. Take the real part."
+            f"hvp: `v` is complex at `{path or '(the root)'}`, but the parameter has "
+            f"dtype {p.dtype}. Pass the real part."
         )
     return x.astype(p.dtype)

@@ -14,11 +14,11 @@ from .._types import Params
 def loss_of_arrays(
     owner: str, name: str, loss: Callable[..., Any], params: Params, args: tuple
 ) -> Callable[[PyTree], Any]:
-    """`loss` at `args`, with the arrays in the positions of those in `params`.
+    """`loss` at `args`, with the given arrays instead of the arrays in `params`.
 
     **Arguments:**
 
-    - `owner`, `name`: what the user calls, and what `loss` is called there.
+    - `owner`, `name`: the called function, and the name of `loss` among its arguments.
     """
 
     def value(arrays: PyTree) -> Any:
@@ -26,7 +26,7 @@ def loss_of_arrays(
         shape, dtype = np.shape(out), jnp.result_type(out)
         if shape != () or not jnp.issubdtype(dtype, np.floating):
             raise ValueError(
-                f"{owner}: `{name}` must return one real number of floating dtype, but "
+                f"{owner}: `{name}` must return a real floating-point number, but "
                 f"returned an array of shape {shape} and dtype {dtype}. Take the mean "
                 "over the batch, and return no auxiliary output."
             )

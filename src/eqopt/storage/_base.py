@@ -15,9 +15,9 @@ class Slot(NamedTuple):
 
     **Attributes:**
 
-    - `place`: its number among the leaves, for random keys that differ.
-    - `nonnegative`: whether it is in a field of a state that is never negative, such as a
-        second moment: one annotated [`Nonnegative`][eqopt._types.Nonnegative].
+    - `place`: its number among the leaves, so that random keys differ.
+    - `nonnegative`: whether it is in a field of a state that is never negative, such as
+        a second moment: a field annotated [`Nonnegative`][eqopt._types.Nonnegative].
     """
 
     place: int
@@ -36,8 +36,8 @@ class AbstractStateStorage(Module):
 
         **Arguments:**
 
-        - `x`: an array of real floats, of at least one element.
-        - `slot`: where it is, and what is known of it.
+        - `x`: a real floating-point array with at least one element.
+        - `slot`: the position of `x`, and its properties.
         """
 
 
@@ -49,7 +49,7 @@ class AbstractParamStorage(Module):
 
     @abc.abstractmethod
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> AbstractHidden | None:
-        """The initial hidden part, if `p` is all that is known of a parameter.
+        """The initial hidden part of a parameter with the value `p`.
 
         **Returns:**
 
@@ -70,10 +70,10 @@ def check_storage(owner: str, storage: Any, kind: type) -> None:
     [(others, other, _)] = [x for cls, x in _KINDS.items() if cls is not kind]
     own, _, example = _KINDS[kind]
     is_other = isinstance(storage, tuple(_KINDS))
-    what = f"one for {others}, for `eqopt.{other}`" if is_other else repr(storage)
+    what = f"a storage for {others}, for `eqopt.{other}`" if is_other else repr(storage)
     raise TypeError(
-        f"{owner}: `storage` must be one for {own}, such as `eqopt.storage.{example}`, "
-        f"but is {what}."
+        f"{owner}: `storage` must be a storage for {own}, such as "
+        f"`eqopt.storage.{example}`, but is {what}."
     )
 
 

@@ -26,7 +26,7 @@ class Blocks(eqx.Module):
     rows: tuple[int, ...] = eqx.field(static=True)
     shards: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-    spec: tuple = eqx.field(static=True)  # by which axes of a mesh it is sharded
+    spec: tuple = eqx.field(static=True)  # the mesh axes by which it is sharded
 
     @property
     def layout_name(self) -> str:
@@ -49,9 +49,9 @@ class Blocks(eqx.Module):
 
     @no_type_check
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The largest element of each block of `x`, which is divided and not negative."""
+        """The largest element of each block of `x`, a nonnegative result of `cut`."""
         if pad := -self.length % min(self.size, self.length):
-            # XLA makes no array of it, because it is only read here.
+            # XLA creates no array for it, because it is only read here.
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
             x = x.reshape(*x.shape[:-1], -1, self.size)
         return jnp.max(x, axis=-1)
@@ -72,11 +72,11 @@ class Blocks(eqx.Module):
 
     @no_type_check
     def unflat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The way back from `flat`."""
+        """The inverse of `flat`."""
         return x.reshape(*self.rows, self.shards, -1)
 
     def placed(self, x: Shaped[Array, "..."], like: Any) -> Shaped[Array, "..."]:
-        """`x`, as `flat` gives it, on the devices of `like`, the leaf."""
+        """`x`, a result of `flat`, on the devices of the leaf `like`."""
         if isinstance(like, Tracer) or not any(self.spec):
             return x
         return jax.device_put(x, NamedSharding(like.sharding.mesh, self.flat_spec))

@@ -62,7 +62,7 @@ def quantized(x, map, blocks):
 def _codes_and_scales(map, blocks, x):
     x = blocks.cut(x)
     scales = blocks.largest(jnp.abs(x))
-    # Of the largest numbers, 1 / scale would be taken for zero.
+    # For the largest numbers, 1 / scale would be flushed to zero.
     unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
     inverse = 1 / jnp.where(scales == 0, 1, scales * unit)
     y = x * blocks.spread(unit) * blocks.spread(inverse)
@@ -97,13 +97,14 @@ class BlockwiseQuantized(AbstractStateStorage):
         $2^{i+1}$ for slots that are never negative) in the decade
         $10^{i-7} … 10^{i-6}$, $i = 0, …, 6$, with both signs, and 0 and 1. So small
         numbers keep a digit next to large ones.
-    - 4 bits: the same with three decades. Slots that are never negative have the squares
-        $(1/16)^2, (2/16)^2, …, 1$ instead: an optimizer divides by the root, which must
-        not be 0 and is evenly spaced so.
+    - 4 bits: the same with three decades. Slots that are never negative use the squares
+        $(1/16)^2, (2/16)^2, …, 1$ instead, because optimizers divide by the root: it is
+        never 0, and evenly spaced.
 
-    8 bits are enough for every optimizer. 4 bits are enough where elements are divided or
-    compared one by one, as in AdamW and Lion, but not for Muon and other optimizers that
-    orthogonalize: a small error of the momentum becomes a large one of the direction.
+    8 bits are enough for every optimizer. 4 bits are enough for optimizers that work
+    element by element, such as AdamW and Lion. They are not enough for Muon and other
+    optimizers that orthogonalize, because a small error of the momentum becomes a large
+    error of the direction.
 
     Parameters are not affected by rounding in the current step: the optimizer uses its
     computed values, and rounds them only for the next step. (Derivatives through
@@ -120,9 +121,10 @@ class BlockwiseQuantized(AbstractStateStorage):
     **Arguments:**
 
     - `bits`: 8 or 4.
-    - `block_size`: the elements of a block, a positive integer; the last one of an
-        array may be smaller. No block straddles two shards of an array that is sharded
-        when `init` is called, outside `jit`. Defaults to 256 for 8 bits, to 128 for 4.
+    - `block_size`: the number of elements in a block, a positive integer; the last
+        block of an array may be smaller. If an array is sharded when `init` is called
+        outside `jit`, no block spans two shards. Defaults to 256 for 8 bits, and to 128
+        for 4 bits.
 
     **Raises:**
 
@@ -147,9 +149,9 @@ class BlockwiseQuantized(AbstractStateStorage):
         }
         ```
 
-        The signed 4-bit map is the same as in `torchao.optim`. For second moments that
-        library has $1/16, 2/16, …, 1$, with which AdamW ends 12 % above the loss of
-        float32 on scans of digits, instead of 2 %.
+        The signed 4-bit map is the same as in `torchao.optim`. For second moments, that
+        library uses $1/16, 2/16, …, 1$. With it, AdamW ends 12 % above the loss of
+        float32 on scanned digits, instead of 2 %.
     """
 
     bits: StaticInteger = static_choice(static=True, default=8)
@@ -182,7 +184,7 @@ class Float8(AbstractStateStorage):
 
     **Arguments:**
 
-    - `block_size`: the elements of a block, a positive integer, as in
+    - `block_size`: the number of elements in a block, a positive integer, as in
         [`eqopt.storage.BlockwiseQuantized`][].
 
     **Raises:**

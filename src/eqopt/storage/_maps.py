@@ -38,10 +38,10 @@ class AbstractMap(eqx.Module):
 class DynamicMap(AbstractMap):
     r"""Midpoints of $n_i$ intervals of $[0.1, 1]$, in units of $10^{i - d + 1}$.
 
-    Here $i = 0, …, d - 1$ for $d$ decades, one less than there are bits. In addition to
-    these midpoints, there are 0 and 1. If the map is signed, then $n_i = 2^i$, and all
-    midpoints occur with both signs; otherwise, $n_i = 2^{i + 1}$. Codes are in the
-    order of the numbers.
+    Here $i = 0, …, d - 1$ for $d$ decades, where $d$ is the number of bits minus one.
+    In addition to these midpoints, there are 0 and 1. If the map is signed, then
+    $n_i = 2^i$, and all midpoints occur with both signs; otherwise, $n_i = 2^{i + 1}$.
+    Codes are in the order of the numbers.
     """
 
     bits: int = eqx.field(static=True)
@@ -72,9 +72,9 @@ class DynamicMap(AbstractMap):
         ]
         place = _fold(jnp.minimum, lines)
         j = place.astype(jnp.int32)
-        # Midpoint j is the nearest one in [j, j + 1), except for the first of a decade:
-        # the one below, whose intervals are a fifth as wide, is as near one of these
-        # further up. Below the very first there is 0.
+        # Midpoint j is nearest in [j, j + 1), except for the first of a decade: the
+        # intervals of the decade below are a fifth as wide, so the boundary to its last
+        # midpoint is one such interval higher. Below the very first midpoint is 0.
         is_first = (m := j + (1 - self.is_signed)) & (m - 1) == 0
         lowest = real(0.25 - self._pieces[0][0] / 18)
         is_below = place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2))
@@ -83,7 +83,7 @@ class DynamicMap(AbstractMap):
         if not self.is_signed:
             return jnp.where(is_top, self._top, j).astype(jnp.uint8)
         j = jnp.minimum(j, self._top - 1)
-        # There is a 1, but no -1.
+        # The map contains 1, but not -1.
         j = jnp.where(y < 0, -j, jnp.where(is_top, self._top, j))
         return (j + (self._top - 1)).astype(jnp.uint8)
 
@@ -102,7 +102,8 @@ class DynamicMap(AbstractMap):
 class SquareMap(AbstractMap):
     r"""The squares $(k / n)^2$ of $n = 2^b$ roots, $k = 1, …, n$, without 0.
 
-    An optimizer divides by the root of a second moment: this one is evenly spaced.
+    An optimizer divides by the root of a second moment. Here, the roots are evenly
+    spaced.
     """
 
     bits: int = eqx.field(static=True)
@@ -110,7 +111,7 @@ class SquareMap(AbstractMap):
     @no_type_check
     def encode(self, y):
         size, real = 2**self.bits, y.dtype.type
-        # The middle of two neighbours is (k + 1/2)^2 + 1/4, in units of 1 / n^2.
+        # The midpoint of two neighbours is (k + 1/2)^2 + 1/4, in units of 1 / n^2.
         root = jnp.sqrt(jnp.maximum(y * real(size**2) - real(0.25), 0))
         place = jnp.floor(root + real(0.5)) - 1
         return jnp.clip(place, 0, size - 1).astype(jnp.uint8)
@@ -122,7 +123,7 @@ class SquareMap(AbstractMap):
 
 
 class FloatMap(AbstractMap):
-    """Floats of 8 bits, three of them of the mantissa: up to 448."""
+    """Floats of 8 bits with 3 bits of mantissa, up to 448."""
 
     bits: int = eqx.field(static=True, default=8)
 
@@ -148,7 +149,7 @@ def packed(codes, bits):
 
 @no_type_check
 def unpacked(codes, bits):
-    """The way back; there may be one code more."""
+    """The inverse of `packed`; it may return one code more."""
     if bits == 8:
         return codes
     shifts = jnp.array([4, 0], jnp.uint8).reshape(*[1] * (codes.ndim - 1), 2, 1)

@@ -24,8 +24,8 @@ class MasterWeights(AbstractParamStorage):
 
     **Arguments:**
 
-    - `dtype`: the dtype of the copies, one of real floats. Parameters of this or a
-        wider one are left as they are. Defaults to float32.
+    - `dtype`: the dtype of the copies, float32 or float64. Parameters in this or a
+        wider dtype stay unchanged. Defaults to float32.
 
     **Raises:**
 
@@ -107,7 +107,7 @@ class KahanSummation(AbstractParamStorage):
 
 
 class RoundingError(AbstractHidden):
-    """What rounding took from a parameter."""
+    """The rounding error of a parameter."""
 
     error: Inexact[Array, "..."]
 
@@ -125,7 +125,8 @@ class RoundingError(AbstractHidden):
     @no_type_check
     def split(self, new, seen):
         rounded = new.astype(seen.dtype)
-        # An infinite parameter has no error, or it would be NaN the next time.
+        # An infinite parameter gets no error; otherwise, it would be NaN in the next
+        # step.
         error = jnp.where(jnp.isfinite(rounded), new - rounded.astype(new.dtype), 0)
         return rounded, RoundingError(error.astype(self.error.dtype))
 
@@ -150,13 +151,13 @@ class SplitMasterWeights(AbstractParamStorage):
 
     **Arguments:**
 
-    - `bits`: how many are kept in the state, 16 or 8.
+    - `bits`: the number of bits in the state, 16 or 8.
 
     **Raises:**
 
-    A `ValueError` if `bits` is something else. In `init`, a `TypeError` for parameters
-    in float16, whose bits are not the first half of a float32 number's bits, and for
-    complex ones.
+    A `ValueError` if `bits` is something else. In `init`, a `TypeError` for float16
+    parameters, whose bits are not the first half of a float32 number's bits, and for
+    complex parameters.
 
     ??? cite "References"
 
@@ -185,16 +186,17 @@ class SplitMasterWeights(AbstractParamStorage):
             return None
         if jnp.iscomplexobj(p):
             raise TypeError(
-                f"SplitMasterWeights is for real numbers, but this parameter has dtype "
-                f"{p.dtype}, of which there is no half. `eqopt.storage.MasterWeights()` "
-                "leaves it as it is and keeps copies of others."
+                "SplitMasterWeights is for real numbers, but this parameter has dtype "
+                f"{p.dtype}, which cannot be split. Use "
+                "`eqopt.storage.MasterWeights()`, which does not change complex "
+                "parameters and keeps copies of the others."
             )
         if p.dtype != jnp.bfloat16:
             raise TypeError(
-                "SplitMasterWeights splits float32 numbers in halves, of which the first "
-                f"is one of bfloat16, but this parameter has dtype {p.dtype}. Cast it to "
-                "bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`, or use "
-                "`eqopt.storage.MasterWeights()`."
+                "SplitMasterWeights splits float32 numbers into halves, the first of "
+                f"which is a bfloat16 number, but this parameter has dtype {p.dtype}. "
+                "Cast it to bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`, or "
+                "use `eqopt.storage.MasterWeights()`."
             )
         return LowBits(jnp.zeros_like(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
 
@@ -219,13 +221,13 @@ class LowBits(AbstractHidden):
     def join(self, seen):
         low = self.bits.astype(jnp.uint32) << (16 - self._width)
         high = lax.bitcast_convert_type(seen, jnp.uint16).astype(jnp.uint32)
-        # It was rounded up where the first of the low bits is set.
+        # It was rounded up if the first of the low bits is set.
         word = (high - (low >> 15) << 16) | low
         return lax.bitcast_convert_type(word, jnp.float32)
 
     @no_type_check
     def split(self, new, seen):
-        # The same NaN for all: rounded up, some would become numbers.
+        # All NaNs become the same NaN; rounded up, some would become numbers.
         new = jnp.where(jnp.isnan(new), jnp.nan, new).astype(jnp.float32)
         word = lax.bitcast_convert_type(new, jnp.uint32)
         if dropped := 16 - self._width:

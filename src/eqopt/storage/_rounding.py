@@ -18,7 +18,7 @@ from ._base import AbstractParamStorage, AbstractStateStorage, Slot
 
 
 class Rounded(AbstractStored):
-    """An array in another dtype than it had."""
+    """An array that is stored in another dtype."""
 
     rounded: Inexact[Array, "..."]
     full_dtype: Any = eqx.field(static=True)
@@ -45,11 +45,11 @@ class Cast(AbstractStateStorage):
 
     **Arguments:**
 
-    - `dtype`: a dtype of real floats, of at least 16 bits. Defaults to bfloat16.
+    - `dtype`: a real floating-point dtype of at least 16 bits. Defaults to bfloat16.
 
     **Raises:**
 
-    A `TypeError` if it is something else.
+    A `TypeError` if `dtype` is something else.
     """
 
     dtype: DTypeLike = eqx.field(static=True, default=jnp.bfloat16)
@@ -61,9 +61,10 @@ class Cast(AbstractStateStorage):
             dtype = repr(self.dtype)
         if isinstance(dtype, str) or not _is_fit(dtype):
             raise TypeError(
-                "Cast: `dtype` must be one of real floats of at least 16 bits, such as "
-                f"`jnp.bfloat16`, but is {dtype}. For 8 bits there are "
-                "`eqopt.storage.Float8` and `BlockwiseQuantized`, which scale."
+                "Cast: `dtype` must be a real floating-point dtype of at least 16 "
+                f"bits, such as `jnp.bfloat16`, but is {dtype}. For 8 bits, use "
+                "`eqopt.storage.Float8` or `BlockwiseQuantized`, which scale the "
+                "numbers."
             )
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Rounded:
@@ -78,9 +79,9 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
     r"""bfloat16, rounded up or down at random, so that it is exact on average.
 
     A number $x$ between two neighbours $a < b$ of bfloat16 becomes $b$ with the
-    probability $(x - a) / (b - a)$. Rounded to nearest, a parameter stops moving if all
-    its updates are smaller than half the distance to a neighbour, 0.2 to 0.4 % of it.
-    With stochastic rounding, it moves correctly on average.
+    probability $(x - a) / (b - a)$. With rounding to nearest, a parameter stops moving
+    if all its updates are smaller than half the distance to a neighbour, which is 0.2
+    to 0.4 % of the parameter. With stochastic rounding, it moves correctly on average.
 
     Use it for a state or for parameters. Each array has its own random key in the
     state, which changes in each step. Replicas of a parameter are rounded identically.
@@ -95,7 +96,7 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
 
     **Arguments:**
 
-    - `key`: a random key, or an integer to make one from.
+    - `key`: a random key or a seed.
 
     ??? cite "Reference"
 
@@ -154,7 +155,7 @@ class Draws(AbstractHidden):
 def rounded_up_or_down(x, draws):
     """`x` in bfloat16: its first 16 bits, rounded up if the rest exceeds a random draw.
 
-    A draw of 16 bits, added to the rest, is carried over with the right probability.
+    A random draw of 16 bits, added to the rest, overflows with the right probability.
     Values that are not finite stay unchanged.
     """
     word = lax.bitcast_convert_type(x, jnp.uint32)

@@ -20,13 +20,13 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
     **Arguments:**
 
     - `tree_x`: any pytree, such as a whole Equinox model or gradients.
-    - `tree_y`, `other_trees`: trees like it, with arrays of the same shapes. Where one
-        has `None`, it adds nothing.
+    - `tree_y`, `other_trees`: trees with the structure of `tree_x` and arrays of the
+        same shapes. `None` instead of an array adds nothing.
 
     **Returns:**
 
-    `tree_x` with the sums in the dtypes of its arrays. They are computed in at least
-    float32, and rounded once. Everything else in it stays.
+    `tree_x` with the sums, in the dtypes of its arrays. They are computed in at least
+    float32 and rounded once. Everything else in `tree_x` stays unchanged.
 
     **Raises:**
 
@@ -43,16 +43,19 @@ def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, nothing
-        is subtracted.
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        `None` instead of an array subtracts nothing.
 
     **Returns:**
 
-    A tree like `tree_x`, as for [`eqopt.tree.add`][].
+    `tree_x` with the differences, in the dtypes of its arrays. They are computed in at
+    least float32 and rounded once. Everything else in `tree_x` stays unchanged.
 
     **Raises:**
 
-    As [`eqopt.tree.add`][].
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if a complex result would replace a real array.
     """
     return elementwise("sub", operator.sub, {"tree_x": tree_x, "tree_y": tree_y})
 
@@ -62,16 +65,19 @@ def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, the
-        array of `tree_x` stays unchanged.
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        Where it has `None`, the array of `tree_x` stays unchanged.
 
     **Returns:**
 
-    A tree like `tree_x`, as for [`eqopt.tree.add`][].
+    `tree_x` with the products, in the dtypes of its arrays. They are computed in at least
+    float32 and rounded once. Everything else in `tree_x` stays unchanged.
 
     **Raises:**
 
-    As [`eqopt.tree.add`][].
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if a complex result would replace a real array.
     """
     return elementwise("mul", operator.mul, {"tree_x": tree_x, "tree_y": tree_y})
 
@@ -81,16 +87,20 @@ def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree_x`, `tree_y`: as for [`eqopt.tree.add`][]. Where `tree_y` has `None`, the
-        array of `tree_x` stays unchanged. Division by zero gives what it gives in JAX.
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        Where it has `None`, the array of `tree_x` stays unchanged. Division by zero
+        returns infinity or NaN, as in JAX.
 
     **Returns:**
 
-    A tree like `tree_x`, as for [`eqopt.tree.add`][].
+    `tree_x` with the quotients, in the dtypes of its arrays. They are computed in at
+    least float32 and rounded once. Everything else in `tree_x` stays unchanged.
 
     **Raises:**
 
-    As [`eqopt.tree.add`][].
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if a complex result would replace a real array.
     """
     return elementwise("div", operator.truediv, {"tree_x": tree_x, "tree_y": tree_y})
 
@@ -111,7 +121,8 @@ def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree` with its arrays multiplied, in their own dtypes. Everything else in it stays.
+    `tree` with its arrays multiplied, in their own dtypes. Everything else in it stays
+    unchanged.
 
     **Raises:**
 
@@ -125,7 +136,7 @@ def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
 def add_scale(
     tree_x: PyTree, scalar: RealScalarLike | complex, tree_y: PyTree
 ) -> PyTree:
-    r"""The sum $x + s\,y$ of a tree and the multiple of another one.
+    r"""The sum $x + s\,y$ of a tree and a multiple of another tree.
 
     !!! example
 
@@ -135,18 +146,22 @@ def add_scale(
 
     **Arguments:**
 
-    - `tree_x`, `tree_y`: $x$ and $y$, as for [`eqopt.tree.add`][]. Where `tree_y` has
-        `None`, nothing is added.
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
     - `scalar`: $s$, a number or a 0-d array, of any dtype.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        `None` instead of an array adds nothing.
 
     **Returns:**
 
-    A tree like `tree_x`, as for [`eqopt.tree.add`][]. The product is not rounded before
-    it is added.
+    `tree_x` with the sums, in the dtypes of its arrays. They are computed in at least
+    float32 and rounded once: the product is not rounded before it is added. Everything
+    else in `tree_x` stays unchanged.
 
     **Raises:**
 
-    As [`eqopt.tree.add`][] and [`eqopt.tree.scale`][].
+    A `ValueError` that names the key path if structures or shapes differ, or if
+    `scalar` has axes; a `TypeError` if `scalar` is not a number, or if a complex result
+    would replace a real array.
     """
     s = number("add_scale", "scalar", scalar, complex_too=True)
     return elementwise(

@@ -37,8 +37,8 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
 
     - `tree`: any pytree, such as a whole model; its arrays may be
         `jax.ShapeDtypeStruct`s.
-    - `dtype`: the new dtype, or `None` to leave all as they are. For a complex array, a
-        real dtype stands for the complex one of its precision: see
+    - `dtype`: the new dtype, or `None` to keep all dtypes. For a complex array, a real
+        dtype means the complex dtype with the same precision. For the real parts, use
         [`eqopt.tree.real`][].
 
     **Returns:**
@@ -54,14 +54,16 @@ def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
 
     **Arguments:**
 
-    - `tree`: as for [`eqopt.tree.cast`][].
-    - `other_tree`: a tree of the same structure. Its arrays may have other shapes, and
-        be `jax.ShapeDtypeStruct`s. Where it has none, an array keeps its dtype.
+    - `tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
+    - `other_tree`: a tree with the same structure. Its arrays may have other shapes,
+        and may be `jax.ShapeDtypeStruct`s. Where it has no array, `tree` keeps its
+        dtype.
 
     **Returns:**
 
-    `tree` with the arrays cast; a complex array stays complex, as for
-    [`eqopt.tree.cast`][].
+    `tree` with the arrays cast. A complex array stays complex: a real dtype means the
+    complex dtype with the same precision.
 
     **Raises:**
 
@@ -93,19 +95,20 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
 
     - `tree`: any pytree, such as a whole model; its arrays may be
         `jax.ShapeDtypeStruct`s. Integer arrays do not count.
-    - `mixed_dtype_handler`: what to return where there are several dtypes. `None` is an
-        error, `"promote"` the dtype to which all of them promote, `"highest"` and
-        `"lowest"` are the one to which all others promote, and the one that promotes to
-        all others. Defaults to `None`.
+    - `mixed_dtype_handler`: what to return if there are several dtypes. `"promote"`:
+        the dtype to which all of them promote. `"highest"`: the one among them to which
+        all others promote. `"lowest"`: the one among them that promotes to all others.
+        `None`, the default: raise an error.
 
     **Returns:**
 
-    A dtype; the default one for floating-point numbers if there are not arrays.
+    A dtype; the default floating-point dtype if there are no arrays.
 
     **Raises:**
 
-    A `ValueError` that lists the dtypes if `mixed_dtype_handler` does not allow them, as
-    with `"highest"` for float16 and bfloat16, or is not one of these four.
+    A `ValueError` that lists the dtypes if `mixed_dtype_handler` does not allow them,
+    for example `"highest"` for float16 and bfloat16; a `ValueError` if it is not one of
+    these four values.
     """
     if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
         raise ValueError(
@@ -128,12 +131,12 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
                 return dtype
     mixed = listed([f"{dtype} (as at `{path}`)" for dtype, path in places.items()], "")
     problem = (
-        "but `mixed_dtype_handler` is None. Pass 'promote', 'highest' or 'lowest', or "
-        "cast them with `eqopt.tree.cast`."
+        "`mixed_dtype_handler` is None. Pass 'promote', 'highest' or 'lowest', or "
+        "cast the arrays with `eqopt.tree.cast`."
         if mixed_dtype_handler is None
-        else f"of which none is the {mixed_dtype_handler}. Pass 'promote'."
+        else f"None of them is the {mixed_dtype_handler}. Pass 'promote'."
     )
-    raise ValueError(f"dtype: `tree` has arrays of several dtypes, {mixed}, {problem}")
+    raise ValueError(f"dtype: `tree` has arrays of several dtypes: {mixed}. {problem}")
 
 
 def real(tree: PyTree) -> PyTree:
@@ -145,7 +148,7 @@ def real(tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree`, in which all that is not complex stays.
+    `tree` with real arrays instead of its complex ones. Everything else stays unchanged.
     """
     return replaced("real", lambda x: x.real, tree)
 
@@ -160,7 +163,7 @@ def conj(tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    `tree`, in which all that is not complex stays.
+    `tree` with its complex arrays conjugated. Everything else stays unchanged.
     """
     return replaced("conj", lambda x: x.conj() if jnp.iscomplexobj(x) else x, tree)
 
@@ -174,14 +177,15 @@ def clip(
 
     **Arguments:**
 
-    - `tree`: any pytree, such as gradients or a whole model. Of complex arrays the real
-        and the imaginary parts are clipped, as in [`eqopt.Clip`][].
-    - `min_value`, `max_value`: numbers or 0-d arrays. `None`, the default, is no bound.
+    - `tree`: any pytree, such as gradients or a whole model. The real and the imaginary
+        parts of complex arrays are clipped separately, as in [`eqopt.Clip`][].
+    - `min_value`, `max_value`: numbers or 0-d arrays. `None`, the default, means no
+        bound.
 
     **Returns:**
 
-    `tree` with its arrays clipped, in their own dtypes. Everything else stays, and so
-    does NaN.
+    `tree` with its arrays clipped, in their own dtypes. NaN and everything else stay
+    unchanged.
 
     **Raises:**
 
@@ -199,8 +203,8 @@ def clip(
     ]
     if any(x != x for x in known) or known != sorted(known):
         raise ValueError(
-            "clip: `min_value` must be at most `max_value`, and neither of them NaN, but "
-            f"they are {min_value} and {max_value}."
+            "clip: `min_value` must be at most `max_value`, and neither may be NaN, "
+            f"but they are {min_value} and {max_value}."
         )
     return mapped("clip", lambda x: _clipped(x, low, high), "tree", tree)
 
@@ -221,14 +225,14 @@ def where(
 
     **Arguments:**
 
-    - `condition`: a bool or a 0-d array of one. For one per leaf or number, use
-        `jax.tree.map` with `jnp.where`.
-    - `tree_x`, `tree_y`: trees of one structure with arrays of the same shapes.
+    - `condition`: a bool or a 0-d array of bools. For a condition per leaf or per
+        element, use `jax.tree.map` with `jnp.where`.
+    - `tree_x`, `tree_y`: trees with the same structure and arrays of the same shapes.
 
     **Returns:**
 
-    `tree_x` if `condition`, else `tree_x` with the arrays of `tree_y`, in the dtypes of
-    `tree_x`.
+    `tree_x` if `condition` is true. Otherwise `tree_x` with the values of the arrays of
+    `tree_y`, in the dtypes of `tree_x`.
 
     **Raises:**
 
@@ -244,7 +248,7 @@ def where(
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
-    """`tree` with further leading axes for each array, along which it repeats.
+    """`tree` with each array repeated along new leading axes.
 
     !!! example
 

@@ -21,34 +21,38 @@ _Leaf: TypeAlias = (
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Zeros instead of every inexact array, `None` elsewhere.
+    """Zeros instead of every inexact array, and `None` for everything else.
 
     **Arguments:**
 
     - `tree`: any pytree, such as a whole Equinox model; its arrays may be
         `jax.ShapeDtypeStruct`s.
     - `dtype`: the dtype of the zeros, of any kind. Defaults to the dtype of each array.
-        For a complex array, a floating dtype stands for the complex dtype of its
+        For a complex array, a floating dtype means the complex dtype with the same
         precision.
 
     **Returns:**
 
-    A tree of the same structure, sharded like `tree`.
+    A tree with the same structure, sharded like `tree`.
     """
     check_numbers("zeros_like", "tree", tree)
     return map_parameters(lambda x: zeros_like_leaf(x, _dtype_for(x, dtype)), tree)
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Ones instead of every inexact array, `None` elsewhere.
+    """Ones instead of every inexact array, and `None` for everything else.
 
     **Arguments:**
 
-    - `tree`, `dtype`: as for [`eqopt.tree.zeros_like`][].
+    - `tree`: any pytree, such as a whole Equinox model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
+    - `dtype`: the dtype of the ones, of any kind. Defaults to the dtype of each array.
+        For a complex array, a floating dtype means the complex dtype with the same
+        precision.
 
     **Returns:**
 
-    A tree of the same structure, sharded like `tree`.
+    A tree with the same structure, sharded like `tree`.
     """
     check_numbers("ones_like", "tree", tree)
     return full_like(tree, 1, dtype)
@@ -57,16 +61,20 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 def full_like(
     tree: PyTree, fill_value: RealScalarLike | complex, dtype: DTypeLike | None = None
 ) -> PyTree:
-    """One number instead of every inexact array, `None` elsewhere.
+    """One number instead of every inexact array, and `None` for everything else.
 
     **Arguments:**
 
-    - `tree`, `dtype`: as for [`eqopt.tree.zeros_like`][].
-    - `fill_value`: a number or a 0-d array of one.
+    - `tree`: any pytree, such as a whole Equinox model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
+    - `fill_value`: a number or a 0-d array.
+    - `dtype`: the dtype of the result, of any kind. Defaults to the dtype of each array.
+        For a complex array, a floating dtype means the complex dtype with the same
+        precision.
 
     **Returns:**
 
-    A tree of the same structure, sharded like `tree`.
+    A tree with the same structure, sharded like `tree`.
 
     **Raises:**
 
@@ -87,8 +95,8 @@ def _filled(path, x, value, dtype):
     if jnp.iscomplexobj(value) and not jnp.issubdtype(into, jnp.complexfloating):
         raise TypeError(
             f"full_like: `fill_value` is complex, {value}, but the array at "
-            f"`{jtu.keystr(path) or '(the root)'}` is to be of dtype {into}. Pass its "
-            "real part, or a complex `dtype`."
+            f"`{jtu.keystr(path) or '(the root)'}` has dtype {into}. Pass the real "
+            "part of `fill_value`, or a complex `dtype`."
         )
     return full_like_leaf(x, value, into)
 
@@ -114,7 +122,7 @@ def full_like_leaf(
 ) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
-    # Under `jit` on an automatic mesh, nothing else ties them to the shards of `x`.
+    # Under `jit` on an automatic mesh, nothing else shards them like `x`.
     return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled
 
 
@@ -128,7 +136,7 @@ def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> 
 
 
 def copy(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """The inexact arrays of `tree` in separate buffers, for a state to keep.
+    """The inexact arrays of `tree` in new buffers, which a state can keep.
 
     `dtype` as in `zeros_like`.
     """

@@ -31,11 +31,11 @@ def map_params(
 
     Use it for shardings that follow the parameters, or to move averages to the host.
 
-    A leaf of the state *stands for a parameter* if it has the position of that
-    parameter in a tree with the structure of the parameters, and the same shape,
-    whatever shape that is. This includes first and second moments, averages, and copies
-    of the parameters. It excludes counts, keys, learning rates, NovoGrad's scalar for
-    each array, Adafactor's sums over rows and columns, and all vectors of
+    A leaf of the state *stands for a parameter* if the state has a tree with the
+    structure of the parameters, and the leaf has the position and the shape of that
+    parameter in it. This includes first and second moments, averages, and copies of the
+    parameters. It excludes counts, keys, learning rates, NovoGrad's scalar for each
+    array, Adafactor's sums over rows and columns, and all vectors of
     [`eqopt.Flatten`][].
 
     !!! example
@@ -55,16 +55,16 @@ def map_params(
     **Arguments:**
 
     - `initable`: the optimizer, or its `init`.
-    - `f`: a function of such a leaf and the leaves of `rest` at the parameter's place.
-    - `state`: what `init` or `update` returned, also as an abstract or already mapped
-        tree if `params` is given.
+    - `f`: a function of such a leaf and the leaves of `rest` for the same parameter.
+    - `state`: the state that `init` or `update` returned. If `params` is given, it may
+        also be abstract, or the result of another `map_params`.
     - `rest`: trees with the structure of the parameters, with any leaves.
-    - `params`: the parameters, or the whole model, of that state; its arrays may be
-        `jax.ShapeDtypeStruct`s. If they are `None`, the default, they are inferred from
-        the state. That is not possible if a mask is a tree and not a function, or where
-        the state has no tree of the parameters' shapes.
-    - `transform_non_params`: a function for all other leaves, which stay unchanged by
-        default.
+    - `params`: the parameters, or the whole model, that the state belongs to; its
+        arrays may be `jax.ShapeDtypeStruct`s. With `None`, the default, the parameters
+        are inferred from the state. This fails if a mask is a tree instead of a
+        function, or if the state has no tree with the shapes of the parameters.
+    - `transform_non_params`: a function that is applied to all other leaves. By
+        default, they stay unchanged.
 
     **Returns:**
 
@@ -72,8 +72,8 @@ def map_params(
 
     **Raises:**
 
-    A `ValueError` if `state` is not one of `initable` for `params`, if the parameters
-    cannot be inferred, or if one of `rest` has another structure.
+    A `ValueError` if `state` is not a state of `initable` for `params`, if the
+    parameters cannot be inferred, or if a tree of `rest` has another structure.
     """
     init = getattr(initable, "init", initable)
     if params is None:
@@ -101,7 +101,7 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
     try:
         return treedef.flatten_up_to(state), treedef
     except (ValueError, TypeError):
-        # Parameters that were not given are not there to be counted in a static field.
+        # If the parameters were not given, a static field that counts them differs.
         found, structure = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
         expected = jtu.tree_leaves_with_path(abstract, is_leaf=is_stored)
         if [path for path, _ in found] == [path for path, _ in expected]:
@@ -115,9 +115,9 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
 def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
     """For each leaf of a state, the number of its parameter, or `None`.
 
-    A matching position and shape could be a coincidence: every count would match a
-    single scalar parameter. So `init` also creates a state for parameters that are
-    larger by one along each axis, and have two entries instead of a scalar.
+    A matching position and shape can be a coincidence: every count would match a single
+    scalar parameter. So `init` is also called with parameters that are larger by one
+    along each axis, and that have two entries instead of a scalar.
     """
     leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
     shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]
@@ -181,10 +181,10 @@ class _Anything(eqx.Module):
 def _inferred(init: Callable, state: State) -> Params:
     """Parameters for which `init` would return `state`; only their shapes matter.
 
-    Trees like the parameters are where `init` leaves `_Anything`. One of their
-    structures is the structure of the parameters, and their largest shapes are the
-    parameters' own, or the smallest, where others are stacks: if so, `init` makes a
-    tree like `state` of them.
+    `init` leaves `_Anything` at the positions of trees like the parameters. One of
+    these trees has the structure of the parameters. The largest shapes in it are the
+    shapes of the parameters, or the smallest if others are stacks. Candidates are
+    correct if `init` makes a tree like `state` from them.
     """
     try:
         marked = eqx.filter_eval_shape(init, _Anything())
@@ -207,7 +207,7 @@ def _inferred(init: Callable, state: State) -> Params:
 
 @no_type_check  # called once per node
 def _at_marks(marked: Any, state: Any) -> Iterator[Any]:
-    """The parts of `state` at the marks; static fields may differ."""
+    """The parts of `state` at the marks. Static fields may differ."""
     if isinstance(marked, _Anything):
         yield state
     elif not jtu.all_leaves([marked]):
@@ -220,8 +220,9 @@ def _at_marks(marked: Any, state: Any) -> Iterator[Any]:
 
 
 _UNKNOWN = (
-    "map_params: the parameters cannot be inferred from `state`, whose trees do not tell "
-    "all of their shapes, or belong to another optimizer. Pass the model, `params=model`."
+    "map_params: the parameters cannot be inferred from `state`. Either its trees do "
+    "not contain all shapes, or it belongs to another optimizer. Pass the model: "
+    "`params=model`."
 )
 
 

@@ -21,11 +21,12 @@ def update_moment(
     **Arguments:**
 
     - `updates`: $g$, a tree of updates or gradients.
-    - `moments`: $m$, a tree like it, such as [`eqopt.tree.zeros_like`][] makes it.
-        Where `updates` has `None`, a moment stays unchanged.
+    - `moments`: $m$, a tree like `updates`, at first [`eqopt.tree.zeros_like`][] of it.
+        Where `updates` has `None`, the moment stays unchanged.
     - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
-    - `order`: $k$, a positive number: 1 for the first moment. The second moment of
-        complex updates is [`eqopt.tree.update_moment_per_elem_norm`][].
+    - `order`: $k$, a positive number: 1 for the first moment, 2 for the second. For the
+        second moment of complex updates, use
+        [`eqopt.tree.update_moment_per_elem_norm`][].
 
     **Returns:**
 
@@ -33,9 +34,9 @@ def update_moment(
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures or shapes differ, and one if
-    `decay` or `order` is out of range; a `TypeError` if complex updates meet real
-    moments.
+    A `ValueError` that names the key path if structures or shapes differ; a `ValueError`
+    if `decay` or `order` is out of range; a `TypeError` if updates are complex and their
+    moments are real.
     """
     return _averaged(
         "update_moment", lambda g: g**order, updates, moments, decay, order
@@ -49,8 +50,12 @@ def update_moment_per_elem_norm(
 
     **Arguments:**
 
-    - `updates`, `moments`, `decay`, `order`: as for [`eqopt.tree.update_moment`][]. The
-        moments of complex updates may be real, and should be.
+    - `updates`: $g$, a tree of updates or gradients.
+    - `moments`: $m$, a tree like `updates`, at first [`eqopt.tree.zeros_like`][] of it.
+        The moments of complex updates may be real, and should be. Where `updates` has
+        `None`, the moment stays unchanged.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
+    - `order`: $k$, a positive number: 2 for the second moment.
 
     **Returns:**
 
@@ -59,7 +64,8 @@ def update_moment_per_elem_norm(
 
     **Raises:**
 
-    As [`eqopt.tree.update_moment`][], except for the `TypeError`.
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `ValueError` if `decay` or `order` is out of range.
     """
     owner = "update_moment_per_elem_norm"
     return _averaged(
@@ -102,8 +108,10 @@ def update_infinity_moment(
 
     **Arguments:**
 
-    - `updates`, `moments`, `decay`: as for [`eqopt.tree.update_moment`][]. The moments of
-        complex updates are real.
+    - `updates`: $g$, a tree of updates or gradients.
+    - `moments`: $m$, a tree like `updates`, at first zeros. The moments of complex
+        updates are real. Where `updates` has `None`, the moment stays unchanged.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
     - `eps`: $\varepsilon \ge 0$, a number or a 0-d array.
 
     **Returns:**
@@ -113,8 +121,8 @@ def update_infinity_moment(
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures or shapes differ, and one if
-    `decay` or `eps` is out of range; a `TypeError` for complex moments.
+    A `ValueError` that names the key path if structures or shapes differ; a
+    `ValueError` if `decay` or `eps` is out of range; a `TypeError` for complex moments.
 
     ??? cite "Reference"
 
@@ -146,15 +154,15 @@ def bias_correction(
 
     **Arguments:**
 
-    - `moment`: $m$, a tree such as [`eqopt.tree.update_moment`][] returns.
-    - `decay`: $\beta$, a number or a 0-d array in $[0, 1)$, as given there.
-    - `count`: $t \ge 1$, how many updates have been averaged, an integer or a 0-d array
-        of one.
+    - `moment`: $m$, a tree of moments, as returned by [`eqopt.tree.update_moment`][].
+    - `decay`: $\beta$, the same number as for the moments, or a 0-d array, in $[0, 1)$.
+    - `count`: $t \ge 1$, the number of updates in the average, an integer or a 0-d
+        integer array.
 
     **Returns:**
 
-    `moment`, divided, in its own dtypes. The divisor, which is
-    [`eqopt.numerics.bias_correction`][], is computed in at least float32.
+    The corrected `moment`, in its own dtypes. The divisor is
+    [`eqopt.numerics.bias_correction`][], computed in at least float32.
 
     **Raises:**
 
@@ -176,8 +184,8 @@ def bias_correction(
     decay = _decay(owner, decay, includes_one=False)
     if not isinstance(count, Tracer) and count < 1:
         raise ValueError(
-            f"{owner}: `count` must be at least 1, but is {count}. It is the number of "
-            "updates in the average, this one included."
+            f"{owner}: `count` must be at least 1, but is {count}. It is the number "
+            "of updates in the average, including the current one."
         )
     divisor = numerics.bias_correction(decay, jnp.asarray(count))
     return mapped(owner, lambda m: m / divisor, "moment", moment)

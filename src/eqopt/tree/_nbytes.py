@@ -1,4 +1,4 @@
-"""How many bytes a state takes, before a run."""
+"""The number of bytes of a state, before a run."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ from ._search import on_the_way
 
 @dataclasses.dataclass(frozen=True)
 class ByteCount:
-    """What [`eqopt.tree.nbytes`][] counts. Printed, it is a table.
+    """The result of [`eqopt.tree.nbytes`][]. `print` shows it as a table.
 
     **Attributes:**
 
-    - `slots`: the bytes of each group of parameters, by its name, in each slot of the
-        state, such as `"ScaleByAdamState.mu"`. The group of what belongs to no parameter,
-        such as a count, is `""`; without groups, there is but that.
-    - `parameters`: how many parameters there are; `None` if they were not given.
+    - `slots`: for each slot of the state, such as `"ScaleByAdamState.mu"`, the bytes of
+        each group of parameters by name. Arrays that belong to no parameter, such as a
+        count, are in the group `""`. Without groups, everything is in `""`.
+    - `parameters`: the number of parameters; `None` if they were not given.
     """
 
     slots: Mapping[str, Mapping[str, int]]
@@ -66,7 +66,7 @@ def nbytes(
 ) -> ByteCount:
     """The number of bytes of a state, by slots and by groups of parameters.
 
-    It needs no arrays: pass `eqx.filter_eval_shape(opt.init, model)` before a run.
+    No arrays are needed: pass `eqx.filter_eval_shape(opt.init, model)` before a run.
 
     !!! example
 
@@ -83,12 +83,13 @@ def nbytes(
 
     **Arguments:**
 
-    - `state`: what `init`, `update` or `step` returned, or shapes of it. Any other tree,
-        such as a model, is one slot.
-    - `params`: the parameters of that state, to count the bytes per parameter.
-    - `groups`: labels, a mask, or a selector of `eqopt.groups`, as a tree like the
-        parameters, a prefix of one, or a function of them; the bytes are also counted for
-        each group. Needs `params`.
+    - `state`: the state that `init`, `update` or `step` returned, or its shapes. Any
+        other tree, such as a model, counts as one slot.
+    - `params`: the parameters that the state belongs to, to show the bytes per
+        parameter.
+    - `groups`: labels, a mask, or a selector of `eqopt.groups`: a tree like the
+        parameters, a prefix of one, or a function of the parameters. The bytes are then
+        also counted for each group. It needs `params`.
 
     **Returns:**
 
@@ -97,11 +98,12 @@ def nbytes(
 
     **Raises:**
 
-    A `ValueError` if there are `groups`, but no `params`, or if they do not fit together.
+    A `ValueError` if `groups` is given without `params`, or if they do not fit
+    together.
     """
     if groups is not None and params is None:
         raise ValueError(
-            "nbytes: `groups` are groups of parameters, but `params` is None. Pass the "
+            "nbytes: `groups` needs the parameters, but `params` is None. Pass the "
             "model: `nbytes(state, model, groups)`."
         )
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
@@ -131,7 +133,7 @@ def _bytes(x: Any) -> int:
 
 
 def _slot(state: State, path: tuple) -> str:
-    """The innermost field of a state on the way to the leaf at `path`."""
+    """The innermost field of a state on the path to the leaf."""
     found = "(the tree)"
     for node, key in on_the_way(state, path):
         if type(node).__name__.endswith("State") and isinstance(key, jtu.GetAttrKey):

@@ -22,7 +22,7 @@ def norm(
     **Returns:**
 
     A 0-d array in the widest precision in `tree`, at least float32. It is 0 if there
-    are not arrays, and its gradient is 0 at 0.
+    are no arrays, and its gradient is 0 at 0.
 
     **Raises:**
 

@@ -19,7 +19,7 @@ from ._together import check_numbers, own_dtype
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
-    """A key instead of every inexact array, `None` elsewhere.
+    """A random key instead of every inexact array, and `None` for everything else.
 
     **Arguments:**
 
@@ -30,9 +30,10 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    A tree of the same structure. Its keys come from `jax.random.split` in the order of
-    the leaves, `None` and all others counted, of the kind of `rng_key` (typed ones for
-    a seed), and do not depend on shapes and dtypes.
+    A tree with the same structure. `jax.random.split` makes one key for each leaf in
+    order, also for `None` and other leaves without a key. So the keys do not depend on
+    shapes and dtypes. They are typed keys if `rng_key` is a typed key or a seed, and
+    bits otherwise.
     """
     check_numbers("split_key_like", "target_tree", target_tree)
     return split_like(as_key(rng_key), target_tree)
@@ -55,20 +56,24 @@ def random_like(
 
     **Arguments:**
 
-    - `rng_key`, `target_tree`: as for [`eqopt.tree.split_key_like`][], which gives each
-        array its key.
+    - `rng_key`: a seed, a typed key of `jax.random.key`, or the bits of
+        `jax.random.PRNGKey`. Each array gets its own key, from
+        [`eqopt.tree.split_key_like`][].
+    - `target_tree`: any pytree, such as a whole model; its arrays may be
+        `jax.ShapeDtypeStruct`s.
     - `sampler`: a function of a key, a shape and a dtype. Defaults to
         `jax.random.normal`.
-    - `dtype`: as for [`eqopt.tree.zeros_like`][].
+    - `dtype`: the dtype of the numbers. Defaults to the dtype of each array. For a
+        complex array, a floating dtype means the complex dtype with the same precision.
 
     **Returns:**
 
-    A tree of the same structure, sharded like `target_tree`. The numbers for an array
-    do not depend on the shapes of the others.
+    A tree with the same structure, sharded like `target_tree`. The numbers for an array
+    do not depend on the shapes of other arrays.
 
     **Raises:**
 
-    A `ValueError` that names the key path if the sampler gives another shape.
+    A `ValueError` that names the key path if the sampler returns another shape.
     """
     check_numbers("random_like", "target_tree", target_tree)
     keys = split_like(as_key(rng_key), target_tree)
@@ -79,9 +84,9 @@ def random_like(
             sample = sampler(key, x.shape, _dtype_for(x, dtype) or own_dtype(x))
             if jnp.shape(sample) != x.shape:
                 raise ValueError(
-                    f"random_like: `sampler` gave shape {jnp.shape(sample)} for shape "
-                    f"{x.shape} at `{keystr(target_tree, i)}`. It takes a key, a shape "
-                    "and a dtype, as `jax.random.normal` does."
+                    f"random_like: `sampler` returned shape {jnp.shape(sample)} "
+                    f"instead of shape {x.shape} at `{keystr(target_tree, i)}`. It "
+                    "must take a key, a shape and a dtype, like `jax.random.normal`."
                 )
             new[i] = _sharded_like(x, sample)
     return treedef.unflatten(new)
@@ -97,10 +102,10 @@ def _sharded_like(x: Any, sample: Any) -> Any:
 
 
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
-    """`input_tree` with the bits of its typed random keys instead.
+    """`input_tree` with the bits of its typed random keys instead of the keys.
 
-    Typed keys can neither be compared as numbers nor saved by
-    `eqx.tree_serialise_leaves`; the arrays of bits can.
+    Typed keys cannot be compared as numbers, and `eqx.tree_serialise_leaves` cannot
+    save them. Arrays of bits have neither restriction.
 
     **Arguments:**
 
@@ -108,9 +113,9 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
 
     **Returns:**
 
-    `input_tree`, in which each array of typed keys, as `jax.random.key` makes them, is
-    the uint32 array of `jax.random.key_data`. Everything else stays, integer arrays
-    too.
+    `input_tree` with `jax.random.key_data(x)`, a uint32 array, instead of each array
+    `x` of typed keys, which `jax.random.key` returns. Everything else stays unchanged,
+    including integer arrays.
     """
     return jtu.tree_map(lambda x: jr.key_data(x) if _is_typed_key(x) else x, input_tree)
 

@@ -23,14 +23,14 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
 
     **Returns:**
 
-    A 0-d array in the dtype to which the dtypes of `tree` promote, of at least the
-    precision of float32; 0 if there are not arrays.
+    A 0-d array in the dtype to which the dtypes of `tree` promote, in at least the
+    precision of float32; 0 if there are no arrays.
     """
     return _total([jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
 
 
 def max(tree: PyTree) -> Float[Array, ""]:
-    """The largest number in the arrays of `tree`; NaN if there is one.
+    """The largest number in the arrays of `tree`; NaN if one of them is NaN.
 
     **Arguments:**
 
@@ -39,7 +39,7 @@ def max(tree: PyTree) -> Float[Array, ""]:
     **Returns:**
 
     A 0-d array in the dtype to which the dtypes of `tree` promote, at least float32;
-    minus infinity if there are not numbers.
+    minus infinity if there are no numbers.
 
     **Raises:**
 
@@ -49,30 +49,31 @@ def max(tree: PyTree) -> Float[Array, ""]:
 
 
 def min(tree: PyTree) -> Float[Array, ""]:
-    """The smallest number in the arrays of `tree`; NaN if there is one.
+    """The smallest number in the arrays of `tree`; NaN if one of them is NaN.
 
     **Arguments:**
 
-    - `tree`: as for [`eqopt.tree.max`][].
+    - `tree`: any pytree of real arrays, such as gradients or a whole Equinox model.
 
     **Returns:**
 
-    A 0-d array, as for [`eqopt.tree.max`][]; infinity if there are not numbers.
+    A 0-d array in the dtype to which the dtypes of `tree` promote, at least float32;
+    infinity if there are no numbers.
 
     **Raises:**
 
-    As [`eqopt.tree.max`][].
+    A `TypeError` that names the key path of a complex array.
     """
     return _extreme("min", jnp.min, jnp.inf, tree)
 
 
 def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
-    instead = "Take `eqopt.tree.real`; the largest modulus is `tree.norm(x, 'inf')`."
+    instead = "Use `eqopt.tree.real`, or `tree.norm(x, 'inf')` for the largest modulus."
     check_real(owner, "tree", tree, instead)
     parts = []
     for x in arrays_of(owner, tree):
         [wide] = widened(x)
-        # XLA on a CPU loses the NaNs of a large array in its extremes.
+        # On a CPU, XLA's maximum and minimum of a large array ignore NaNs.
         extreme = of(wide, initial=empty)
         parts.append(jnp.where(has_nan(wide), jnp.nan, extreme))
     return of(_stacked(parts), initial=empty) if parts else jnp.asarray(empty, float)
@@ -84,11 +85,12 @@ def size(tree: PyTree) -> int:
     **Arguments:**
 
     - `tree`: any pytree, such as a whole model; its arrays may be
-        `jax.ShapeDtypeStruct`s. Integer arrays do not count. A complex number is one.
+        `jax.ShapeDtypeStruct`s. Integer arrays do not count. A complex number counts
+        once.
 
     **Returns:**
 
-    A Python integer, which does not overflow.
+    A Python integer, which cannot overflow.
     """
     shapes = [x.shape for x in arrays_of("size", tree)]
     return functools.reduce(lambda total, shape: total + math.prod(shape), shapes, 0)
@@ -99,15 +101,15 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
 
     **Arguments:**
 
-    - `tree_x`, `tree_y`: trees of one structure with arrays of the same shapes, such as
-        gradients and updates, or a whole model. Where `tree_y` has `None`, nothing is
-        added; what is complex in `tree_x` is conjugated.
+    - `tree_x`, `tree_y`: trees with the same structure and arrays of the same shapes,
+        such as gradients and updates, or whole models. Complex numbers in `tree_x` are
+        conjugated. Where `tree_y` has `None`, nothing is added.
 
     **Returns:**
 
-    A 0-d array in the dtype to which the dtypes of the trees promote, of at least the
-    precision of float32, whatever the hardware multiplies matrices in; 0 if there are
-    not arrays.
+    A 0-d array in the dtype to which the dtypes of the trees promote, in at least the
+    precision of float32, also on hardware that multiplies matrices in a lower one; 0 if
+    there are no arrays.
 
     **Raises:**
 
@@ -132,20 +134,20 @@ def allclose(
 ) -> Bool[Array, ""]:
     r"""Whether the arrays of two trees are equal up to rounding.
 
-    That is, whether $|a - b| \le \text{atol} + \text{rtol}\,|b|$ for all numbers. To
-    compare all leaves of two trees, exactly by default, use `eqx.tree_equal`.
+    They are if $|a - b| \le \text{atol} + \text{rtol}\,|b|$ for all numbers. To compare
+    all leaves of two trees, exactly by default, use `eqx.tree_equal`.
 
     **Arguments:**
 
-    - `a`, `b`: trees of one structure with arrays of the same shapes, of any dtypes.
-        They are compared in at least float32. What is not an inexact array is passed
-        over.
+    - `a`, `b`: trees with the same structure and arrays of the same shapes, in any
+        dtypes. They are compared in at least float32. Leaves that are not inexact
+        arrays are ignored.
     - `rtol`, `atol`: the relative and the absolute tolerance.
     - `equal_nan`: whether two NaNs are equal. Defaults to `False`.
 
     **Returns:**
 
-    A 0-d array of one bool; true if there are not arrays.
+    A 0-d bool array; true if there are no arrays.
 
     **Raises:**
 

@@ -24,7 +24,8 @@ def get_all_with_path(
     - `tree`: a state, an optimizer or any other pytree.
     - `key`: the name of a field or of a dictionary key, or the name of the class of a
         node, such as `"ScaleByAdamState"`.
-    - `filtering`: a function of the key path and the value, to keep only some.
+    - `filtering`: a function of the key path and the value that returns whether to keep
+        the value. By default, all are kept.
 
     **Returns:**
 
@@ -35,7 +36,8 @@ def get_all_with_path(
     return found
 
 
-# Not instrumented: they are called for each leaf, and `get` belongs into training loops.
+# Types are not checked: these are called for each leaf, and `get` is used in training
+# loops.
 
 
 @no_type_check
@@ -53,8 +55,8 @@ def _children(node: Any) -> Sequence[tuple[Any, Any]]:
     """The children of a node with their keys."""
     if isinstance(node, jax.Array):
         return ()
-    # One level by way of `is_leaf`: JAX's own `flatten_one_level_with_keys` gives every
-    # field of a named tuple the name of its first one.
+    # `is_leaf` stops after one level. JAX's own `flatten_one_level_with_keys` gives
+    # every field of a named tuple the name of the first field.
     flat, _ = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     return [(path[0], child) for path, child in flat if path]
 
@@ -80,27 +82,35 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
         ```python
         opt = eqopt.Adam(eqopt.schedules.Linear(1e-3, 0.0, 100))
         state = opt.init(model)
-        eqopt.tree.get(state, "learning_rate")  # the one in use, a 0-d array
+        eqopt.tree.get(state, "learning_rate")  # the current one, a 0-d array
         ```
 
     **Arguments:**
 
-    - `tree`, `key`, `filtering`: as for [`eqopt.tree.get_all_with_path`][].
-    - `default`: what to return if there is no such value.
+    - `tree`: a state, an optimizer or any other pytree.
+    - `key`: the name of a field or of a dictionary key, or the name of the class of a
+        node, such as `"ScaleByAdamState"`.
+    - `default`: the result if there is no such value.
+    - `filtering`: a function of the key path and the value that returns whether to
+        consider the value. By default, all are considered.
+
+    **Returns:**
+
+    The value, or `default`.
 
     **Raises:**
 
-    A `KeyError` that lists the key paths, if there are several.
+    A `KeyError` that lists the key paths if several values have that name.
     """
     found = get_all_with_path(tree, key, filtering)
     if len(found) > 1:
         paths = listed([jtu.keystr(path) for path, _ in found])
         raise KeyError(
-            f"{len(found)} values go by the name {key!r}: {paths}. Choose one with "
-            "`filtering=lambda path, value: ...`, or get the node that holds it by the "
-            "name of its class first."
+            f"{len(found)} values have the name {key!r}: {paths}. Choose one with "
+            "`filtering=lambda path, value: ...`, or first get the node that holds it "
+            "by its class name."
             + (key == "count")
-            * " How many steps were taken is `tree.step_count(state)`."
+            * " For the number of steps, use `tree.step_count(state)`."
         )
     return found[0][1] if found else default
 
@@ -108,7 +118,7 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
 def step_count(state: State) -> Integer[Array, ""]:
     """The number of steps that the optimizer with this state has taken.
 
-    Every optimizer answers, also in chains, groups and wrappers.
+    This works for every optimizer, also inside chains, groups and wrappers.
 
     !!! example
 
@@ -116,32 +126,32 @@ def step_count(state: State) -> Integer[Array, ""]:
         print(f"step {eqopt.tree.step_count(state)}: loss {loss}")
         ```
 
-    Steps of the optimizer count: inside [`eqopt.MultiSteps`][], one for several
-    mini-steps; inside [`eqopt.ApplyIfFinite`][], none for a skipped step. The count
+    It counts steps of the optimizer: several mini-steps of [`eqopt.MultiSteps`][] are
+    one step, and a step that [`eqopt.ApplyIfFinite`][] skips does not count. The count
     restarts if [`eqopt.Lookahead`][] restarts its inner optimizer.
 
     **Arguments:**
 
-    - `state`: what `init`, `update` or `step` of an optimizer returned.
+    - `state`: the state that `init`, `update` or `step` of an optimizer returned.
 
     **Returns:**
 
-    A 0-d integer array of the state: the `count` next to the current `learning_rate`,
-    if there is one, else the outermost `count`. If there are several, the first one.
+    A 0-d integer array of the state: the `count` next to the current `learning_rate` if
+    there is one, otherwise the outermost `count`. If there are several, the first one.
 
     **Raises:**
 
-    A `KeyError` if nothing in `state` counts steps, as in the state of a single
-    [`eqopt.ClipByGlobalNorm`][].
+    A `KeyError` if nothing in `state` counts steps, for example if it is the state of a
+    single [`eqopt.ClipByGlobalNorm`][].
     """
     counts = get_all_with_path(state, "count", lambda _, x: _is_count(x))
     beside = {path[:-1] for path, _ in get_all_with_path(state, "learning_rate")}
     counts = [pair for pair in counts if pair[0][:-1] in beside] or counts
     if not counts:
         raise KeyError(
-            f"step_count: nothing in this {type(state).__name__} counts steps. Learning "
-            "rates do: pass the state of the whole optimizer, or end your chain with "
-            "`eqopt.ScaleByLearningRate(...)`."
+            f"step_count: nothing in this {type(state).__name__} counts steps. Pass "
+            "the state of the whole optimizer, or end your chain with "
+            "`eqopt.ScaleByLearningRate(...)`, which counts them."
         )
     return min(counts, key=lambda pair: len(pair[0]))[1]
 
@@ -156,7 +166,7 @@ def _is_count(x):
 
 
 def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
-    """A copy of `tree` with everything replaced that has one of the given names.
+    """A copy of `tree` with all values of the given names replaced.
 
     !!! example
 
@@ -166,20 +176,26 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
 
     **Arguments:**
 
-    - `tree`, `filtering`: as for [`eqopt.tree.get_all_with_path`][].
-    - `values`: the new values by name. A number that takes the place of an array becomes
-        an array of that dtype, so that nothing compiles again.
+    - `tree`: a state, an optimizer or any other pytree.
+    - `filtering`: a function of the key path and the value that returns whether to
+        replace the value. By default, all are replaced.
+    - `values`: the new values by name. A number that replaces an array becomes an array
+        of the same dtype, so that nothing is compiled again.
+
+    **Returns:**
+
+    The changed copy.
 
     **Raises:**
 
-    A `KeyError` if there is nothing of some name, and a `ValueError` if an array would
-    change its shape.
+    A `KeyError` if nothing in `tree` has one of the names, and a `ValueError` if the
+    shape of an array would change.
     """
     for key in values:
         if not get_all_with_path(tree, key, filtering):
             raise KeyError(
-                f"Nothing goes by the name {key!r} in a {type(tree).__name__}"
-                + (" for which `filtering` is true." if filtering else ".")
+                f"Nothing in this {type(tree).__name__} has the name {key!r}"
+                + (" and a true `filtering`." if filtering else ".")
             )
     return _replaced((), None, tree, filtering, values)
 

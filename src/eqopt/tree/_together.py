@@ -1,4 +1,4 @@
-"""Several trees leaf by leaf, with numbers: shared by all arithmetic."""
+"""Several trees and numbers, leaf by leaf: shared by all arithmetic."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -22,8 +22,9 @@ class Rows(NamedTuple):
     **Attributes:**
 
     - `leaves`: the leaves of the first tree, `None` included.
-    - `rows`: for each of them, if it is an array, the arrays of the other trees at its
-        place, in which `None` means a tree that has none; else `None`.
+    - `rows`: for each leaf that is an array, the list of the arrays of the other trees
+        at the same position, with `None` for a tree without one; for other leaves,
+        `None`.
     - `treedef`: the structure of the first tree.
     """
 
@@ -33,13 +34,13 @@ class Rows(NamedTuple):
 
 
 def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows:
-    """Aligns `trees`, which the arguments of `owner` call by these names.
+    """Aligns `trees`, whose names are the argument names of `owner`.
 
-    `may_lack` says whether a further tree may have `None` where the first has an array.
+    `may_lack`: whether the other trees may have `None` where the first has an array.
 
     **Raises:**
 
-    A `ValueError` that names the key path if structures, shapes or places of arrays
+    A `ValueError` that names the key path if structures, shapes or positions of arrays
     differ.
     """
     (name, tree), *others = trees.items()
@@ -64,8 +65,8 @@ def column_of(
         return treedef.flatten_up_to(given)
     except (ValueError, TypeError):
         raise ValueError(
-            f"{owner}: {disagreement(other, given, name, tree)} Pass trees of one "
-            "structure, such as a model and its gradients."
+            f"{owner}: {disagreement(other, given, name, tree)} Pass trees with the "
+            "same structure, such as a model and its gradients."
         ) from None
 
 
@@ -84,7 +85,8 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
             raise TypeError(
                 f"{owner}: `{name}` has {_shown(x)} at "
                 f"`{jtu.keystr(path) or '(the root)'}`, and no floating or complex "
-                f"arrays. Only these count: make it one, `jnp.asarray({x!r}, float)`."
+                "arrays. Only these count. Convert it to an array: "
+                f"`jnp.asarray({x!r}, float)`."
             )
 
 
@@ -95,26 +97,26 @@ def _problem(name, x, other, y, may_lack):
         numbers = int, float, complex
         if isinstance(x, numbers) and isinstance(y, numbers) and x != y:
             return (
-                f"`{name}` has {_shown(x)} at `{{path}}`, but `{other}` has {_shown(y)}. "
-                "Only floating and complex arrays count; all other leaves belong to the "
-                f"model, and are the same in both: make it an array in both trees, or "
-                f"`None` in `{other}`."
+                f"`{name}` has {_shown(x)} at `{{path}}`, but `{other}` has "
+                f"{_shown(y)}. Only floating and complex arrays count. All other "
+                "leaves belong to the model, and must be the same in both trees. Make "
+                f"it an array in both, or `None` in `{other}`."
             )
         if jtu.tree_leaves(parameters(y)):
             return (
-                f"`{other}` has an array at `{{path}}`, where `{name}` has {_shown(x)}. "
-                f"Keep it out of `{other}` with `eqx.filter`, or give `{name}` a "
-                "floating-point array there."
+                f"`{other}` has an array at `{{path}}`, where `{name}` has "
+                f"{_shown(x)}. Remove it from `{other}` with `eqx.filter`, or give "
+                f"`{name}` a floating-point array there."
             )
     elif is_parameter(y):
         if y.shape != x.shape:
             return (
-                f"shapes differ at `{{path}}`: `{name}` has {_shown(x)}, `{other}` has "
-                f"{_shown(y)}. Nothing is broadcast: use `jnp.broadcast_to`, or "
-                "`eqopt.tree.scale` for a single number."
+                f"shapes differ at `{{path}}`: `{name}` has {_shown(x)}, `{other}` "
+                f"has {_shown(y)}. Arrays are not broadcast: use `jnp.broadcast_to`, "
+                "or `eqopt.tree.scale` for a single number."
             )
     elif y is not None or not may_lack:
-        way_out = ", or `None` to leave that of the first tree as it is" * may_lack
+        way_out = ", or `None` to keep the array of the first tree unchanged" * may_lack
         return (
             f"`{name}` has {_shown(x)} at `{{path}}`, but `{other}` has {_shown(y)}. "
             f"It needs a floating-point array of that shape{way_out}."
@@ -140,9 +142,9 @@ def elementwise(
 ) -> PyTree:
     """The first of `trees` with each array `x` replaced by `fn(x, y)`.
 
-    With more than two trees, the result is replaced by `fn` of it and the next one, and
-    so on. It is computed in at least float32, and rounded once to the dtype of `x`.
-    Where a tree has `None`, it is skipped.
+    With more than two trees, `fn` is then applied to the result and the array of the
+    next tree, and so on. The result is computed in at least float32 and rounded once to
+    the dtype of `x`. Where a tree has `None`, it is skipped.
 
     **Raises:**
 
@@ -163,13 +165,13 @@ def elementwise(
 def _computed(fn, *leaf):
     leaf = [jnp.asarray(x) for x in leaf]  # from NumPy, too
     real = compute_dtype(leaf)
-    # Every dtype is set by hand, and the result is rounded to the dtype of the first.
+    # All dtypes are explicit here, and the result is rounded to the dtype of the first.
     with jax.numpy_dtype_promotion("standard"):
         return fn(*(widen(x, real) for x in leaf))
 
 
 def widened(*arrays: Any) -> list:
-    """The arrays in one dtype to compute in, of at least the precision of float32.
+    """The arrays in a common dtype, in at least the precision of float32.
 
     It is complex if one of them is.
     """
@@ -183,20 +185,21 @@ def _stored(owner, value, x, trees, i):
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
         name, tree = next(iter(trees.items()))
         raise TypeError(
-            f"{owner}: the result is complex at `{keystr(tree, i)}`, but goes into the "
-            f"dtype of `{name}`, {x.dtype}. Cast first: `eqopt.tree.cast({name}, "
-            "jnp.complex64)`, or take `eqopt.tree.real` of what is complex."
+            f"{owner}: the result is complex at `{keystr(tree, i)}`, but `{name}`, "
+            f"which gives it its dtype, is {x.dtype}. Cast it first, "
+            f"`eqopt.tree.cast({name}, jnp.complex64)`, or use `eqopt.tree.real` of "
+            "the complex tree."
         )
     return value.astype(own_dtype(x))
 
 
 def own_dtype(x: Any) -> np.dtype:
-    """The dtype that an array has in JAX: NumPy's float64 may be float32 there."""
+    """The dtype of an array in JAX, where NumPy's float64 may become float32."""
     return jax.dtypes.canonicalize_dtype(x.dtype)
 
 
 def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
-    """`tree`, called `name` by the user, with `fn(x)` for each array `x`.
+    """`tree`, the argument `name`, with `fn(x)` instead of each array `x`.
 
     Computed and rounded as in `elementwise`.
     """
@@ -216,7 +219,7 @@ def replaced(owner: str, fn: Callable, tree: PyTree) -> PyTree:
 
 
 def arrays_of(owner: str, tree: PyTree) -> list:
-    """The arrays in `tree`, which the user of `owner` calls so."""
+    """The arrays in `tree`, an argument of `owner` with that name."""
     arrays = jtu.tree_leaves(parameters(tree))
     if not arrays:
         check_numbers(owner, "tree", tree)
@@ -236,7 +239,7 @@ def check_real(owner: str, name: str, tree: PyTree, instead: str) -> None:
 def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
     """`value`, for arrays of any dtype; raises unless it is a number or 0-d array.
 
-    Python's numbers keep their digits, arrays get at least the precision of float32.
+    Python numbers keep all digits; arrays get at least the precision of float32.
     """
     kinds = "a real or complex number" if complex_too else "a real number"
     dtype = getattr(value, "dtype", None)
@@ -250,14 +253,15 @@ def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
     if not is_right:
         found = f"{value!r} of type {type(value).__name__}" if dtype is None else dtype
         raise TypeError(
-            f"{owner}: `{name}` must be {kinds} or a 0-d array of one, but is "
+            f"{owner}: `{name}` must be {kinds} or a 0-d array, but is "
             + (f"{found}." if dtype is None else f"of dtype {found}.")
         )
     if np.ndim(value) != 0:
         raise ValueError(
-            f"{owner}: `{name}` must be {kinds} or a 0-d array of one, but has shape "
-            f"{np.shape(value)}. Nothing is broadcast: for one array per leaf pass a "
-            "tree to `eqopt.tree.mul`; for several numbers at once use `jax.vmap`."
+            f"{owner}: `{name}` must be {kinds} or a 0-d array, but has shape "
+            f"{np.shape(value)}. It is not broadcast: to scale each leaf by its own "
+            "array, pass a tree to `eqopt.tree.mul`; for several numbers at once, use "
+            "`jax.vmap`."
         )
     if dtype is None:
         return float(value) if isinstance(value, int) else value

@@ -15,7 +15,12 @@ from ..method import Method
 RANK, GAP, SCALE, GROWTH = 2, 4, 3.0, 1.1
 
 
-def apollo_by_hand(scale_type):
+def growing(t):
+    """Scales that grow faster than the limit of growth at first."""
+    return SCALE * (1 + t)
+
+
+def apollo_by_hand(scale_type, scale_front=False, scales=lambda t: SCALE):
     def updates(grads):
         m = v = last = 0
         projection = np.zeros(())
@@ -32,19 +37,23 @@ def apollo_by_hand(scale_type):
             axis = 0 if scale_type == "channel" else None
             lengths = np.linalg.norm(r, axis=axis) + 1e-8
             u = x * np.linalg.norm(n, axis=axis) / lengths
+            if scale_front:
+                u = u * np.sqrt(scales(t - 1))
             if t > 1:
                 u = u / max(np.linalg.norm(u) / (last + 1e-8), GROWTH) * GROWTH
             last = np.linalg.norm(u)
-            u = np.sqrt(SCALE) * np.sqrt(1 - B2**t) / (1 - B1**t) * u
+            u = np.sqrt(1 - B2**t) / (1 - B1**t) * u
+            if not scale_front:
+                u = u * np.sqrt(scales(t - 1))
             yield u if is_wide else u.T
 
     return updates
 
 
-def scale_by_apollo(scale_type):
+def scale_by_apollo(scale_type, scale=SCALE, scale_front=False):
     return eqopt.ScaleByAPOLLO(
         RANK,
-        SCALE,
+        scale,
         scale_type,
         GAP,
         "svd",
@@ -53,8 +62,12 @@ def scale_by_apollo(scale_type):
         eps=EPS,
         max_growth=GROWTH,
         weight_dimension_numbers=NUMBERS,
+        scale_front=scale_front,
     )
 
+
+# Exact in float32.
+LINEAR_SCALE = eqopt.schedules.Linear(growing(0), growing(32), 32)
 
 METHODS = [
     Method(
@@ -89,6 +102,11 @@ METHODS = [
                 name="ScaleByAPOLLO(singular vectors)",
             ),
             row(
+                lambda scale=2.0: eqopt.ScaleByAPOLLO(2, scale, scale_front=True),
+                name="ScaleByAPOLLO(scaled before the limit)",
+                scale=3.0,
+            ),
+            row(
                 lambda learning_rate=0.01, **data: eqopt.APOLLO(
                     learning_rate, rank=1, scale_type="tensor", **data
                 ),
@@ -108,6 +126,14 @@ METHODS = [
             "apollo, tensor": ByHand(
                 scale_by_apollo("tensor"), apollo_by_hand("tensor"), (6, 4)
             ),
+            **{
+                f"apollo, scheduled scale, {name}": ByHand(
+                    eqopt.Scheduled(scale_by_apollo("channel", LINEAR_SCALE, is_front)),
+                    apollo_by_hand("channel", is_front, growing),
+                    (3, 6),
+                )
+                for name, is_front in {"limited": True, "free": False}.items()
+            },
         },
     ),
 ]

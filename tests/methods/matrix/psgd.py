@@ -5,7 +5,7 @@ import optax
 
 import eqopt
 
-from ...laws.row import row
+from ...laws.row import IN_TURNS, row
 from ...parity.by_hand import B1
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS
@@ -116,6 +116,7 @@ METHODS = [
                     stagger=True,
                 ),
                 name="ScaleByPSGDKron(full factors, staggered)",
+                exempt=IN_TURNS,
                 damping=0.1,
             ),
             row(

@@ -19,6 +19,11 @@ def spectral(d):
     return np.sqrt(d.shape[0] / d.shape[1]) * newton_schulz(d, STANDARD)
 
 
+def spectral_at_least_one(d):
+    factor = max(1.0, np.sqrt(d.shape[0] / d.shape[1]))
+    return factor * newton_schulz(d, STANDARD)
+
+
 def sign(d):
     return np.sign(d) / d.shape[1]
 
@@ -81,6 +86,16 @@ METHODS = [
         by_hand={
             "scion, spectral": ByHand(
                 scale_by_lmo("spectral"), scion_by_hand(spectral), (6, 4)
+            ),
+            "scion, spectral, at least one, wide": ByHand(
+                scale_by_lmo("spectral", at_least_one=True),
+                scion_by_hand(spectral_at_least_one),
+                (3, 6),
+            ),
+            "scion, spectral, at least one, tall": ByHand(
+                scale_by_lmo("spectral", at_least_one=True),
+                scion_by_hand(spectral_at_least_one),
+                (6, 4),
             ),
             "scion, sign": ByHand(scale_by_lmo("sign"), scion_by_hand(sign), (3, 5)),
             "scion, row": ByHand(scale_by_lmo("row"), scion_by_hand(rows), (3, 5)),

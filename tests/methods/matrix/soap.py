@@ -5,7 +5,7 @@ import optax
 
 import eqopt
 
-from ...laws.row import LINEAR, is_matrix, row
+from ...laws.row import IN_TURNS, LINEAR, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS, eigenvectors, power_iteration
@@ -72,6 +72,7 @@ METHODS = [
                     eps=eps,
                 ),
                 name="ScaleBySOAP(one-sided, KL, staggered)",
+                exempt=IN_TURNS,
                 eps=1e-3,
             ),
             row(

@@ -26,6 +26,29 @@ def sinkhorn_by_hand(grads):
         yield g
 
 
+def spectral_by_hand(target):
+    def updates(grads):
+        v = None
+        for x in sinkhorn_by_hand(grads):
+            if v is None:
+                v = x[np.argmax(np.sum(x**2, 1))]
+            sigma = 0
+            for _ in range(2):
+                left = x @ v / np.linalg.norm(x @ v)
+                v = left @ x
+                sigma = np.linalg.norm(v)
+                v = v / sigma
+            yield target(*x.shape) / sigma * x
+
+    return updates
+
+
+def of_width_by_hand(grads):
+    """Of zero parameters, with 4 inputs and with 9 as the base."""
+    for u in sinkhorn_by_hand(grads):
+        yield -0.5 * 0.2 * (9 / 4) ** 1.5 * u
+
+
 def sinkgd_by_hand(grads):
     """Of zero parameters, which do not decay, at a learning rate of 0.5."""
     for u in sinkhorn_by_hand(grads):
@@ -57,7 +80,27 @@ METHODS = [
                 name="ScaleBySinkhorn",
                 eps=1e-3,
             ),
+            row(
+                lambda eps=1e-8: eqopt.ScaleBySinkhorn(
+                    2, eps, spectral_target="unit_rms", power_steps=2
+                ),
+                name="ScaleBySinkhorn(spectral target)",
+                eps=1e-3,
+            ),
             row(eqopt.SinkGD, at=0.01, learning_rate=0.1, scale=0.5, weight_decay=0.3),
+            row(
+                lambda learning_rate=LINEAR, base_width=4.0, **data: eqopt.SinkGD(
+                    learning_rate,
+                    spectral_target="unit",
+                    base_width=base_width,
+                    mask=is_matrix,
+                    **data,
+                ),
+                name="SinkGD(width rule)",
+                learning_rate=0.1,
+                base_width=6.0,
+                width_exponent=0.5,
+            ),
         ],
         by_hand={
             "sinkhorn": ByHand(
@@ -68,6 +111,31 @@ METHODS = [
                 sinkgd_by_hand,
                 (3, 5),
             ),
+            "sinkgd, width rule": ByHand(
+                eqopt.SinkGD(
+                    0.5,
+                    scale=0.2,
+                    base_width=9,
+                    width_exponent=1.5,
+                    fallback=eqopt.Identity(),
+                    **SINKHORN,
+                ),
+                of_width_by_hand,
+                (6, 4),
+            ),
+            **{
+                f"sinkhorn, {name}": ByHand(
+                    eqopt.ScaleBySinkhorn(
+                        spectral_target=name, power_steps=2, **SINKHORN
+                    ),
+                    spectral_by_hand(target),
+                    (3, 5),
+                )
+                for name, target in {
+                    "unit": lambda m, n: 1,
+                    "unit_rms": lambda m, n: np.sqrt(m / n),
+                }.items()
+            },
         },
     ),
     Method(

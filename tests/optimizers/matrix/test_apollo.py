@@ -87,6 +87,16 @@ def test_limit_of_growth():
     assert norms[1] < 0.99 * frees[1]
 
 
+def test_where_a_constant_scale_is_applied_does_not_matter():
+    """The limit is of the growth, not of the size."""
+    grads = grads_of((4, 6), 4)
+    options = {"max_growth": 1.05, "scale": 9.0}
+    front, _ = moved(scale_by_apollo(2, scale_front=True, **options), grads)
+    back, _ = moved(scale_by_apollo(2, **options), grads)
+    for u, expected in zip(front, back, strict=True):
+        np.testing.assert_allclose(u, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("proj", ["random", "svd"])
 def test_state(proj):
     state = eqopt.APOLLO(0.1, 2, proj=proj).init({"w": jnp.zeros((8, 5))})

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jax import lax
 
 import eqopt
 from eqopt._optimizers.matrix.parts import newton_schulz
@@ -57,38 +56,6 @@ def test_singular_values_are_near_one(preconditioning, scale):
     updates, _ = opt.update(g, opt.init(g))
     values = jnp.linalg.svd(updates, compute_uv=False)
     assert values.min() > 0.6 and values.max() < 1.3
-
-
-@pytest.mark.parametrize(
-    ("limit", "batches"),
-    [
-        pytest.param(1, 5, marks=pytest.mark.slow),
-        (59, 3),
-        pytest.param(10**6, 2, marks=pytest.mark.slow),
-    ],
-)
-def test_accelerators_come_to_the_same(limit, batches, monkeypatch):
-    """They take matrices of one shape together, as many as fit into a batch."""
-    shapes = [(2, 5), (2, 3, 4), (5, 2), (2, 2, 2, 5), (1, 3, 4)]
-    grads = [jr.normal(jr.key(i), shape) for i, shape in enumerate(shapes)]
-    opt = eqopt.ScaleByMuon(
-        adaptive=True, weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)
-    )
-    alone, _ = opt.update(grads, opt.init(grads))
-    calls, iterate = [], newton_schulz.newton_schulz
-
-    def counting(stacks, *args, **kwargs):
-        calls.append(len(stacks))
-        return iterate(stacks, *args, **kwargs)
-
-    monkeypatch.setattr(newton_schulz, "_BATCH", limit)
-    monkeypatch.setattr(newton_schulz, "newton_schulz", counting)
-    monkeypatch.setattr(lax, "platform_dependent", lambda cpu, default: default())
-    jax.clear_caches()
-    together, _ = opt.update(grads, opt.init(grads))
-    for a, b in zip(together, alone, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert calls == [batches]
 
 
 def test_program_for_other_platforms():

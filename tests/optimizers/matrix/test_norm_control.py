@@ -166,13 +166,13 @@ def test_each_matrix_of_a_stack_has_a_norm(x64):
         (lambda: eqopt.RadialBrake(inward=-1.0), "RadialBrake: `inward` must be in"),
         (
             lambda: eqopt.Hyperball(eqopt.Adam(0.1), 0.1),
-            r"Adam has a learning rate. Take .* `eqopt.ScaleByAdam\(\)`",
+            r"but Adam has one. Pass .* `eqopt.ScaleByAdam\(\)`",
         ),
         (
             lambda: eqopt.Hyperball(
                 eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.1)), 0.1
             ),
-            "Chain has a learning rate",
+            "but Chain has one",
         ),
     ],
 )

@@ -109,6 +109,10 @@ def test_zeros_stay_zero(norm):
         ({"norm": "max"}, "ScaleByLMO: `norm` must be one of"),
         ({"radius": -1.0}, r"ScaleByLMO: `radius` must be in \[0, inf\)"),
         ({"beta": 1.0}, r"ScaleByLMO: `beta` must be in \[0, 1\)"),
+        (
+            {"norm": "sign", "at_least_one": True},
+            "`at_least_one` requires `norm='spectral'`, but `norm` is 'sign'",
+        ),
         ({"eps": -1.0}, r"ScaleByLMO: `eps` must be in \[0, inf\)"),
     ],
 )

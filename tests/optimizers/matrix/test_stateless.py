@@ -8,6 +8,7 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
+from .untyped import unchecked
 
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,57 @@ def test_lengths(x64):
         np.testing.assert_allclose(np.linalg.norm(u), np.sqrt(28), rtol=1e-12)
         u = balanced(normals((4, 7)), steps=40)
     np.testing.assert_allclose(np.linalg.norm(u, axis=1), np.sqrt(7), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("target", "norm"), [("unit", 1), ("unit_rms", (4 / 7) ** 0.5)]
+)
+@pytest.mark.parametrize("kind", [jnp.float64, jnp.complex128])
+def test_spectral_norm(target, norm, kind, x64):
+    """The power method goes on from step to step, and finds it."""
+    opt = eqopt.ScaleBySinkhorn(
+        spectral_target=target, weight_dimension_numbers=NUMBERS
+    )
+    with x64():
+        g = normals((4, 7)).astype(kind)
+        if kind == jnp.complex128:
+            g = jax.lax.complex(g.real, normals((7, 4)).T)
+        state, update = opt.init(g), jax.jit(opt.update)
+        assert state.right.shape == (1, 7)
+        u = first = update(g, state)[0]
+        for _ in range(200):
+            u, state = update(g, state)
+        plain = balanced(g)
+    np.testing.assert_allclose(np.linalg.norm(u, 2), norm, rtol=1e-9)
+    np.testing.assert_allclose(u / u[0, 0], plain / plain[0, 0], rtol=1e-9)
+    assert 1.001 * norm < np.linalg.norm(first, 2) < 2 * norm
+
+
+def test_spectral_norm_of_a_new_kind_of_gradient():
+    """Nothing breaks if it has nothing in common with the one before, or is zero."""
+    opt = eqopt.ScaleBySinkhorn(spectral_target="unit", power_steps=20)
+    left = jnp.zeros((3, 4)).at[:, :2].set(normals((3, 2)))
+    right = jnp.flip(left, 1)
+    state = opt.init(left)
+    for g in (left, 0 * left, right, 0 * left, left):
+        u, state = opt.update(g, state)
+        expected = 1 if g.any() else 0
+        np.testing.assert_allclose(np.linalg.norm(u, 2), expected, atol=1e-3)
+
+
+def test_width_rule():
+    """By the inputs of each matrix, together with the decay; all else has no width."""
+    params = {"wide": jnp.ones((8, 2)), "tall": jnp.ones((2, 8)), "bias": jnp.ones(3)}
+    grads = jax.tree.map(lambda p: normals(p.shape), params)
+    options = {"weight_decay": 0.5, "fallback": eqopt.SGD(1.0)}
+    opt = eqopt.SinkGD(1.0, base_width=4, width_exponent=0.5, **options)
+    plain = eqopt.SinkGD(1.0, **options)
+    updates, expected = (
+        x.update(grads, x.init(params), params)[0] for x in (opt, plain)
+    )
+    # Inputs are the first axis by default.
+    for name, factor in {"wide": 0.5**0.5, "tall": 2**0.5, "bias": 1.0}.items():
+        np.testing.assert_allclose(updates[name], factor * expected[name], rtol=1e-6)
 
 
 def test_lengths_of_rows_and_columns_do_not_matter(x64):
@@ -99,8 +151,28 @@ def test_an_embedding_is_a_matrix_if_told():
             lambda: eqopt.SinkGD(1.0, scale=jnp.ones(2)),
             "SinkGD: `scale` must be a real number or a 0-d array",
         ),
+        (
+            lambda: eqopt.ScaleBySinkhorn(power_steps=0),
+            "ScaleBySinkhorn: `power_steps` must be an integer of at least 1",
+        ),
+        (
+            lambda: eqopt.ScaleBySinkhorn(spectral_target="muon"),
+            r"`spectral_target` must be one of \['unit', 'unit_rms'\], but is 'muon'",
+        ),
+        (
+            lambda: eqopt.SinkGD(1.0, base_width=0),
+            r"SinkGD: `base_width` must be in \(0, inf\)",
+        ),
+        (
+            lambda: eqopt.SinkGD(1.0, base_width=64, width_exponent=jnp.ones(2)),
+            "SinkGD: `width_exponent` must be a real number",
+        ),
+        (
+            lambda: eqopt.SinkGD(1.0, base_width=64, spectral_target="unit_rms"),
+            "`base_width` is 64 and `spectral_target` is 'unit_rms'.*Omit one",
+        ),
     ],
 )
 def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
+    with unchecked(), pytest.raises(ValueError, match=message):
         make()

@@ -217,8 +217,8 @@ ERRORS = {
     ),
     "kind": (
         lambda: eqopt.DoG(init_step=("fast", 1.0)),
-        r"DoG: `init_step` must begin with one of \['heuristic', 'distance', "
-        r"'learning_rate'\], but begins with 'fast'",
+        r"DoG: the first entry of `init_step` must be one of \['heuristic', 'distance', "
+        r"'learning_rate'\], but is 'fast'",
     ),
     "first step": (
         lambda: eqopt.DoG(init_step=("distance", -1.0)),

@@ -1,4 +1,4 @@
-"""ACProp: AdaBelief that divides a gradient only by what earlier gradients showed."""
+"""ACProp: AdaBelief that divides a gradient by moments of earlier gradients only."""
 
 from typing import Any
 
@@ -59,9 +59,9 @@ def acprop(
 
 # Differs from Optax in:
 # 1. The second moment is about the new mean, as in the paper and in the authors' code.
-#    (As g - mu_t is b1 (g - mu_{t-1}), steps are longer by 1 / b1 for it.)
-# 2. `rectify`, which is on by default in the authors' code, too. Without it, where the
-#    first gradient happens to be zero, the second one is divided by nothing.
+#    (g - mu_t is b1 (g - mu_{t-1}), so steps are longer by a factor of 1 / b1.)
+# 2. `rectify`, which is also on by default in the authors' code. Without it, if the
+#    first gradient happens to be zero, the second gradient is not divided.
 #
 # Differs from the authors' code in:
 # 1. The bias of the last second moment is computed for t - 1 steps, also when rectifying.
@@ -87,8 +87,9 @@ class ScaleByACProp(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, added to the second moment in each step, so
         that it adds up to $\bar\varepsilon / (1 - \beta_2)$.
-    - `rectify`: if not, $r_t = 1$ for $t > 1$ and $u_1 = g_1$, as in the paper. Then
-        steps are huge where the first gradients are tiny, unless `eps` is large.
+    - `rectify`: whether to use $r_t$. Otherwise, $r_t = 1$ for $t > 1$ and $u_1 = g_1$,
+        as in the paper. In that case, steps are huge if the first gradients are tiny,
+        unless `eps` is large.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
 
@@ -135,7 +136,7 @@ class ScaleByACProp(AbstractLeafwise):
             state,
             count=count,
             last=("nu", "mu"),
-            # In the first step there is nothing to correct, and nothing is divided.
+            # In the first step, there is no bias to correct, and no division.
             nu_correction=bias_correction(self.b2, jnp.maximum(state.count, 1)),
             rectifier=rectification(b2, count, 5.0) if self.rectify else 1.0,
         )

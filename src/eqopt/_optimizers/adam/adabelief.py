@@ -1,4 +1,4 @@
-"""AdaBelief: steps are long where gradients are as expected."""
+"""AdaBelief: long steps where gradients are as expected."""
 
 from typing import Any
 
@@ -50,9 +50,9 @@ def belief(
     nesterov: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
     mu = (1 - b1) * g + b1 * mu
-    # The brackets are worth a copy of the state: if the last thing that happened to the
-    # moment were to add a number, XLA on a CPU would do all of this twice, once for the
-    # update, and so would have to keep the old moment.
+    # The brackets save a copy of the state. If the last operation on the moment were
+    # the addition of a number, XLA on a CPU would compute the moment twice, once for
+    # the update, and so would keep the old moment.
     nu = ((1 - b2) * abs_sq(g - mu) + eps_root) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
     return mu_hat / (safe_sqrt(nu / nu_correction) + eps), mu, nu
@@ -69,7 +69,7 @@ class ScaleByBelief(AbstractLeafwise):
       u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big)
     \end{aligned}$$
 
-    With Nesterov momentum $\hat\mu_t$ is replaced by
+    With Nesterov momentum, $\hat\mu_t$ is replaced by
     $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
 
     **Arguments:**
@@ -123,14 +123,14 @@ class ScaleByBelief(AbstractLeafwise):
 
 
 class AdaBelief(AbstractOptimizer):
-    r"""AdaBelief: Adam that trusts a gradient as far as it was expected.
+    r"""AdaBelief: Adam with longer steps for gradients that are close to their mean.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByBelief`][], which has the equations and
     the reference. The weight decay is decoupled, as in the authors' code by default. By
-    default, that code also rectifies steps as [`eqopt.RAdam`][] does. The paper's
-    algorithm, which this is, does not.
+    default, that code also rectifies steps like [`eqopt.RAdam`][]. This class follows
+    the paper, which does not.
 
     **Arguments:**
 

@@ -68,17 +68,17 @@ class ScaleByAdam(AbstractLeafwise):
       u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    With Nesterov momentum $\hat\mu_t$ is replaced by
-    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
-    With `momentum_decay` too, the weights of the two grow towards these:
+    With Nesterov momentum, $\hat\mu_t$ is replaced by
+    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$. With
+    `momentum_decay`, these weights grow towards their final values:
 
     $$\hat\mu_t = \frac{b_{t+1}\, \mu_t}{1 - \prod_{i \le t+1} b_i} +
       \frac{(1 - b_t)\, g_t}{1 - \prod_{i \le t} b_i}, \qquad
       b_t = \beta_1 \Big(1 - \frac{0.96^{t \psi}}{2}\Big).$$
 
     By default, moments are stored in the dtype of each parameter. For bfloat16
-    parameters, use `nu_dtype=jnp.float32`: at $\beta_2 = 0.999$, a bfloat16 $\nu$ is
-    too coarse to move.
+    parameters, use `nu_dtype=jnp.float32`: with $\beta_2 = 0.999$, a bfloat16 $\nu$ is
+    too coarse to change.
 
     **Arguments:**
 
@@ -86,12 +86,12 @@ class ScaleByAdam(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are finite also without it.
+        are also finite without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
     - `nesterov`: whether to use Nesterov momentum.
-    - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows, from about half
-        of $\beta_1$. `None` stands for constant momentum. It needs `nesterov`.
+    - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
+        of $\beta_1$. `None` means constant momentum. It needs `nesterov`.
 
     **Raises:**
 
@@ -186,8 +186,8 @@ class AdamW(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - All others: see [`eqopt.ScaleByAdam`][].
 

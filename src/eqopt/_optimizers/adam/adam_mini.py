@@ -64,14 +64,14 @@ def _block_means(
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
         raise ShapeMismatch(f"an array of shape {x.shape} in blocks of shape {shape}")
-    # A mean of nothing is zero.
+    # The mean of an empty block is zero.
     size = math.prod(n // m for n, m in pairs if m)
     whole = [axis for axis, m in enumerate(shape) if m == 1]
     sums = jnp.sum(x, whole, keepdims=True)
     for axis, (n, m) in enumerate(pairs):
         if m not in (1, n):
             parts = (*sums.shape[:axis], m, n // m, *sums.shape[axis + 1 :])
-            # A group may be on several devices, or several groups on one.
+            # A group may be on several devices, or several groups on one device.
             sums = jnp.sum(jnp.reshape(unsharded(sums), parts), axis + 1)
     return sums / max(size, 1)
 
@@ -96,7 +96,7 @@ class ScaleByAdamMini(AbstractLeafwise):
         \quad\text{for } i \in b
     \end{aligned}$$
 
-    With blocks of one element it is [`eqopt.ScaleByAdam`][].
+    With blocks of one element, this is [`eqopt.ScaleByAdam`][].
 
     !!! example
 
@@ -106,7 +106,7 @@ class ScaleByAdamMini(AbstractLeafwise):
 
         def blocks(params):
             found = eqopt.groups.layer_blocks(params)
-            # An attention layer of one's own, with 8 heads in the rows of a matrix:
+            # A custom attention layer, with 8 heads in the rows of a matrix:
             heads = BlockAxes((0, 1), 8)
             return eqx.tree_at(lambda m: m.attention.query, found, heads)
 
@@ -122,11 +122,11 @@ class ScaleByAdamMini(AbstractLeafwise):
     - `block_axes`: [`eqopt.groups.BlockAxes`][] for each parameter: a tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
-        and takes any other array as one block. It matters in `init` only.
+        and treats any other array as one block. It is used only in `init`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
-        precision of a parameter that has more: there are few blocks.
+        precision of the parameter if that is higher: there are few blocks.
 
     **Raises:**
 
@@ -176,7 +176,7 @@ class ScaleByAdamMini(AbstractLeafwise):
         return counted(self, adam_mini, state)
 
     def _zeros(self, x: Any, shape: tuple[int, ...]) -> Float[Array, "*blocks"]:
-        """Zeros for the blocks of `x`, sharded like the axes that remain."""
+        """Zeros for the blocks of `x`, sharded like the remaining axes."""
         dtype = self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype)
         return _block_means(full_like_leaf(x, 0, dtype), shape)
 

@@ -50,7 +50,7 @@ def adamax(
 
 
 class ScaleByAdamax(AbstractLeafwise):
-    r"""Divides the mean of the gradients by their largest absolute value, with decay.
+    r"""Divides the mean of the gradients by their decaying largest absolute value.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -102,7 +102,7 @@ class ScaleByAdamax(AbstractLeafwise):
 
 
 class Adamax(AbstractOptimizer):
-    r"""Adamax: Adam with the infinity norm instead of the Euclidean one.
+    r"""Adamax: Adam with the infinity norm instead of the Euclidean norm.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 

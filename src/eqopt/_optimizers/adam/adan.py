@@ -34,7 +34,8 @@ class ScaleByAdanState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m`: the mean of the gradients, a tree like the parameters.
-    - `v`: the mean of the differences of successive gradients, a tree of the same kind.
+    - `v`: the mean of the differences of successive gradients, a tree like the
+        parameters.
     - `n`: the second moment, real also for complex parameters.
     - `previous_gradient`: the gradients of the last step.
     """
@@ -48,9 +49,9 @@ class ScaleByAdanState(eqx.Module):
 
 # Differs from Optax 0.2.8 in:
 # 1. The weight of the differences is `b2` in `n` and in the update, not `1 - b2`. The
-#    paper's beta_2 is `1 - b2` here; Optax translated the mean `v`, and not these two.
+#    paper's beta_2 is `1 - b2` here; Optax converted the mean `v`, but not these two.
 # 2. Weight decay is proximal, see `ProximalDecay`.
-# 3. `eps_root` is zero by default, for the same reason: there is none in the paper.
+# 3. `eps_root` is zero by default, because the paper does not have it.
 @equation
 def adan(
     g: Inexact[Array, "*leaf"],
@@ -106,8 +107,8 @@ class ScaleByAdan(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the mean of their differences.
     - `b3`: $\beta_3 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, outside the root.
-    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. There is none in the paper.
-        Derivatives through the step are finite also without it.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. The paper does not have it.
+        Derivatives through the step are also finite without it.
     - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
         to the dtype of each parameter.
     - `nu_dtype`: the dtype in which $n$ is stored. Defaults to the dtype of each
@@ -178,7 +179,7 @@ def decay_proximally(
 class ProximalDecay(AbstractLeafwise):
     r"""Weight decay by a proximal step.
 
-    Before the learning rate, $u = (g + \lambda p) / (1 + \eta\lambda)$ makes
+    Applied before the learning rate, $u = (g + \lambda p) / (1 + \eta\lambda)$ leads to
     $p - \eta u = (p - \eta g) / (1 + \eta\lambda)$.
     """
 

@@ -35,7 +35,7 @@ class ScaleByAdEMAMixState(eqx.Module):
 
     - `count`: the steps taken so far, a 0-d int32 array.
     - `m1`: the fast mean of the gradients, a tree like the parameters.
-    - `m2`: the slow mean, a tree of the same kind.
+    - `m2`: the slow mean of the gradients, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
 
@@ -95,16 +95,17 @@ class ScaleByAdEMAMix(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the fast mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow mean
-        remembers about $1 / (1 - \beta_3)$ steps; for short runs take a smaller one.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow
+        mean covers about $1 / (1 - \beta_3)$ steps; for short runs, use a smaller
+        value.
     - `alpha`: $\alpha$, the weight of the slow mean: a number, a 0-d array or a
         schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are finite also without it.
+        are also finite without it.
     - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the dtype
-        of each parameter. At $\beta_3 = 0.9999$ a bfloat16 $m_2$ is too coarse to move:
-        for bfloat16 parameters ask for `jnp.float32`.
+        of each parameter. With $\beta_3 = 0.9999$, a bfloat16 $m_2$ is too coarse to
+        change: for bfloat16 parameters, use `jnp.float32`.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
         parameter.
 

@@ -42,7 +42,7 @@ def adopt(
     is_first: Bool[Array, ""],
     nesterov: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
-    scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), eps))  # of the past alone
+    scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), eps))  # without g
     normalized = g / scale
     if clip_value is not None:
         normalized = clip(normalized, max_delta=clip_value)
@@ -70,20 +70,20 @@ class ScaleByADOPT(AbstractLeafwise):
 
     for $t \ge 2$. The first step only initialises the second moment: $\nu_1 = |g_1|^2$,
     and the updates are zero. Because $\nu_{t-1}$ does not depend on $g_t$, this
-    converges for any $\beta_2$, unlike Adam. With Nesterov momentum, $u_t$ is $\mu_t$,
+    converges for any $\beta_2$, unlike Adam. With Nesterov momentum, $u_t$ is $\mu_t$
     averaged once more with the incoming value.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, the least that a gradient is divided by.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `nesterov`: whether to use Nesterov momentum.
-    - `use_clipping`: whether to clip what goes into the mean (real and imaginary part
-        separately). Without it, one gradient that is small at first and large later can
-        throw the parameters far off.
+    - `use_clipping`: whether to clip the values before they are averaged (real and
+        imaginary parts separately). Without it, a gradient that is small at first and
+        large later can cause a huge step.
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each

@@ -85,8 +85,10 @@ class ScaleByAMSGrad(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored.
         Default to the dtype of each parameter.
-    - `bias_correction_mu`: if not, $\hat\mu_t = \mu_t$, as in the paper.
-    - `bias_correction_nu`: if not, $\hat\nu_t = \nu_t$, as in the paper.
+    - `bias_correction_mu`: whether to correct the bias of $\mu$. Otherwise,
+        $\hat\mu_t = \mu_t$, as in the paper.
+    - `bias_correction_nu`: whether to correct the bias of $\nu$. Otherwise,
+        $\hat\nu_t = \nu_t$, as in the paper.
 
     **Raises:**
 
@@ -132,7 +134,7 @@ class AMSGrad(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAMSGrad`][], which has the equations and
-    the reference. `torch.optim.Adam` with `amsgrad` takes the maximum before it
+    the reference. `torch.optim.Adam` with `amsgrad` computes the maximum before it
     corrects the bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$. So it
     forgets large early gradients, which this class remembers.
 

@@ -69,9 +69,9 @@ class ScaleByGrams(AbstractLeafwise):
     is $g / |g|$.
 
     As in the authors' code, $\varepsilon$ is added to the root of the uncorrected
-    $\nu_t$, so in the first steps it weighs more than in [`eqopt.ScaleByAdam`][]. In an
-    [`eqopt.Chain`][], the sign is the sign of the incoming updates, so preceding parts,
-    such as momentum, change it.
+    $\nu_t$, so in the first steps it has a larger effect than in
+    [`eqopt.ScaleByAdam`][]. In an [`eqopt.Chain`][], the sign is the sign of the
+    incoming updates, so preceding parts, such as momentum, change it.
 
     **Arguments:**
 
@@ -116,7 +116,7 @@ class ScaleByGrams(AbstractLeafwise):
 
 
 class Grams(AbstractOptimizer):
-    r"""Grams: Adam with steps that all have the sign of the gradient.
+    r"""Grams: Adam with steps in the direction of the gradient's signs.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

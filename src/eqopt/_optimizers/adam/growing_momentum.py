@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from ..._types import Hyperparameter
 
 
-# Enough that what is left of the series below is lost in float64.
+# The number of terms after which the rest of the series below vanishes in float64.
 _TERMS = 54
 
 
@@ -17,8 +17,8 @@ _TERMS = 54
 def growing_corrections(
     b1: Hyperparameter, momentum_decay: Hyperparameter, count: Int[Array, ""]
 ) -> dict[str, Array]:
-    r"""The bias corrections of `ScaleByAdam` if $\beta_1$ grows as $b_t$ does."""
-    with jax.numpy_dtype_promotion("standard"):
+    r"""The bias corrections of `ScaleByAdam` if $\beta_1$ grows like $b_t$."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         b1, t = jnp.asarray(b1, float), jnp.asarray(count, float)
         rate = jnp.asarray(momentum_decay, float) * math.log(0.96)
         growth = lambda t: 1 - 0.5 * jnp.exp(t * rate)
@@ -38,10 +38,9 @@ def _product(
     The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$.
     Each of its terms, summed over all steps, is a geometric series.
     """
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        k = jnp.arange(1, _TERMS + 1).astype(rate.dtype)
-        is_constant = rate == 0
-        r = k * jnp.where(is_constant, -1.0, rate)
-        sums = jnp.exp(r) * jnp.expm1(t * r) / jnp.expm1(r)
-        sums = jnp.where(is_constant, t, sums)
-        return b1**t * jnp.exp(-jnp.sum(0.5**k / k * sums))
+    k = jnp.arange(1, _TERMS + 1).astype(rate.dtype)
+    is_constant = rate == 0
+    r = k * jnp.where(is_constant, -1.0, rate)
+    sums = jnp.exp(r) * jnp.expm1(t * r) / jnp.expm1(r)
+    sums = jnp.where(is_constant, t, sums)
+    return b1**t * jnp.exp(-jnp.sum(0.5**k / k * sums))

@@ -62,8 +62,9 @@ class ScaleByLaProp(AbstractLeafwise):
       u_t &= \mu_t / (1 - \beta_1^t)
     \end{aligned}$$
 
-    [`eqopt.ScaleByAdam`][] averages first. If $\beta_1 > \beta_2$, it can divide a
-    large gradient by a second moment that has already forgotten it. LaProp cannot.
+    [`eqopt.ScaleByAdam`][] averages first. If $\beta_1 > \beta_2$, a large gradient may
+    then be divided by a second moment that no longer contains it. This cannot happen in
+    LaProp.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Optimistic Adam: expects the next update to change as the last one did."""
+"""Optimistic Adam: expects the next update to change like the last one."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from .adam import ScaleByAdam
 
 
 class DescendOptimisticallyState(eqx.Module):
-    """The states of `ScaleByLearningRate` and `ScaleByOptimisticGradient` in one."""
+    """The states of `ScaleByLearningRate` and `ScaleByOptimisticGradient` combined."""
 
     count: Int[Array, ""]
     learning_rate: Float[Array, ""]
@@ -69,8 +69,8 @@ class OptimisticAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has its equations. It
-    spirals into saddle points that plain Adam circles.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations. It
+    spirals into saddle points, while plain Adam circles them.
 
     **Arguments:**
 

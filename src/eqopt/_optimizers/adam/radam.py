@@ -68,7 +68,8 @@ def rectification(
     with jax.numpy_dtype_promotion("standard"):
         rate = -jnp.log(jnp.asarray(b2))
         # The formula of the paper subtracts numbers of the size of 1 / (1 - b2), which
-        # leaves three digits in float32. So this one uses differences of small numbers.
+        # leaves three digits in float32. This formula uses differences of small
+        # numbers.
         rho_inf = 1 / jnp.tanh(rate / 2)
         rho = 1 + _window(rate, count) - _window(rate, 1)
         is_known = rho >= threshold
@@ -78,7 +79,7 @@ def rectification(
         return jnp.where(is_known, safe_sqrt(squared), 0)
 
 
-# Of coth z - 1/z, over odd powers of z. These are enough for float64 up to z = 0.5.
+# Coefficients of coth z - 1/z for odd powers of z, enough for float64 up to z = 0.5.
 _COTH = (
     1 / 3,
     -1 / 45,
@@ -103,7 +104,7 @@ def _window(rate: Float[Array, ""], t: Any) -> Float[Array, ""]:
 
 
 class ScaleByRAdam(AbstractLeafwise):
-    r"""Divides like Adam, as far as the second moment is reliable.
+    r"""Divides like Adam, to the extent that the second moment is reliable.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -121,17 +122,18 @@ class ScaleByRAdam(AbstractLeafwise):
       \end{cases}
     \end{aligned}$$
 
-    With Nesterov momentum $\hat\mu_t$ is replaced by
+    With Nesterov momentum, $\hat\mu_t$ is replaced by
     $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Up to 0.6 it never
-        divides.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Up to 0.6, the first
+        moment is never divided.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
-    - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in its code.
+    - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in the authors'
+        code.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.

@@ -69,7 +69,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         schedule.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are finite also without it.
+        are also finite without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
 

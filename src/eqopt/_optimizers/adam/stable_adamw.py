@@ -43,13 +43,18 @@ class _Decays(eqx.Module):
 
 
 def _surprise(
-    g: Inexact[Array, "*leaf"], nu_hat: Float[Array, "*leaf"], eps: Float[Array, ""]
+    g: Inexact[Array, "*leaf"],
+    nu: Float[Array, "*leaf"],
+    nu_correction: Float[Array, ""],
+    eps: Float[Array, ""],
 ) -> Float[Array, ""]:
     """How much larger than expected the gradient of a leaf is, at least 1."""
-    # XLA on a CPU would store squares that are divided by squares, and a root that the
-    # update shares. This way it stores only the quotient, leaf by leaf.
-    least = jnp.maximum(nu_hat, eps * eps)
-    return jnp.maximum(1, block_rms(g / jnp.sqrt(jnp.where(least > 0, least, 1))))
+    # XLA on a CPU would store the squares divided by squares, the result of a selection
+    # by a comparison, and a quotient or a root that the update shares. This form stores
+    # nothing.
+    least = jnp.maximum(eps * eps, jnp.finfo(nu.dtype).tiny)
+    root = jnp.sqrt(jnp.maximum(nu * (1 / nu_correction), least))
+    return jnp.maximum(1, block_rms(g / root))
 
 
 @equation
@@ -89,14 +94,13 @@ def stable_adamw(
 def _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    nu_hat = nu / nu_correction
-    d = mu / mu_correction / (safe_sqrt(nu_hat) + eps)
+    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)
     d = d if decay is None else d + decay
-    return d / _surprise(g, nu_hat, eps), mu, nu
+    return d / _surprise(g, nu, nu_correction, eps), mu, nu
 
 
 class ScaleByStableAdam(AbstractLeafwise):
-    r"""Adam's update, divided by how much larger the gradient is than expected.
+    r"""Adam's update, divided by the ratio of the gradient to its expected size.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -120,7 +124,8 @@ class ScaleByStableAdam(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$ it is the least root.
+    - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$, it is a lower bound of the
+        root.
     - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.

@@ -37,7 +37,8 @@ class ScaleByAdamWithResetState(AbstractMomentsState):
 
     **Attributes:**
 
-    - `count`: the steps taken so far, also before that, a 0-d int32 array.
+    - `count`: the steps taken so far, including those before the reset, a 0-d int32
+        array.
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
@@ -64,10 +65,10 @@ def adam_with_reset(
 class ScaleByAdamWithReset(AbstractLeafwise):
     r"""[`eqopt.ScaleByAdam`][] with moments that restart after a number of steps.
 
-    In each step with a number that is a multiple of `reset_every`, both moments are set
-    to zero before the gradient is added, and the bias corrections start again at
-    $t = 1$. So the moments forget a spike, which would otherwise keep steps small for
-    long through $\nu$.
+    In every step whose number is a multiple of `reset_every`, both moments are set to
+    zero before the gradient is added, and the bias corrections restart at $t = 1$. So
+    the moments forget a spike, which would otherwise keep steps small for a long time
+    through $\nu$.
 
     **Arguments:**
 
@@ -135,10 +136,10 @@ class StableSPAM(AbstractOptimizer):
 
     where $u_t$ is the update of [`eqopt.ScaleByAdamWithReset`][] for the gradients that
     [`eqopt.AdaClipGN`][] returns; they have the equations and the references. It
-    differs from the authors' code in two points. There, the step of a reset still
-    averages with the old moments. And there, a reset restarts the bias corrections of
-    $\tau$, $a$ and $b$, although these averages continue: for some hundred steps after
-    it, nothing would be clipped.
+    differs from the authors' code in two points. In that code, the step of a reset
+    still averages with the old moments. And a reset restarts the bias corrections of
+    $\tau$, $a$ and $b$, although these averages continue: so for a few hundred steps
+    after a reset, it does not clip.
 
     **Arguments:**
 

@@ -53,8 +53,8 @@ def yogi(
 
 
 # Differs from Optax in:
-# 1. The first moment starts at zero, as in the paper. There it starts at the initial
-#    accumulator value, too, and parameters move also where gradients are zero.
+# 1. The first moment starts at zero, as in the paper. In Optax, it also starts at the
+#    initial accumulator value, so parameters move even if gradients are zero.
 class ScaleByYogi(AbstractLeafwise):
     r"""Divides the mean of the gradients by the root of a slowly moving second moment.
 
@@ -71,11 +71,11 @@ class ScaleByYogi(AbstractLeafwise):
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
     - `b2`: $\beta_2 \in [0, 1)$; the second moment changes by $(1 - \beta_2)\,|g_t|^2$.
-    - `eps`: $\varepsilon \ge 0$, outside the root. Much larger than Adam's, as in the
-        paper.
+    - `eps`: $\varepsilon \ge 0$, outside the root. The default is much larger than
+        Adam's, as in the paper.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
-    - `initial_accumulator_value`: $\nu_0 \ge 0$. The bias correction makes it
-        $\nu_0 / (1 - \beta_2)$ at first.
+    - `initial_accumulator_value`: $\nu_0 \ge 0$. In the first step, the bias correction
+        turns it into about $\nu_0 / (1 - \beta_2)$.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
 

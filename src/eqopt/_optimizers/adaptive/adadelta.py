@@ -26,12 +26,12 @@ from ...tree._like import real_full_like
 
 
 class ScaleByAdadeltaState(eqx.Module):
-    """Mean squares, real also for complex parameters.
+    """The mean squares, real also for complex parameters.
 
     **Attributes:**
 
-    - `e_g`: of the gradients so far, a tree like the parameters.
-    - `e_x`: of the updates so far.
+    - `e_g`: the mean square of the gradients so far, a tree like the parameters.
+    - `e_x`: the mean square of the updates so far, a tree like the parameters.
     """
 
     e_g: Nonnegative
@@ -92,7 +92,7 @@ class ScaleByAdadelta(AbstractLeafwise):
 
     def __check_init__(self):
         check_range(self, "rho", 0, 1)
-        # With zero there would never be a first step.
+        # With zero, the parameters would never move.
         check_range(self, "eps", 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByAdadeltaState:
@@ -108,14 +108,14 @@ class ScaleByAdadelta(AbstractLeafwise):
 
 
 class Adadelta(AbstractOptimizer):
-    r"""Adadelta: a method that needs no learning rate.
+    r"""Adadelta: a method without a learning rate.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][] for the gradient
-    $g_t + \lambda p_{t-1}$; there are the equations and the reference. As in
-    `torch.optim.Adadelta`, weight decay is an $L^2$ penalty and $\eta = 1$, the method
-    of the paper, is the default.
+    $g_t + \lambda p_{t-1}$. [`eqopt.ScaleByAdadelta`][] has the equations and the
+    reference. As in `torch.optim.Adadelta`, weight decay is an $L^2$ penalty. The
+    default, $\eta = 1$, is the method of the paper.
 
     **Arguments:**
 

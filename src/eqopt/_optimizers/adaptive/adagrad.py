@@ -44,10 +44,11 @@ class ScaleByRSS(AbstractLeafwise):
     **Arguments:**
 
     - `initial_accumulator_value`: $G_0 \ge 0$ in every coordinate.
-    - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
+    - `eps`: $\varepsilon \ge 0$. It may be 0, because zero divided by zero is zero
+        here.
     - `nu_dtype`: the dtype in which $G$ is stored. Defaults to the dtype of each
-        parameter; take float32 for half-precision parameters, or the sum soon stops
-        growing.
+        parameter. For half-precision parameters, use float32; otherwise, the sum soon
+        stops growing.
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
 
     **Raises:**
@@ -97,8 +98,8 @@ class Adagrad(AbstractOptimizer):
     reference.
 
     `torch.optim.Adagrad` starts at $G_0 = 0$ and has $\varepsilon = 10^{-10}$ outside
-    the root: `eqopt.Adagrad(lr, 0.0, 1e-10, eps_in_sqrt=False)`. Its `lr_decay` is a
-    schedule here, `lambda t: lr / (1 + t * lr_decay)`.
+    the root: `eqopt.Adagrad(lr, 0.0, 1e-10, eps_in_sqrt=False)`. For its `lr_decay`,
+    use a schedule, `lambda t: lr / (1 + t * lr_decay)`.
 
     **Arguments:**
 

@@ -35,8 +35,8 @@ class ScaleByMADGRADState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `learning_rate`: the one of the last step (before the first step: of the first), a
-        0-d float32 array.
+    - `learning_rate`: the learning rate of the last step, a 0-d float32 array. Before
+        the first step, the learning rate for it.
     - `grad_sum_sq`: the sum of squared gradients, real also for complex parameters.
     - `s`: the sum of gradients, a tree like the parameters.
     - `x0`: the parameters at `init`.
@@ -79,7 +79,7 @@ def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
 
 
 class ScaleByMADGRAD(AbstractLeafwise):
-    r"""Dual averaging: the start and the sum of all gradients give the parameters.
+    r"""Dual averaging: the start and the sum of all gradients determine the parameters.
 
     $$\begin{aligned}
       \lambda_k &= (\eta_k + \varepsilon) \sqrt{k + 1} \\
@@ -90,7 +90,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
     \end{aligned}$$
 
     for $k = 0, 1, …$, where $x_k$ are the parameters. The update points downhill and
-    includes the learning rate: do not multiply it by another one.
+    includes the learning rate: do not multiply it by another learning rate.
     `eqopt.tree.get(state, "learning_rate")` returns the current learning rate. As in
     the authors' code, $\varepsilon$ is also added to the learning rate.
 
@@ -99,17 +99,18 @@ class ScaleByMADGRAD(AbstractLeafwise):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: one of
+    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: a schedule of
         [`eqopt.schedules`][] or any function of the number of steps taken so far.
-    - `momentum`: $\beta \in [0, 1)$, with which $x$ is a mean of the $z$ so far.
-    - `eps`: $\varepsilon \ge 0$. With very small gradients, take 0.
+    - `momentum`: $\beta \in [0, 1)$. The parameters $x$ are a mean of the $z$ so far,
+        with this decay.
+    - `eps`: $\varepsilon \ge 0$. For very small gradients, use 0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
-        the dtype of each parameter; take float32 for half-precision parameters, or the
-        sums soon stop growing.
+        the dtype of each parameter. For half-precision parameters, use float32;
+        otherwise, the sums soon stop growing.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or, in `update`, if `params`
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
 
     ??? cite "Reference"

@@ -36,7 +36,8 @@ class ScaleByRMSState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `nu`: the second moment, a tree like the parameters, real also for complex ones.
+    - `nu`: the second moment, a tree like the parameters, real also for complex
+        parameters.
     """
 
     count: Int[Array, ""]
@@ -72,10 +73,11 @@ class ScaleByRMS(AbstractLeafwise):
     **Arguments:**
 
     - `decay`: $\rho \in [0, 1)$.
-    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are finite also without it.
+    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are also finite without
+        it.
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate.
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root.
-    - `bias_correction`: whether to correct $\nu$ for having started at zero.
+    - `bias_correction`: whether to correct the bias of $\nu$, which starts at zero.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
         parameter.
 
@@ -141,7 +143,7 @@ def stddev(
     mu = (1 - decay) * g + decay * mu
     nu = (1 - decay) * abs_sq(g) + decay * nu
     mu_hat, nu_hat = (m if correction is None else m / correction for m in (mu, nu))
-    # Differs from Optax in: the difference, rounded, may be below zero, and its root NaN.
+    # Differs from Optax in: the rounded difference may be negative, and its root NaN.
     variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
     return over_root(g, variance, eps, eps_in_sqrt), mu, nu
 
@@ -164,10 +166,11 @@ class ScaleByStddev(AbstractLeafwise):
     **Arguments:**
 
     - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero.
-    - `bias_correction`: whether to correct $\mu$ and $\nu$ for having started at zero.
+    - `bias_correction`: whether to correct the biases of $\mu$ and $\nu$, which start
+        at zero.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter; take float32 for half-precision parameters: little
-        is left of their difference.
+        the dtype of each parameter. For half-precision parameters, use float32, because
+        their difference loses most digits.
     - All others: see [`eqopt.ScaleByRMS`][].
 
     **Raises:**
@@ -238,8 +241,9 @@ class RMSprop(AbstractOptimizer):
     - `learning_rate`: see [`eqopt.SGD`][].
     - `centered`: whether to divide by the standard deviation of the gradients.
     - `momentum`: $\beta$, a number or a 0-d array: the decay of [`eqopt.Trace`][].
-        Defaults to `None`: then there is no momentum, and no state for it.
-    - `nesterov`: whether the momentum is Nesterov's; of no effect without `momentum`.
+        Defaults to `None`, which means no momentum, and no state for it.
+    - `nesterov`: whether to use Nesterov momentum; without effect if `momentum` is
+        `None`.
     - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to the dtype
         of each parameter.
     - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the

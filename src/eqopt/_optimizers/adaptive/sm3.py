@@ -58,7 +58,7 @@ def sm3(
 def _maxima(x: Float[Array, "*leaf"], shape: tuple[int, ...]) -> Float[Array, "*set"]:
     """The maxima of `x` over all axes along which `shape` is 1."""
     axes = [axis for axis, size in enumerate(shape) if size == 1]
-    # Zero is a lower bound, so that an array without elements has a maximum too.
+    # Zero is a lower bound, so that an array without elements also has a maximum.
     return jnp.max(x, axes, keepdims=True, initial=0)
 
 
@@ -91,7 +91,7 @@ class ScaleBySM3(AbstractLeafwise):
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, u_t
     \end{aligned}$$
 
-    The new update is $\mu_t$. At $\beta_2 < 1$ the sum is a mean,
+    The new update is $\mu_t$. With $\beta_2 < 1$, the sum is a mean,
     $\bar\nu_t = \beta_2 \min_r \nu_{t-1}(r) + (1 - \beta_2)\, |g_t|^2$.
 
     An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$
@@ -103,18 +103,20 @@ class ScaleBySM3(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, or `None` for no momentum, $u_t$, and no memory for it.
+    - `b1`: $\beta_1 \in [0, 1)$, or `None` for no momentum and no memory for it. The
+        update is then $u_t$.
     - `b2`: $\beta_2 \in (0, 1]$.
-    - `eps`: $\varepsilon \ge 0$. Zero over zero is zero, so that none is needed.
+    - `eps`: $\varepsilon \ge 0$. It may be 0, because zero divided by zero is zero
+        here.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
-    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and `None`
-        like the parameters or a prefix of it, or a function of the parameters that gives
-        one. Where it is `None`, each axis is covered. It matters in `init` only.
+    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` like the parameters or a prefix of it, or a function of the parameters
+        that returns one. With `None`, each axis is covered. It is used only in `init`.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or, in `init`, if the
+    A `ValueError` if a hyperparameter is out of its range, and in `init` if the
     dimension numbers do not fit.
 
     ??? cite "Reference"
@@ -172,7 +174,7 @@ def _cover(x: Any, axes: Axes | None, dtype: DTypeLike | None) -> _Cover:
 
 
 class SM3(AbstractOptimizer):
-    r"""SM3: Adagrad in little memory.
+    r"""SM3: Adagrad with little memory.
 
     $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
 
@@ -183,7 +185,7 @@ class SM3(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
-    - `momentum`: $\beta_1 \in [0, 1)$. With `None`, the state takes next to no memory.
+    - `momentum`: $\beta_1 \in [0, 1)$. With `None`, the state takes almost no memory.
     - All others: see [`eqopt.ScaleBySM3`][].
     """
 

@@ -18,7 +18,7 @@ from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 
 
 class Adafactor(AbstractOptimizer):
-    r"""Adafactor: adaptive steps with next to no state.
+    r"""Adafactor: adaptive steps with almost no state.
 
     $$\begin{aligned}
       d_t &= \eta_t \max\left(10^{-3}, \operatorname{RMS}(p_{t-1})\right)
@@ -31,24 +31,24 @@ class Adafactor(AbstractOptimizer):
     and the reference. The root mean squares are taken over one leaf at a time. Without
     `momentum`, $\beta = 0$.
 
-    The learning rate is relative to the size of the parameters. The paper uses `lambda
-    count: jnp.minimum(1e-2, (count + 1.0) **
-    -0.5)`, and `torch.optim.Adafactor` with `lr=eta` has `eta` instead of `1e-2`.
-    Otherwise, torch differs from this one in:
+    The learning rate is relative to the size of the parameters. The paper uses
+    `lambda count: jnp.minimum(1e-2, (count + 1.0) ** -0.5)`, and
+    `torch.optim.Adafactor` with `lr=eta` uses `eta` instead of `1e-2`. Otherwise,
+    torch's optimizer differs as follows:
 
-    - matrices are the two last axes, and are factored whatever their size:
-        `min_dim_size_to_factor=1` does the same for arrays of two axes;
-    - its weight decay is multiplied by `lr`: this $\lambda$ is `lr * weight_decay`;
+    - matrices are the last two axes, and are always factored:
+        `min_dim_size_to_factor=1` does the same for arrays with two axes;
+    - its weight decay is multiplied by `lr`: $\lambda$ here is `lr * weight_decay`;
     - its `eps` bounds the second moment from below, and is not added to the squares.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. `None` stands for 1: then scale the updates
-        yourself, or steps are as large as the parameters.
-    - `multiply_by_parameter_scale`: whether $\operatorname{RMS}(p)$ is a factor, and
-        learning rates are relative.
-    - `clipping_threshold`: $d > 0$, or `None` not to clip.
-    - `momentum`: $\beta \in [0, 1)$, or `None` to have none and save its memory.
+    - `learning_rate`: see [`eqopt.SGD`][]. `None` means 1: in that case, scale the
+        updates yourself, because steps are otherwise as large as the parameters.
+    - `multiply_by_parameter_scale`: whether $\operatorname{RMS}(p)$ is a factor, so
+        that learning rates are relative.
+    - `clipping_threshold`: $d > 0$, or `None` for no clipping.
+    - `momentum`: $\beta \in [0, 1)$, or `None` for no momentum and no memory for it.
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to float32.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is not multiplied
         by the learning rate.

@@ -55,7 +55,7 @@ def adamp(
 
 
 class ScaleByAdamP(AbstractLeafwise):
-    r"""Adam without steps along weights whose norm has no effect, and weight decay.
+    r"""Adam without steps along weights whose norm has no effect, with weight decay.
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
@@ -66,26 +66,27 @@ class ScaleByAdamP(AbstractLeafwise):
     \end{aligned}$$
 
     If a normalization follows a layer, the length of its weights $w$ has no effect on
-    the loss. The gradients are orthogonal to the weights, but momentum is not: it makes
-    the weights longer, and the steps smaller in comparison. So the part parallel to the
-    weights is removed:
+    the loss. The gradients are orthogonal to the weights, but momentum is not: it
+    increases the norm of the weights, and so makes steps relatively smaller. So the
+    part parallel to the weights is removed:
 
     $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w, \qquad
       \rho_t = r, \qquad
       \text{if } \max_w \frac{|\langle w, g_t \rangle|}{\|w\| \|g_t\|} <
       \frac{\delta}{\sqrt{\dim w}},$$
 
-    where $w$ are first the weights of each output of the layer (rows). If they do not
-    pass the test, $w$ is the weight of the whole layer. If that does not pass either,
-    $\Pi_t(d) = d$ and $\rho_t = 1$, as for biases, scales and other arrays.
+    where $w$ are first the weights of each output of the layer (rows). If the condition
+    does not hold for them, $w$ is the weight of the whole layer. If it does not hold
+    for that either, $\Pi_t(d) = d$ and $\rho_t = 1$, as for biases, scales and other
+    arrays.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
-    - `delta`: $\delta \ge 0$, how far from orthogonal gradients may be. With 0, nothing
-        is projected.
+    - `delta`: $\delta \ge 0$, the allowed deviation of gradients from orthogonality.
+        With 0, nothing is projected.
     - `wd_ratio`: $r$, the factor of the decay of weights that are projected: a number
         or a 0-d array.
     - `nesterov`: whether to replace $\mu_t$ in $d_t$ by
@@ -94,9 +95,9 @@ class ScaleByAdamP(AbstractLeafwise):
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
-    - `weight_dimension_numbers`: which parameters are weights, as for
-        [`eqopt.ScaleByMuon`][]: `None` in a tree stands for no projection. By default,
-        the vectors of an `eqx.nn.Embedding` are outputs, too.
+    - `weight_dimension_numbers`: the parameters that are weights, as in
+        [`eqopt.ScaleByMuon`][]: `None` in a tree means no projection. By default, the
+        vectors of an `eqx.nn.Embedding` are also outputs.
 
     **Raises:**
 
@@ -153,7 +154,7 @@ class AdamP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdamP`][], which has the equations and
-    the reference, and the weight decay in it.
+    the reference, and includes the weight decay.
 
     **Arguments:**
 

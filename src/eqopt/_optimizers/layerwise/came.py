@@ -41,16 +41,16 @@ from ..moments import check_moments
 class ScaleByCAMEState(eqx.Module):
     """The momentum, and the second moments of gradients and of residuals.
 
-    Except for `mu`, they are trees like the parameters with real numbers, and hold an
-    empty tuple where they are not in use: a parameter has either all of `v_row`,
-    `v_col`, `s_row` and `s_col`, or `v`. Rows and columns have the axes of the
-    parameter. The axes over which they are means have size 1.
+    Except for `mu`, they are trees like the parameters with real numbers. A parameter
+    has either all of `v_row`, `v_col`, `s_row` and `s_col`, or `v`; the others are
+    empty tuples. Rows and columns have the axes of the parameter. The axes that are
+    averaged over have size 1.
 
     **Attributes:**
 
     - `mu`: the mean of the updates, a tree like the parameters.
     - `v_row`, `v_col`: the second moment of each row and of each column.
-    - `v`: the second moment of each element, where it is not factored.
+    - `v`: the second moment of each element, for parameters that are not factored.
     - `s_row`, `s_col`: the mean squared residual of each row and of each column.
     """
 
@@ -100,7 +100,8 @@ def came(
         v = b2 * v + (1 - b2) * (abs_sq(g) + eps)
         factors = [inverse_root(v)]
     if clipping_threshold is not None:
-        # From the squares: as the norm of the update, it would be stored for that.
+        # Computed from the squares. For the norm of the update itself, XLA would store
+        # the update.
         squares = math.prod((f * f for f in factors), start=abs_sq(g))
         rms = safe_sqrt(jnp.sum(squares) / max(g.size, 1))
         factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
@@ -129,7 +130,7 @@ def _average(decay, old, squares, eps):
 
 
 def _means(x):
-    """The axes over which it is a mean. (Over others of size 1 it may be one, too.)"""
+    """The axes that it is a mean over, possibly with other axes of size 1."""
     return [axis for axis, size in enumerate(x.shape) if size == 1]
 
 
@@ -159,16 +160,16 @@ class ScaleByCAME(AbstractLeafwise):
              \left(|u_t - \mu_t|^2 + \varepsilon'\right)
     \end{aligned}$$
 
-    and $c_t$, $C_t$ with means over the rows. A parameter that is not a matrix has a
-    full second moment $v_t$ instead of $r_t c_t^\top / \operatorname{mean}(r_t)$, and
-    $d_t = \mu_t$. An $n \times m$ matrix needs $2 (n + m)$ numbers of state in addition
-    to $\mu$.
+    and $c_t$, $C_t$ are defined with means over the rows. A parameter that is not a
+    matrix has a full second moment $v_t$ instead of
+    $r_t c_t^\top / \operatorname{mean}(r_t)$, and $d_t = \mu_t$. An $n \times m$ matrix
+    needs $2 (n + m)$ numbers of state in addition to $\mu$.
 
-    The averages start at zero, and are not corrected for it. The clipping hides this in
+    The averages start at zero, without bias correction. The clipping hides this in
     $u_t$, but each element of the first $d_t$ is about
     $(1 - \beta_1) / (\beta_1 \sqrt{1 - \beta_3})$, which is 11 with the defaults: warm
     up the learning rate. The steps become arbitrarily large if $\mu_t$ equals $u_t$ for
-    long, as with $\beta_1 = 0$ or with constant gradients.
+    a long time, for example with $\beta_1 = 0$ or with constant gradients.
 
     **Arguments:**
 
@@ -177,20 +178,20 @@ class ScaleByCAME(AbstractLeafwise):
     - `b3`: $\beta_3 \in [0, 1)$, the decay of the residuals.
     - `eps`: $\varepsilon \ge 0$.
     - `eps_confidence`: $\varepsilon' \ge 0$.
-    - `clipping_threshold`: $d > 0$, or `None` not to clip.
+    - `clipping_threshold`: $d > 0$, or `None` for no clipping.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
         to factor, and `None` for all others: a tree like the parameters or a prefix of
-        it, or a function of the parameters that gives one. Defaults to the last two
-        axes of all that have two or more. The kernels of convolutions have others. It
-        matters in `init` only.
+        it, or a function of the parameters that returns one. Defaults to the last two
+        axes of all arrays with at least two axes, which is wrong for convolution
+        kernels. It is used only in `init`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `nu_dtype`: the dtype of all other arrays of the state. Defaults to float32, or
-        the precision of a parameter that has more.
+        the precision of the parameter if that is higher.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and, in `init`, a `ValueError`
+    A `ValueError` if a hyperparameter is out of its range, and in `init` a `ValueError`
     or `TypeError` that names the key path if the dimension numbers do not fit.
 
     ??? cite "Reference"
@@ -240,9 +241,10 @@ class ScaleByCAME(AbstractLeafwise):
         if not is_parameter(x):
             return None, None, None
         v = full_like_leaf(x, 0, self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype))
-        if axes is None or not x.size:  # of nothing there is no mean
+        if axes is None or not x.size:  # an empty array has no mean
             return (), (), v
-        # Reduced, not made again, so that they are sharded like the axes that remain.
+        # Reduced, not created separately, so that they are sharded like the remaining
+        # axes.
         row = jnp.sum(v, axes.output, keepdims=True)
         return row, jnp.sum(v, axes.reduction, keepdims=True), ()
 
@@ -253,7 +255,7 @@ class ScaleByCAME(AbstractLeafwise):
 
 
 def _last_two(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
-    """Rows are the last axis but one, and columns the last."""
+    """Rows are the second-to-last axis, and columns the last."""
     numbers = MatrixDimensionNumbers(-2, -1)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     return [numbers if is_parameter(x) and x.ndim >= 2 else None for x in leaves]

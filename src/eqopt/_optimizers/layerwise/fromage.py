@@ -22,7 +22,7 @@ def contract(
     *,
     learning_rate: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    # 1 / sqrt(1 + eta^2) - 1, of which a difference would leave no digit.
+    # 1 / sqrt(1 + eta^2) - 1; computed as a difference, it would lose all digits.
     shrinkage = jnp.expm1(-jnp.log1p(learning_rate**2) / 2)
     return g + shrinkage * (p + g)
 
@@ -46,20 +46,20 @@ class _Contract(AbstractLeafwise):
 
 
 class Fromage(AbstractOptimizer):
-    r"""Fromage: each layer turns by the same angle, whatever its gradient's size.
+    r"""Fromage: each layer turns by the same angle, whatever the size of its gradient.
 
     $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
       \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$
 
-    with the norms of one leaf at a time. The leading factor preserves the norm of $p$
+    with the norms of each leaf separately. The leading factor preserves the norm of $p$
     if $g$ and $p$ are orthogonal. Without it, norms would grow from step to step.
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the tangent of the
         angle.
-    - `min_norm`: $m \ge 0$, below which neither of the norms falls, so that parameters
-        that start at zero move, and zero gradients are allowed.
+    - `min_norm`: $m \ge 0$, a lower bound of both norms, so that parameters that start
+        at zero can move, and zero gradients are allowed.
 
     **Raises:**
 

@@ -21,7 +21,7 @@ class LARS(AbstractOptimizer):
       m_t = \beta m_{t-1} + \eta_t\, \frac{c\, \|p_{t-1}\|}{\|d_t\| + \varepsilon}\, d_t,
       \qquad p_t = p_{t-1} - m_t,$$
 
-    with the norms of one leaf at a time. A leaf with norm zero is not rescaled. As in
+    with the norms of each leaf separately. A leaf with norm zero is not rescaled. As in
     the paper, the momentum accumulates updates that include the learning rate: when the
     learning rate drops, steps shrink only gradually. The denominator is the norm of the
     sum $d_t$; in the paper, it is the sum of the norms,
@@ -36,7 +36,7 @@ class LARS(AbstractOptimizer):
     - `eps`: $\varepsilon \ge 0$.
     - `trust_ratio_mask`: which parameters are rescaled, as in [`eqopt.Masked`][].
         Defaults to all. Biases and the parameters of normalization layers are often
-        excluded from both.
+        excluded from rescaling and weight decay.
     - `momentum`: $\beta$, a number or a 0-d array, usually below 1.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of

@@ -66,8 +66,8 @@ class ScaleByNovoGrad(AbstractFused):
     \end{aligned}$$
 
     The norm is taken over one leaf, so $\nu$ is a single number for each leaf. The
-    momentum is a sum, not an average: at $\beta_1 = 0.9$, steps are up to ten times
-    larger than without.
+    momentum is a sum, not an average: with $\beta_1 = 0.9$, steps are up to ten times
+    larger than without momentum.
 
     **Arguments:**
 
@@ -75,12 +75,12 @@ class ScaleByNovoGrad(AbstractFused):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are finite also without it.
+        are also finite without it.
     - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
-        precision of a parameter that has more: it is only one number.
+        precision of the parameter if that is higher: it is only one number.
 
     **Raises:**
 
@@ -125,8 +125,8 @@ class ScaleByNovoGrad(AbstractFused):
             nu=map_parameters(zero, params),
         )
 
-    # Weights decay between the normalisation and the momentum, and by a mask of their
-    # own: three equations, two of which are there already.
+    # Weights decay between the normalisation and the momentum, with their own mask. So
+    # there are three equations, two of which exist already.
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
@@ -139,7 +139,7 @@ class ScaleByNovoGrad(AbstractFused):
         nu = pipeline.push(owner, leafwise)
         with parts_of(self):
             decayed = filled(decay, decay.leafwise(decay_state, params))
-            pipeline.push(owner, decayed._replace(state=None))  # it counts the same
+            pipeline.push(owner, decayed._replace(state=None))  # the same count
         mu = pipeline.push(owner, filled(momentum, momentum.leafwise(trace, params)))
         count = safe_increment(state.count)
         return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)

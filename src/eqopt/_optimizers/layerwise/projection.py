@@ -64,9 +64,9 @@ def projected(
     wd_ratio: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
     """The direction `d`, projected if the gradient `g` requires it, with the decay."""
-    along, is_across = 0.0, False  # how much of `p` to take away, and whether to
+    along, is_across = 0.0, False  # how much of `p` to remove, and whether to
     if leaf.inputs:
-        # XLA on a CPU would store the squares for the second moment and for this.
+        # XLA on a CPU would store the squares, which the second moment also uses.
         [g] = materialized([g])
         pairs = (d, p), (g, p), (g, g), (p, p)
         dots = [_dots(x, y, leaf.inputs) for x, y in pairs]

@@ -55,14 +55,14 @@ def sgdp(
 
 
 class ScaleBySGDP(AbstractLeafwise):
-    r"""Momentum without steps along weights whose norm has no effect, and weight decay.
+    r"""Momentum without steps along weights whose norm has no effect, with decay.
 
     $$m_t = \beta m_{t-1} + (1 - \tau)\, g_t, \qquad
       u_t = \Pi_t(d_t) + \frac{\lambda \rho_t}{1 - \beta}\, p_{t-1},$$
 
     with $d_t = m_t$ or, with Nesterov, $d_t = g_t + \beta m_t$.
     [`eqopt.ScaleByAdamP`][] has the reference, and defines the projection $\Pi_t$ and
-    the factor $\rho_t$. The decay is divided by $1 - \beta$ as if it went through the
+    the factor $\rho_t$. The decay is divided by $1 - \beta$, as if it were part of the
     momentum.
 
     As in the paper, $m$ is not projected. The authors' code projects it, but only
@@ -72,14 +72,16 @@ class ScaleBySGDP(AbstractLeafwise):
 
     - `momentum`: $\beta \in [0, 1)$.
     - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
-    - `nesterov`: whether to look ahead.
+    - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter.
     - All others: see [`eqopt.ScaleByAdamP`][].
 
     **Raises:**
 
-    As [`eqopt.ScaleByAdamP`][] does.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`; a `ValueError` or `TypeError` that names the key path if the dimension numbers
+    do not fit the parameters.
     """
 
     momentum: Hyperparameter = 0.0
@@ -119,7 +121,8 @@ class SGDP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], with the weight decay in it.
+    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], which includes the weight
+    decay.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""AdaMuon: orthogonal steps, divided element by element by a second moment."""
+"""AdaMuon: orthogonal steps, divided elementwise by the root of a second moment."""
 
 import math
 from typing import Any
@@ -31,7 +31,7 @@ from .parts.recipe import matrices_and_others
 
 
 class ScaleByAdaMuonState(eqx.Module):
-    r"""The momentum, and the second moment of orthogonal updates.
+    r"""The momentum and the second moment of the orthogonal updates.
 
     **Attributes:**
 
@@ -65,7 +65,7 @@ def adamuon(
 
 
 class ScaleByAdaMuon(AbstractMatrixwise):
-    r"""Orthogonalizes the signs of the momentum, and divides by a second moment.
+    r"""Orthogonalizes the signs of the momentum, then divides by a second moment.
 
     $$\begin{aligned}
       \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
@@ -77,26 +77,27 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
     momentum, and $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. All
-    updates have a root mean square of $\rho$, so no moment needs a correction for its
-    start at zero. Parameters that are not matrices pass unchanged and have no state.
+    updates have the root mean square $\rho$, so the moments need no bias correction.
+    Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
     - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
-    - `beta`: $\beta \in [0, 1)$, of both moments.
+    - `beta`: $\beta \in [0, 1)$, the decay of both moments.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `consistent_rms`: $\rho \ge 0$. With 0.2, learning rates of Adam fit.
-    - `ns_dtype`: the dtype of the iteration, `dtype` in [`eqopt.Orthogonalize`][].
-        Defaults to float32, or to the dtype of a gradient that has more.
+    - `consistent_rms`: $\rho \ge 0$. With 0.2, you can use learning rates for Adam.
+    - `ns_dtype`: the dtype of the iteration, called `dtype` in
+        [`eqopt.Orthogonalize`][]. Defaults to float32, or to the dtype of the gradient
+        if that is more precise.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -144,7 +145,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
 
 class AdaMuon(AbstractOptimizer):
-    r"""AdaMuon: orthogonal steps for matrices, adapted element by element.
+    r"""AdaMuon: orthogonal steps for matrices, with elementwise step sizes.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
@@ -153,8 +154,8 @@ class AdaMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.02 by default; learning
-        rates of Adam are meant to fit.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.02 by default. Learning
+        rates for Adam should also work.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - All others: see [`eqopt.ScaleByAdaMuon`][].
     """

@@ -1,4 +1,4 @@
-"""APOLLO: gradients, scaled as Adam would scale them in a subspace."""
+"""APOLLO: gradients, scaled like the updates of Adam in a subspace."""
 
 import functools
 import math
@@ -41,23 +41,23 @@ ScaleType: TypeAlias = Literal["channel", "tensor"]
 Projection: TypeAlias = Literal["random", "svd"]
 Low: TypeAlias = Inexact[Array, "r long"]
 
-# Added to norms that are divisors.
+# This is added to norms before something is divided by them.
 _EPS = 1e-8
 
 
 class ScaleByAPOLLOState(eqx.Module):
-    r"""The moments in a subspace of each matrix, and the norm for the limiter.
+    r"""The moments in a subspace for each matrix, and the norm for the growth limit.
 
     **Attributes:**
 
-    - `count`: the steps taken so far, a 0-d int32 array.
-    - `mu`: for each matrix a tuple of one array, the mean of the projected gradients,
-        of shape (stack, rank, long side); `None` elsewhere.
-    - `nu`: the same for the mean of their squares.
-    - `projector`: with `proj="svd"`, tuples of $P$, of shape (stack, short side, rank);
-        otherwise of `None`.
-    - `norm`: $\|u\|_F$ of the last update, before it was scaled. It has the axes of the
-        parameter; all of them have size 1 except the axes of the stack.
+    - `count`: the number of steps so far, a 0-d int32 array.
+    - `mu`: the mean of the projected gradients: for each matrix, a tuple of one array of
+        shape (stack, rank, long side); `None` elsewhere.
+    - `nu`: the mean of the squares of the projected gradients, in the same form.
+    - `projector`: with `proj="svd"`, for each matrix a tuple of $P$, of shape (stack,
+        short side, rank); otherwise a tuple of `None`.
+    - `norm`: $\|\hat u\|_F$ of the last step. It has the axes of the parameter. All of
+        them have size 1 except the axes of the stack.
     """
 
     count: Int[Array, ""]
@@ -84,10 +84,11 @@ def apollo(
     scale: Float[Array, ""],
     max_growth: Float[Array, ""] | None,
     scale_type: str,
+    scale_front: bool,
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Float[Array, "1 1"]]:
     x, (old,) = _wide(g), projector
     if old is None:
-        # The same numbers in any precision.
+        # In float32, the random numbers are the same for any precision of the state.
         p = normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
         p = p / len(mu[0]) ** 0.5
     else:
@@ -100,33 +101,35 @@ def apollo(
     axis = 0 if scale_type == "channel" else (0, 1)
     lengths = (safe_norm(x, 0, axis=axis, keepdims=True) for x in (adapted, r))
     u = x * (next(lengths) / (next(lengths) + _EPS))
+    root = safe_sqrt(scale)
+    u = root * u if scale_front else u
     new_norm = safe_norm(u, 0, axis=(0, 1), keepdims=True)
     if max_growth is not None:
         growth = jnp.maximum(new_norm / (norm + _EPS), max_growth) / max_growth
-        # An update of zero limits nothing. The one before the first counts as zero.
+        # There is no limit after an update of zero, nor for the first update.
         limited = jnp.where(norm > 0, 1 / growth, 1)
         u, new_norm = u * limited, new_norm * limited
-    u = step_size * safe_sqrt(scale) * u
+    u = step_size * u if scale_front else step_size * root * u
     u = u if x is g else u.T
     return u, (new_mu,), (new_nu,), projector, new_norm
 
 
 def _wide(x: Any) -> Any:
-    """With the short side as rows; if both sides are equal, with the inputs as rows."""
+    """`x` with the short side as rows; if both sides are equal, with the inputs."""
     return x if x.shape[0] < x.shape[1] else x.T
 
 
 def _leading(x: Inexact[Array, "short long"], old: Any) -> Inexact[Array, "short r"]:
-    """The leading left singular vectors."""
+    """The leading left singular vectors of `x`."""
     u, _, _ = jnp.linalg.svd(lax.stop_gradient(x), full_matrices=False)
     return u[:, : old.shape[1]]
 
 
 class ScaleByAPOLLO(AbstractMatrixwise):
-    r"""Scales gradients as Adam would scale them in a subspace of low rank.
+    r"""Scales gradients like the updates of Adam in a low-rank subspace.
 
-    Let $G_t$ be a matrix, transposed if necessary, of $m$ rows and $n$ columns with
-    $m \le n$ (if both sides are equal, the inputs are its rows). Then
+    Let $G_t$ be a matrix with $m$ rows and $n$ columns, transposed if necessary so that
+    $m \le n$. (If both sides are equal, the inputs are its rows.) Then
 
     $$\begin{aligned}
       R_t &= P^* G_t &
@@ -141,37 +144,41 @@ class ScaleByAPOLLO(AbstractMatrixwise):
       \|\tilde u_t\|_F / (\|\hat u_{t-1}\|_F + 10^{-8})\big)}, \qquad
       u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
 
-    where $P$ has $r$ columns and is recomputed after every $T$ steps, while the moments
-    are kept. The limit of growth, $\gamma$, does not apply to the first update, nor to
-    an update after an update of zero. Parameters that are not matrices pass unchanged
-    and have no state.
+    where $P$ has $r$ columns and is recomputed after every $T$ steps. The moments are
+    kept. The growth limit $\gamma$ does not apply to the first update, nor to an update
+    that follows an update of zero. Parameters that are not matrices pass unchanged and
+    have no state.
 
-    The state has $2 r n$ numbers for each matrix; `proj="svd"` adds $m r$. APOLLO-Mini
-    is `rank=1`, `scale_type="tensor"` and `scale=128`: it has about as little state as
-    SGD.
+    The state has $2 r n$ numbers for each matrix; `proj="svd"` adds $m r$. For
+    APOLLO-Mini, use `rank=1`, `scale_type="tensor"` and `scale=128`. It has about as
+    little state as SGD.
 
     **Arguments:**
 
     - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
-    - `scale`: $\alpha \ge 0$, under a root. For a rank of a quarter of the width the
-        authors take 1.
-    - `scale_type`: `"channel"`, or `"tensor"` for a single $s_t$, by the norms of whole
-        matrices.
-    - `update_proj_gap`: $T$, an integer or a 0-d array of one.
-    - `proj`: `"random"`, normal numbers of variance $1 / r$, which are not stored; or
-        `"svd"`, the leading left singular vectors of the gradient.
+    - `scale`: $\alpha \ge 0$; its root is a factor of the update. If the rank is a
+        quarter of the width, the authors use 1.
+    - `scale_type`: `"channel"` for one $s_{t, j}$ per column, or `"tensor"` for a single
+        $s_t$, from the norms of whole matrices.
+    - `update_proj_gap`: $T$, an integer or an integer 0-d array.
+    - `proj`: `"random"` for normal numbers of variance $1 / r$, which are not stored; or
+        `"svd"` for the leading left singular vectors of the gradient.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `max_growth`: $\gamma \ge 1$, or `None` for no limit.
+    - `scale_front`: whether to multiply by $\sqrt\alpha$ before the growth is limited.
+        Then the limit also applies to the growth of a scheduled $\alpha$. With a constant
+        $\alpha$, the updates are the same either way, up to the $10^{-8}$ above.
     - `key`: a seed or a random key, for `proj="random"`. $P$ is drawn with
         `jax.random.fold_in(jax.random.fold_in(key, t // T), i)`, where $t$ counts steps
-        from 0 and $i$ the leaves of the parameters (that key split, for a stack).
+        from 0 and $i$ counts the leaves of the parameters. For a stack, this key is
+        split.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -198,6 +205,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     max_growth: Hyperparameter | None = 1.01
     key: Key = 0
     weight_dimension_numbers: DimensionNumbers | None = None
+    scale_front: bool = False
 
     def __check_init__(self):
         check_count(self, "rank")
@@ -244,7 +252,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         return Leafwise(apollo, new_state, shared, reads)
 
     def _keys(self, epoch: Any, params: Params | None, updates: Updates) -> Updates:
-        """One for each matrix: a tuple of keys with the axes of the stack."""
+        """A tuple for each leaf: for matrices, of keys with the axes of the stack."""
         leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
         keys: list = [(None,)] * len(leaves)
         if self.proj == "random":
@@ -258,17 +266,17 @@ class ScaleByAPOLLO(AbstractMatrixwise):
 
 
 class APOLLO(AbstractOptimizer):
-    r"""APOLLO: gradients of matrices, scaled as Adam would scale them in a subspace.
+    r"""APOLLO: gradients of matrices, scaled like the updates of Adam in a subspace.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAPOLLO`][], which has the equations and
-    the reference. (The authors' code applies the decay to the parameters after the
-    step.) `APOLLO(1e-2, 1, 128.0, "tensor")` is APOLLO-Mini.
+    the reference. (The authors' code applies weight decay to the parameters after the
+    step.) For APOLLO-Mini, use `APOLLO(1e-2, 1, 128.0, "tensor")`.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.01.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.01.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - All others: see [`eqopt.ScaleByAPOLLO`][].
     """
@@ -288,6 +296,7 @@ class APOLLO(AbstractOptimizer):
     key: Key = 0
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
+    scale_front: bool = False
 
     @property
     def chain(self) -> Chain:

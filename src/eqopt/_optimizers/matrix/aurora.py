@@ -1,4 +1,4 @@
-"""Aurora: orthogonal steps with rows of one length."""
+"""Aurora: orthogonal steps with rows of equal length."""
 
 from typing import Any
 
@@ -23,18 +23,18 @@ from .parts.recipe import matrices_and_others
 
 
 class ScaleByAuroraState(eqx.Module):
-    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
+    """`mu`: the mean of the gradients so far; `None` for leaves that are not matrices."""
 
     mu: Updates
 
 
 class Balanced(eqx.Module):
-    """How to orthogonalize a matrix, with rows of about equal length.
+    """Orthogonalizes a matrix so that its rows have about equal length.
 
     **Attributes:**
 
     - `newton_schulz`: the iteration.
-    - `iterations`: how often to run it, each time with other lengths of the rows.
+    - `iterations`: how often to run it. The rows are rescaled before each run.
     """
 
     newton_schulz: NewtonSchulz
@@ -46,7 +46,7 @@ class Balanced(eqx.Module):
         u, (m, n) = x, x.shape
         if m > n:
             norms = safe_norm(x, 0, axis=1, keepdims=True)
-            # Zero rows stay zero, with derivatives that are finite.
+            # Zero rows stay zero, and their derivatives are finite.
             x = x / jnp.where(norms == 0, 1, jnp.maximum(norms, eps))
         for i in range(self.iterations if m > n else 1):
             if i > 0:
@@ -75,9 +75,9 @@ def aurora(
 
 
 class ScaleByAurora(AbstractMatrixwise):
-    r"""Orthogonalizes the momentum, with rows of about equal length.
+    r"""Orthogonalizes the momentum so that its rows have about equal length.
 
-    For a matrix of $m$ outputs and $n$ inputs, $m > n$, let
+    For a matrix with $m$ outputs and $n$ inputs, $m > n$, let
 
     $$\begin{aligned}
       \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
@@ -89,9 +89,9 @@ class ScaleByAurora(AbstractMatrixwise):
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
     momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
-    columns of $U_K$ are orthonormal, and its rows have norms near $\sqrt{n / m}$, the
-    nearer the larger $K$. A matrix with $m < n$ is transposed. For $m = n$, the rows of
-    orthogonal matrices have length 1 anyway, and
+    columns of $U_K$ are orthonormal. Its rows have norms near $\sqrt{n / m}$, and get
+    closer to it with larger $K$. A matrix with $m < n$ is transposed. For $m = n$, the
+    rows of orthogonal matrices already have length 1, and
     $u_t = s \operatorname{NS}(\hat\mu_t)$. Norms below $\varepsilon$ count as
     $\varepsilon$, and zero rows stay zero. Parameters that are not matrices pass
     unchanged and have no state.
@@ -101,8 +101,8 @@ class ScaleByAurora(AbstractMatrixwise):
     - `coefficients`: see [`eqopt.Orthogonalize`][]. `"simple"` is accurate.
     - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `beta`: $\beta \in [0, 1)$.
-    - `pp_iterations`: $K$, a Python integer of at least 1. Each is an iteration of
-        $\operatorname{NS}$.
+    - `pp_iterations`: $K$, a Python integer of at least 1: the number of times that
+        $\operatorname{NS}$ runs.
     - `pp_beta`: $b \in [0, 1]$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
@@ -113,8 +113,8 @@ class ScaleByAurora(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -160,16 +160,16 @@ class ScaleByAurora(AbstractMatrixwise):
 
 
 class Aurora(AbstractOptimizer):
-    r"""Aurora: orthogonal steps for matrices, with rows of equal length.
+    r"""Aurora: orthogonal steps for matrices, with rows of about equal length.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAurora`][], which has the equations and
-    the reference. The state is the momentum.
+    the reference. The state holds only the momentum.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.05.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.05.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - All others: see [`eqopt.ScaleByAurora`][].
     """

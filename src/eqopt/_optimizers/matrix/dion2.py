@@ -1,4 +1,4 @@
-"""Dion2: orthogonal steps of the largest rows or columns."""
+"""Dion2: orthogonal steps for the largest rows or columns."""
 
 import math
 from typing import Any
@@ -32,7 +32,7 @@ from .parts.recipe import matrices_and_others
 
 
 def _number(x: Any) -> Any:
-    """A Python float, if it is a number whose value is known."""
+    """`x` as a Python float if it is a number with a known value, otherwise unchanged."""
     try:
         return float(x)
     except (TypeError, ValueError):
@@ -40,14 +40,14 @@ def _number(x: Any) -> Any:
 
 
 class ScaleByDion2State(eqx.Module):
-    r"""What the steps so far have left undone.
+    r"""The gradients that have not been applied yet.
 
     **Attributes:**
 
-    - `mu`: the sum of the gradients, less what was taken from it: a tree like the
-        parameters, with `None` where there is not a matrix.
-    - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates, with
-        the axes of the parameter and size 1 along its inputs. Otherwise `None`.
+    - `mu`: the sum of the gradients, minus the parts that were applied. A tree like the
+        parameters, with `None` for parameters that are not matrices.
+    - `nu`: with `b2`, the mean of the squares in each row of the orthogonal updates. It
+        has the axes of the parameter, with size 1 along the inputs. Otherwise `None`.
     """
 
     mu: Updates
@@ -55,19 +55,19 @@ class ScaleByDion2State(eqx.Module):
 
 
 class Largest(eqx.Module):
-    """Selects the rows or columns of a matrix with the largest sums of moduli, static.
+    """Selects the rows or columns with the largest sums of absolute values; static.
 
     **Attributes:**
 
-    - `fraction`: how many of them.
-    - `always_rows`: whether to select rows. Otherwise the shorter side is selected from.
+    - `fraction`: the fraction of them to select.
+    - `always_rows`: whether to select rows. Otherwise, it selects from the shorter side.
     """
 
     fraction: float = eqx.field(static=True)
     always_rows: bool = eqx.field(static=True)
 
     def __call__(self, x: Inexact[Array, "m n"]) -> tuple[Int[Array, " k"], int]:
-        """Their places, and the axis that these count along."""
+        """Returns the selected indices, and their axis."""
         axis = 0 if self.always_rows or x.shape[0] <= x.shape[1] else 1
         # The selection is not a smooth function of the gradients.
         sizes = jnp.sum(jnp.abs(lax.stop_gradient(x)), 1 - axis)
@@ -76,9 +76,10 @@ class Largest(eqx.Module):
 
 
 def _back(x: Any, places: Any, axis: int, size: int) -> tuple[Any, Any]:
-    """The selected rows with zeros between them, and a mask of the selected ones.
+    """The selected rows with zeros in between, and a mask of the selected ones.
 
-    Not scattered: XLA on a CPU fuses reads from many places, but not writes.
+    This gathers instead of scattering, because XLA on a CPU fuses reads from many places,
+    but not writes.
     """
     count = len(places)
     order = jnp.full(size, count).at[places].set(jnp.arange(count))
@@ -129,9 +130,9 @@ def nordion2(
 
 
 class ScaleByDion2(AbstractMatrixwise):
-    r"""Orthogonal updates of a fraction of the rows, or columns, of each matrix.
+    r"""Orthogonal updates for a fraction of the rows, or columns, of each matrix.
 
-    Let $G_t$ be a matrix of $m$ outputs and $n$ inputs, with $m \le n$. Otherwise,
+    Let $G_t$ be a matrix with $m$ outputs and $n$ inputs, with $m \le n$. Otherwise,
     exchange rows and columns, and $m$ and $n$. Then
 
     $$\begin{aligned}
@@ -143,12 +144,13 @@ class ScaleByDion2(AbstractMatrixwise):
     \end{aligned}$$
 
     and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they accumulate until they are
-    among the largest. $\operatorname{NS}$ and $s$ are as in [`eqopt.Orthogonalize`][];
-    $s$ depends on the whole matrix. With $f = 1$, this is Muon with heavy-ball
-    momentum. Parameters that are not matrices pass unchanged and have no state.
+    among the largest. $\operatorname{NS}$ and $s$ are defined in
+    [`eqopt.Orthogonalize`][]; $s$ depends on the shape of the whole matrix. With $f = 1$,
+    this is Muon with heavy-ball momentum. Parameters that are not matrices pass unchanged
+    and have no state.
 
     With `b2`, this is NorDion2. It selects rows for all shapes, and divides each row by
-    the root of a second moment, as [`eqopt.ScaleByNorMuon`][] does:
+    the root of a second moment, like [`eqopt.ScaleByNorMuon`][]:
 
     $$\nu_t[S_t] = \beta_2 \nu_{t-1}[S_t] + (1 - \beta_2)
       \operatorname{mean}_{\text{columns}} |O_t|^2, \qquad
@@ -159,9 +161,11 @@ class ScaleByDion2(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `fraction`: $f \in (0, 1]$, a Python number, of the size of the side.
-    - `ef_decay`: $\alpha \in [0, 1)$: how much of what was applied stays.
-    - `b2`: $\beta_2 \in [0, 1)$, for NorDion2; its authors take 0.95. Defaults to none.
+    - `fraction`: $f \in (0, 1]$, a Python number: the fraction of rows or columns to
+        select.
+    - `ef_decay`: $\alpha \in [0, 1)$: how much of the applied rows stays in $\mu$.
+    - `b2`: $\beta_2 \in [0, 1)$, for NorDion2, whose authors use 0.95. Defaults to
+        `None`, for Dion2.
     - `eps`: $\varepsilon \ge 0$, also added to the norm in $\operatorname{NS}$.
     - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
@@ -171,8 +175,8 @@ class ScaleByDion2(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -201,7 +205,7 @@ class ScaleByDion2(AbstractMatrixwise):
         if not (isinstance(self.fraction, float) and 0 < self.fraction <= 1):
             raise ValueError(
                 "ScaleByDion2: `fraction` must be a Python number in (0, 1], but is "
-                f"{self.fraction!r}. It decides what is compiled."
+                f"{self.fraction!r}. The compiled code depends on it."
             )
         check_range(self, "ef_decay", 0, 1)
         if self.b2 is not None:
@@ -228,16 +232,16 @@ class ScaleByDion2(AbstractMatrixwise):
 
 
 class Dion2(AbstractOptimizer):
-    r"""Dion2: orthogonal steps of a fraction of the rows, or columns, of each matrix.
+    r"""Dion2: orthogonal steps for a fraction of the rows, or columns, of each matrix.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByDion2`][], which has the equations and
-    the reference. All rows decay, in each step.
+    the reference. Weight decay applies to all rows in each step.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.01.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.01.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - All others: see [`eqopt.ScaleByDion2`][].
     """

@@ -1,4 +1,4 @@
-"""GaLore: an optimizer with its state on gradients projected to a low rank."""
+"""GaLore: an optimizer whose state is for gradients projected to a low rank."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -55,11 +55,10 @@ class ScaleByGaLoreState(eqx.Module):
 
     **Attributes:**
 
-    - `count`: the steps taken so far, a 0-d int32 array.
+    - `count`: the number of steps so far, a 0-d int32 array.
     - `inner_state`: the state of the inner optimizer, for projected matrices.
-    - `projector`: $P$ for each matrix, with the axes (stack, short side, rank), where a
-        stack may have any number of axes, and `None` for parameters that are not
-        matrices.
+    - `projector`: $P$ for each matrix, with the axes (stack, short side, rank). A stack
+        may have any number of axes. `None` for parameters that are not matrices.
     """
 
     count: Int[Array, ""]
@@ -70,26 +69,26 @@ class ScaleByGaLoreState(eqx.Module):
 class ScaleByGaLore(AbstractContracting):
     r"""Runs an optimizer on gradients that are projected to a low rank.
 
-    Let each matrix $G_t$, transposed if necessary, have the shape $m \times n$ with
+    Let each matrix $G_t$ have the shape $m \times n$, transposed if necessary so that
     $m \le n$. Then
 
     $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
 
-    where $P$ holds the $r$ leading left singular vectors of the last $G_t$ with $t$
-    (the number of earlier steps) a multiple of $T$. The inner state is a state for
-    $r \times n$ matrices. Parameters that are not matrices go to the inner optimizer
-    unchanged. Matrices in a stack are projected separately.
+    where $P$ holds the $r$ leading left singular vectors of $G_t$ from the last step
+    $t$, counted from 0, that was a multiple of $T$. The inner state is for $r \times n$
+    matrices. Parameters that are not matrices go to the inner optimizer unchanged.
+    Matrices in a stack are projected separately.
 
     Derivatives through the step treat the projector as a constant.
 
     **Arguments:**
 
     - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
-    - `update_proj_gap`: $T$, an integer or a 0-d array of one. The inner state is not
-        changed when the subspace is.
-    - `scale`: $s$, a number or a 0-d array. The paper's experiments have 0.25.
+    - `update_proj_gap`: $T$, an integer or an integer 0-d array. A new subspace does not
+        change the inner state.
+    - `scale`: $s$, a number or a 0-d array. The experiments in the paper use 0.25.
     - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
-        [`eqopt.ScaleByLion`][]. It is not shown the parameters: add weight decay
+        [`eqopt.ScaleByLion`][]. It does not see the parameters, so add weight decay
         outside. Defaults to `eqopt.ScaleByAdam()`.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
@@ -133,7 +132,7 @@ class ScaleByGaLore(AbstractContracting):
             *stack, short, _ = matrices.shape
             shape = *stack, short, min(self.rank, short)
             projectors[i] = jnp.zeros(shape, matrices.dtype)
-            # Computed, not made again: it is sharded like the parameter then.
+            # Computed from zeros, so that it is sharded like the parameter.
             leaves[i] = projected(projectors[i], matrices)
         return ScaleByGaLoreState(
             jnp.zeros((), jnp.int32),
@@ -144,7 +143,7 @@ class ScaleByGaLore(AbstractContracting):
     def _push(
         self, pipeline: Pipeline, state: ScaleByGaLoreState
     ) -> Callable[[], ScaleByGaLoreState]:
-        """To the subspace and back, in kernels of the inner and the outer parts."""
+        """Projects and restores in the kernels of the inner and of the outer parts."""
         updates = pipeline.wide()
         pipeline.replace(updates)
         leaves, treedef = flatten_updates(updates)
@@ -177,7 +176,7 @@ class ScaleByGaLore(AbstractContracting):
     def _projectors(
         self, updates: Updates, state: ScaleByGaLoreState, axes: dict[int, Axes]
     ) -> list:
-        """The projectors of this step, next to the leaves of `updates`."""
+        """The projectors of this step, aligned with the leaves of `updates`."""
         leaves, treedef = flatten_updates(updates)
         projectors = align(treedef, state.projector, "state.projector", updates)
         for i in axes:
@@ -187,7 +186,8 @@ class ScaleByGaLore(AbstractContracting):
                 )
         check_real(self, updates, state.projector, "state.projector")
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
-        # A branch for each, or XLA on a CPU transposes all of them for LAPACK at once.
+        # With one branch for all, XLA on a CPU would transpose all of them for LAPACK at
+        # once.
         for i, a in axes.items():
             x, old = leaves[i], projectors[i]
             projectors[i] = filter_cond(
@@ -198,30 +198,30 @@ class ScaleByGaLore(AbstractContracting):
     def _matrices(
         self, tree: Params, params: Params | None
     ) -> Iterator[tuple[int, Axes]]:
-        """Which leaves are matrices, and their axes: first the axes of the short side."""
+        """The index and the axes, short side first, of each leaf that is a matrix."""
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
         for i, (x, a) in enumerate(zip(leaves, axes, strict=True)):
             if a is not None:
-                # Differs from Optax in: the short side is projected, as in the paper and
-                # its code; Optax projects the long one.
+                # Differs from Optax: this projects the short side, like the paper and its
+                # code. Optax projects the long side.
                 yield i, a.short_side_first(x.shape)
 
 
 _MISSING = (
-    "{owner}: `updates` has a matrix at `{path}`, which has no projector: was it "
-    "frozen, masked or not there at `init`? Call `init` with the model whose gradients "
+    "{owner}: `updates` has a matrix at `{path}`, which has no projector. Was it "
+    "frozen, masked or missing at `init`? Call `init` with the model whose gradients "
     "you pass."
 )
 
 
 class GaLore(AbstractOptimizer):
-    r"""GaLore: trains all parameters with the state of a low-rank adapter.
+    r"""GaLore: trains all parameters with as little state as a low-rank adapter.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByGaLore`][], which has the equations and
-    the reference. For an $m \times n$ matrix with $m \le n$, Adam's state takes
+    the reference. For an $m \times n$ matrix with $m \le n$, the state with Adam has
     $m r + 2 r n$ numbers instead of $2 m n$.
 
     **Arguments:**

@@ -1,4 +1,4 @@
-"""Hyperball: matrices that turn, and keep their length."""
+"""Hyperball: turns matrices without changing their norm."""
 
 import equinox as eqx
 
@@ -11,7 +11,7 @@ from .norm_control import KeepNorm, Per, Radius, RelativeUpdate
 
 
 class Hyperball(AbstractOptimizer):
-    r"""Turns each matrix in the direction of `inner`, and keeps its norm.
+    r"""Turns each matrix in the direction of `inner` and keeps its norm.
 
     $$\tilde p_t = p_{t-1} - \eta_t\, \|p_{t-1}\|\, \frac{u_t}{\|u_t\|}, \qquad
       p_t = R\, \frac{\tilde p_t}{\|\tilde p_t\|},$$
@@ -20,8 +20,8 @@ class Hyperball(AbstractOptimizer):
     learning rate is the tangent of the angle by which the matrix turns. Weight decay
     has no effect. Parameters that are not matrices move by $-\eta_t u_t$.
 
-    `Hyperball(ScaleByAdam(), ...)` is also known as AdamH; with
-    [`eqopt.ScaleByMuon`][] it is MuonH, with [`eqopt.ScaleBySOAP`][] SOAP-H.
+    `Hyperball(ScaleByAdam(), ...)` is also known as AdamH. With [`eqopt.ScaleByMuon`][],
+    it is MuonH, and with [`eqopt.ScaleBySOAP`][], SOAP-H.
 
     !!! example
 
@@ -38,14 +38,14 @@ class Hyperball(AbstractOptimizer):
 
     **Arguments:**
 
-    - `inner`: what gives the direction, such as [`eqopt.ScaleByAdam`][]: a transformation
-        without a learning rate.
-    - `learning_rate`: see [`eqopt.SGD`][]. About $\sqrt{\eta\lambda}$ of an AdamW with
-        learning rate $\eta$ and decay $\lambda$.
+    - `inner`: the transformation that computes the direction, such as
+        [`eqopt.ScaleByAdam`][]. It must not have a learning rate.
+    - `learning_rate`: see [`eqopt.SGD`][]. It corresponds to about $\sqrt{\eta\lambda}$
+        for an AdamW with learning rate $\eta$ and weight decay $\lambda$.
     - `radius`: see [`eqopt.KeepNorm`][].
     - `per`: see [`eqopt.RelativeUpdate`][].
-    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][]. Embeddings and the last
-        layer count as matrices; leave them out as in the example.
+    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][]. If embeddings or the
+        last layer count as matrices, exclude them as in the example.
 
     **Raises:**
 
@@ -68,10 +68,10 @@ class Hyperball(AbstractOptimizer):
     def __check_init__(self):
         if has_learning_rate(self.inner):
             raise ValueError(
-                "Hyperball: `inner` gives a direction, but "
-                f"{type(self.inner).__name__} has a learning rate. Take the "
-                "transformation that it is made of, such as `eqopt.ScaleByAdam()` for "
-                "`eqopt.Adam`; the learning rate is Hyperball's."
+                "Hyperball: `inner` must not have a learning rate, but "
+                f"{type(self.inner).__name__} has one. Pass the transformation that "
+                "computes the direction, such as `eqopt.ScaleByAdam()` instead of "
+                "`eqopt.Adam`, and pass the learning rate to Hyperball."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""MARS: gradients with less variance, for AdamW, Lion and Shampoo."""
+"""MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
 import functools
 from typing import Any, Literal, TypeAlias, get_args
@@ -75,15 +75,16 @@ def exact_mars(
 
 
 class CorrectByMARS(AbstractLeafwise):
-    r"""Corrects gradients to reduce the variance of their mean over the steps.
+    r"""Corrects gradients to reduce the variance of the momentum.
 
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
       u_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
-    The norm is taken over one leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the
+    The norm is taken over each leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the
     gradients of the last step, and $\tilde g_1 = 0$. Otherwise, $\tilde g_t$ are the
-    gradients at the previous parameters on the batch of this step, which make the
-    variance of the difference small. You compute them and pass them as `previous_grad`:
+    gradients at the previous parameters for the batch of this step, so that the
+    difference has a small variance. Compute these gradients and pass them as
+    `previous_grad`:
 
     !!! example
 
@@ -100,24 +101,24 @@ class CorrectByMARS(AbstractLeafwise):
 
     In the first step, pass the model itself as the previous one. Then $c_1 = g_1$.
 
-    Put it in an [`eqopt.Chain`][] before an optimizer with momentum and decay
-    $\beta_1$. Neither preceding parts, such as clipping, nor [`eqopt.MultiSteps`][]
-    change `previous_grad`: accumulate both gradients over the same batches.
+    Put it in an [`eqopt.Chain`][] before an optimizer whose momentum has the decay
+    $\beta_1$. `previous_grad` is not changed by preceding parts, such as clipping, nor by
+    [`eqopt.MultiSteps`][]: accumulate both gradients over the same batches.
 
     **Arguments:**
 
-    - `gamma`: $\gamma \ge 0$, how much to correct. At 0 gradients are only clipped.
+    - `gamma`: $\gamma \ge 0$, how much to correct. With 0, gradients are only clipped.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum that follows.
-    - `max_norm`: $C > 0$; `None` for no clipping.
-    - `is_approx`: whether to take the gradients of the last step for $\tilde g_t$, which
-        costs a copy of them in the state, but no second gradient.
+    - `max_norm`: $C > 0$, or `None` for no clipping.
+    - `is_approx`: whether $\tilde g_t$ are the gradients of the last step. This needs a
+        copy of them in the state, but no second gradient.
     - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to the
         dtype of each parameter.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if
-    `previous_grad` is missing without `is_approx`.
+    A `ValueError` if a hyperparameter is out of its range. In `update`, a `ValueError` if
+    `previous_grad` is missing and `is_approx` is false.
 
     ??? cite "Reference"
 
@@ -164,19 +165,19 @@ MARSType: TypeAlias = Literal["adamw", "lion", "shampoo"]
 
 
 class MARS(AbstractOptimizer):
-    r"""MARS: gradients with less variance, for AdamW, Lion or Shampoo.
+    r"""MARS: variance reduction of the gradients, for AdamW, Lion or Shampoo.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad
       \mu_t = \beta_1 \mu_{t-1} + (1 - \beta_1)\, c_t,$$
 
     where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
-    has the equation and the reference. By `mars_type`,
+    has the equation and the reference. `mars_type` selects $u_t$:
 
     - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$,
         including the second moment;
     - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
-    - `"shampoo"`: $u_t$ is the orthogonal matrix that is nearest to $\mu_t$, multiplied
-        by $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs, as in
+    - `"shampoo"`: $u_t$ is the nearest orthogonal matrix to $\mu_t$, multiplied by
+        $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs. See
         [`eqopt.Orthogonalize`][].
 
     All of this applies to matrices. By default, other parameters, such as biases, use
@@ -184,18 +185,19 @@ class MARS(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.003.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.003.
     - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`.
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`.
-    - `eps`: $\varepsilon \ge 0$, of [`eqopt.ScaleByAdam`][] or [`eqopt.Orthogonalize`][].
+    - `eps`: $\varepsilon \ge 0$, see [`eqopt.ScaleByAdam`][] and
+        [`eqopt.Orthogonalize`][].
     - `gamma`, `max_norm`, `is_approx`: see [`eqopt.CorrectByMARS`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - `optimize_1d`: whether this is for all parameters, not for matrices alone. Those
-        that are no matrices have the type `"adamw"` then if `mars_type` is `"shampoo"`.
-        `mask` is for all of them, and `fallback` for none.
-    - `coefficients`, `steps`, `ns_dtype`: of the iteration of `"shampoo"`, as
-        `coefficients`, `steps` and `dtype` in [`eqopt.Orthogonalize`][].
+    - `optimize_1d`: whether to apply this to all parameters, not only to matrices. Then
+        `mask` applies to all parameters, and `fallback` is not used. If `mars_type` is
+        `"shampoo"`, parameters that are not matrices use `"adamw"`.
+    - `coefficients`, `steps`, `ns_dtype`: the `coefficients`, `steps` and `dtype` of
+        [`eqopt.Orthogonalize`][], for `"shampoo"`.
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
         Defaults to the dtype of each parameter.
     - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
@@ -240,7 +242,7 @@ class MARS(AbstractOptimizer):
         if not self.optimize_1d:
             chosen = [Masked(x, of_matrices) for x in (correct, *self._directions())]
             *parts, others = matrices_and_others(self, *chosen).transformations
-            # The leafwise parts are last, to be fused with the sum.
+            # The leafwise parts are last, so that they are fused with the final sum.
             return Chain(others, *parts)
         if self.mars_type == "shampoo":
             directions = [Masked(x, of_matrices) for x in self._directions()]
@@ -255,10 +257,10 @@ class MARS(AbstractOptimizer):
         )
 
     def _directions(self) -> list[AbstractTransformation]:
-        """What makes the update of the corrected gradients."""
+        """The parts that compute the update from the corrected gradients."""
         if self.mars_type == "adamw":
             return [self.part(ScaleByAdam)]
-        # A decaying sum is the mean, divided by 1 - b1: the directions are the same.
+        # A decaying sum is the mean divided by 1 - b1, so it has the same direction.
         momentum = Trace(self.b1, accumulator_dtype=self.mu_dtype)
         if self.mars_type == "lion":
             return [momentum, ScaleBySign()]

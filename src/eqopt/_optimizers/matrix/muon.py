@@ -1,33 +1,30 @@
-"""Muon: orthogonal steps for matrices, another optimizer for everything else."""
+"""Muon: orthogonal steps for matrices, and another optimizer for everything else."""
 
 import functools
 import math
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
-import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import (
-    Axes,
-    DimensionNumbers,
-    resolve_dimension_numbers,
-    size,
-)
-from ..._equations import compute_dtype, equation
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
 from ..._fields import static_choice
-from ..._leaves import flatten_updates
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
+from ..._pipeline import Leafwise
+from ..._transformation import (
+    AbstractOptimizer,
+    AbstractStateless,
+    AbstractTransformation,
+)
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD
-from .parts.recipe import is_matrix
+from .parts.recipe import for_each_matrix, is_matrix
 from .scale_by_muon import Coefficients, Preconditioning, ScaleByMuon
 
 
@@ -38,8 +35,8 @@ def stretch(
     return (rms * factor) * g
 
 
-class _ScaleByShape(AbstractFused):
-    """Makes up for the shapes of matrices; see `Muon`."""
+class _ScaleByShape(AbstractStateless):
+    """Scales updates according to the shapes of matrices; see `Muon`."""
 
     consistent_rms: Hyperparameter | None = None
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -48,28 +45,18 @@ class _ScaleByShape(AbstractFused):
         if self.consistent_rms is not None:
             check_scalar(self, "consistent_rms")
 
-    def init(self, params: Params) -> None:
-        return None
-
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        numbers, updates = self.weight_dimension_numbers, pipeline.flush()
-        leaves, treedef = flatten_updates(updates)
-        axes = resolve_dimension_numbers(numbers, updates, pipeline.params)
-        factors = treedef.unflatten(
-            None
-            if g is None
-            else np.asarray(self._factor(g.shape, a), compute_dtype(g))
-            for g, a in zip(leaves, axes, strict=True)
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        numbers = self.weight_dimension_numbers
+        return Leafwise(
+            stretch,
+            shared={"rms": 1.0 if self.consistent_rms is None else self.consistent_rms},
+            reads={"factor": for_each_matrix(numbers, params, self._factor)},
+            mask=functools.partial(is_matrix, numbers, True),
         )
-        rms = 1.0 if self.consistent_rms is None else self.consistent_rms
-        mask = functools.partial(is_matrix, numbers, True)
-        leafwise = Leafwise(stretch, None, {"rms": rms}, {"factor": factors}, mask)
-        return pipeline.push("Muon", leafwise)
 
-    def _factor(self, shape: tuple[int, ...], axes: Axes | None) -> float:
-        if axes is None:
-            return 1.0
-        inputs, outputs = size(shape, axes.reduction), size(shape, axes.output)
+    def _factor(self, outputs: int, inputs: int) -> float:
         if self.consistent_rms is None:
             return math.sqrt(max(1, outputs / max(1, inputs)))
         return math.sqrt(max(inputs, outputs))
@@ -83,26 +70,26 @@ class Muon(AbstractOptimizer):
 
     where $u_t$ is the update of [`eqopt.ScaleByMuon`][], which has the equations and
     the reference, and $n_\text{in} \times n_\text{out}$ is the shape of the matrix.
-    With `consistent_rms` it is $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$: the root
-    mean square of $s u_t$ is then about $r$ for all shapes.
+    With `consistent_rms`, $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$. Then the root
+    mean square of $s u_t$ is about $r$ for all shapes.
 
-    `torch.optim.Muon` supports only matrices, corrects no bias (which makes no
+    `torch.optim.Muon` supports only matrices, has no bias correction (which makes no
     difference without Nesterov momentum), iterates in bfloat16, and has a default
     weight decay of 0.1.
 
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`: $\lambda$, of matrices alone, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
+    - `weight_decay`: $\lambda$, only for matrices: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options.
     - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
-    - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, learning rates and
-        decays that were found for AdamW can stay. Defaults to `None`, for the first
-        $s$.
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, you can use learning
+        rates and weight decays that were tuned for AdamW. Defaults to `None`, for the
+        first formula for $s$.
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and `nesterov`.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Leave matrices out that
-        are better left to the fallback, such as the last layer.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Exclude matrices that train
+        better with the fallback, such as the last layer.
     - All others: see [`eqopt.ScaleByMuon`][].
 
     ??? cite "Reference"

@@ -1,4 +1,4 @@
-"""Steps and weights of a chosen length: how far a matrix turns, and how large it gets."""
+"""Controls the norms of steps and weights: how far a matrix turns, and how it grows."""
 
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -21,13 +21,13 @@ Matrix: TypeAlias = Inexact[Array, "m n"]
 
 
 def norms(x: Matrix, per: Per) -> Float[Array, "_ 1"]:
-    """The norm of a matrix, or the norms of its rows, in a column."""
+    """The norm of a matrix, or the norms of its rows as a column."""
     axes = (0, 1) if per == "matrix" else 1
     return safe_sqrt(jnp.sum(abs_sq(x), axes, keepdims=True))
 
 
 def _over(above: Array, below: Array) -> Array:
-    """`above / below`, or 1 where one of them is zero."""
+    """`above / below`, or 1 if one of them is zero."""
     is_one = (above == 0) | (below == 0)
     return jnp.where(is_one, 1, above / jnp.where(is_one, 1, below))
 
@@ -88,10 +88,10 @@ def keep_first_norm(
 
 
 class _NormControl(AbstractMatrixwise):
-    """A transformation that uses the norms of matrices, and has no state."""
+    """A transformation that uses the norms of matrices and has no state."""
 
     def init(self, params: Params) -> None:
-        self._layouts(params, params)  # whether they fit
+        self._layouts(params, params)  # raises an error if they do not fit
 
 
 class RelativeUpdate(_NormControl):
@@ -99,22 +99,22 @@ class RelativeUpdate(_NormControl):
 
     $$u = \frac{\|p\|}{\|g\|}\; g$$
 
-    With a following learning rate, a matrix changes by that fraction of itself in each
-    step. Where one of the norms is zero, $u = g$. Parameters that are not matrices pass
+    The learning rate after it is then the fraction by which a matrix changes in each
+    step. If one of the norms is zero, $u = g$. Parameters that are not matrices pass
     unchanged.
 
     **Arguments:**
 
-    - `per`: what has a norm: a `"matrix"`, or each `"row"` of it, the weights of one
-        output of a layer.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Each matrix of a stack
-        has a norm of its own.
+    - `per`: whether to use the norm of each `"matrix"`, or of each `"row"`, the weights
+        of one output of a layer.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Each matrix in a stack has
+        its own norm.
 
     **Raises:**
 
-    A `ValueError` if `per` is neither; in `init` and `update`, one that names the key
-    path if the dimension numbers do not fit the parameters; and in `update` if `params`
-    is `None`.
+    A `ValueError` if `per` is something else. In `init` and `update`, a `ValueError` with
+    the key path if the dimension numbers do not fit the parameters. In `update`, a
+    `ValueError` if `params` is `None`.
     """
 
     per: Per = eqx.field(static=True, default="matrix")
@@ -134,18 +134,18 @@ class UpdateNormFloor(_NormControl):
 
     $$u = g\, \max\!\left(1, \frac{f\, \|p\|}{\|g\|}\right)$$
 
-    Longer updates stay unchanged. Where one of the norms is zero, $g$ stays unchanged
-    too. Parameters that are not matrices pass unchanged.
+    Longer updates stay unchanged, and so does $g$ if one of the norms is zero. Parameters
+    that are not matrices pass unchanged.
 
     **Arguments:**
 
-    - `floor`: $f \ge 0$, the least norm of an update relative to the norm of its
+    - `floor`: $f \ge 0$, the smallest norm of an update, relative to the norm of its
         matrix, before the learning rate is applied.
     - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, and the errors of
+    A `ValueError` if an argument is invalid, and the errors of
     [`eqopt.RelativeUpdate`][].
     """
 
@@ -168,16 +168,16 @@ _BRAKES = {"norm": brake_norm, "component": brake_component}
 
 
 class RadialBrake(_NormControl):
-    r"""Reduces the change of the norm of a matrix to a fraction.
+    r"""Limits the change of the norm of a matrix to a fraction.
 
     Put it after the learning rate, where the update $g$ is added to $p$. It returns
 
     $$u = r\, \frac{p + g}{\|p + g\|} - p, \qquad
       r = \|p\| + s\, \big(\|p + g\| - \|p\|\big),$$
 
-    with $s = s_\text{out}$ where the step makes the norm larger, else
-    $s = s_\text{in}$. So the whole step keeps its direction. With `of="component"`,
-    only the part of $g$ along $p$ is multiplied by $s$, and
+    with $s = s_\text{out}$ if the step increases the norm, and $s = s_\text{in}$
+    otherwise. So the new matrix has the direction of $p + g$. With `of="component"`, only
+    the part of $g$ along $p$ is multiplied by $s$, and
     $r = \|p\| + s\, \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole
     step. Parameters that are not matrices pass unchanged.
 
@@ -190,7 +190,7 @@ class RadialBrake(_NormControl):
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, and the errors of
+    A `ValueError` if an argument is invalid, and the errors of
     [`eqopt.RelativeUpdate`][].
     """
 
@@ -211,33 +211,34 @@ class RadialBrake(_NormControl):
 
 
 class KeepNormState(eqx.Module):
-    """`radius`: with `radius="initial"` the norms to keep, zero before the first step, a
-    tree like the parameters with a number for each matrix or row; `None` otherwise.
+    """`radius`: with `radius="initial"`, the norms to keep; otherwise `None`.
+
+    They are zero before the first step, in a tree like the parameters, with a number for
+    each matrix or row.
     """
 
     radius: Nonnegative | None
 
 
 class KeepNorm(AbstractMatrixwise):
-    r"""Moves each matrix back onto the sphere that it was on before the step.
+    r"""Scales each matrix so that it keeps the norm from before the step.
 
     Put it after the learning rate, where the update $g$ is added to $p$:
 
     $$u = R\, \frac{p + g}{\|p + g\|} - p$$
 
-    A matrix of zeros is on no sphere: there $u = g$. Parameters that are not matrices
-    pass unchanged.
+    For a matrix of zeros, $u = g$. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
-    - `radius`: $R$: the `"current"` norm $\|p\|$, which the roundings of many steps move
-        a little; the `"initial"` one of the first step, which is kept in the state; or a
-        positive number for all matrices.
+    - `radius`: $R$: `"current"` for the norm $\|p\|$, which rounding changes a little
+        over many steps; `"initial"` for the norm in the first step, which is kept in
+        the state; or a positive number for all matrices.
     - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these, and the errors of
+    A `ValueError` if an argument is invalid, and the errors of
     [`eqopt.RelativeUpdate`][].
     """
 
@@ -254,7 +255,7 @@ class KeepNorm(AbstractMatrixwise):
 
     def init(self, params: Params) -> KeepNormState:
         if self.radius != "initial":
-            self._layouts(params, params)  # whether they fit
+            self._layouts(params, params)  # raises an error if they do not fit
             return KeepNormState(None)
         return KeepNormState(self.for_matrices(params, lambda x: norms(x, self.per)))
 

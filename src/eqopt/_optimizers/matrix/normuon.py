@@ -33,14 +33,14 @@ Side: TypeAlias = Literal["rows", "long"]
 
 
 class ScaleByNorMuonState(eqx.Module):
-    r"""The momentum, and the squared lengths of the rows of orthogonal updates.
+    r"""The momentum, and the mean squares of the rows of the orthogonal updates.
 
     **Attributes:**
 
     - `mu`: the mean of the gradients so far, a tree like the parameters, with `None`
         for parameters that are not matrices.
-    - `nu`: the mean of the squares in each row of the orthogonal updates, of the shape of
-        the parameter with size 1 along its inputs.
+    - `nu`: the mean of the squares in each row of the orthogonal updates. It has the
+        shape of the parameter, with size 1 along the inputs.
     """
 
     mu: Updates
@@ -70,7 +70,7 @@ def normuon(
 
 
 class ScaleByNorMuon(AbstractMatrixwise):
-    r"""Orthogonal updates, divided row by row by the root of a second moment.
+    r"""Orthogonal updates, with each row divided by the root of its second moment.
 
     $$\begin{aligned}
       \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
@@ -82,9 +82,9 @@ class ScaleByNorMuon(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. No
-    moment is corrected for its start at zero, because the norm is restored at the end.
-    Parameters that are not matrices pass unchanged and have no state.
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
+    moments need no bias correction, because the norm is restored at the end. Parameters
+    that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
@@ -93,8 +93,8 @@ class ScaleByNorMuon(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `side`: what has a second moment: `"rows"`, the outputs, as in the paper; or
-        `"long"`, the rows or the columns, whichever there are more of (rows, if equal).
+    - `side`: which side has second moments: `"rows"` for the outputs, as in the paper; or
+        `"long"` for the longer side of the matrix (rows if both are equal).
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
@@ -102,8 +102,8 @@ class ScaleByNorMuon(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -173,11 +173,11 @@ class NorMuon(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.02.
-    - `weight_decay`: $\lambda$, of all parameters, a number, a 0-d array, a schedule
-        or an [`eqopt.AddDecayedWeights`][] that says more.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.02.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options.
     - `mask`: see [`eqopt.Muon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
         $\beta_2 = 0.95$.
     - All others: see [`eqopt.ScaleByNorMuon`][].

@@ -25,7 +25,7 @@ from .parts.newton_schulz import polynomial
 Matrix: TypeAlias = Inexact[Array, "m n"]
 Scale: TypeAlias = Literal["none", "shape", "spectral", "unit_rms", "match_rms"]
 
-# By what an orthogonal matrix of m outputs and n inputs is multiplied.
+# The factors for orthogonal matrices with m outputs and n inputs.
 SCALES = {
     "none": lambda m, n: 1.0,
     "shape": lambda m, n: math.sqrt(max(1, m / n)),
@@ -35,20 +35,20 @@ SCALES = {
 }
 
 
-# Added to the norm that the iteration divides by.
+# This is added to the norm that the iteration divides by.
 NS_EPS = 1e-7
 
 
 class NewtonSchulz(eqx.Module):
-    """How a matrix is made orthogonal.
+    """Makes a matrix orthogonal by a Newton-Schulz iteration.
 
     **Attributes:**
 
     - `rows`: the coefficients of each step.
-    - `norm_factor`: what the Frobenius norm is multiplied by before $X$ is divided by it.
+    - `norm_factor`: a factor for the Frobenius norm, before $X$ is divided by it.
     - `by_gram`: whether to iterate only on $X X^*$.
-    - `restarts`: the steps before which $X X^*$ is computed again then.
-    - `ns_dtype`: in what to iterate.
+    - `restarts`: with `by_gram`, the steps before which $X X^*$ is computed again.
+    - `ns_dtype`: the dtype of the iteration.
     """
 
     rows: Float[Array, "steps 3"]
@@ -89,7 +89,7 @@ class NewtonSchulz(eqx.Module):
 
 
 def orthogonalize_of(owner: Any) -> "Orthogonalize":
-    """With the fields of a transformation that uses it."""
+    """An `Orthogonalize` with the fields of the transformation that uses it."""
     return Orthogonalize(
         coefficients=owner.coefficients,
         steps=owner.steps,
@@ -99,13 +99,13 @@ def orthogonalize_of(owner: Any) -> "Orthogonalize":
     )
 
 
-# What the norms below are at least, before something is divided by them.
+# The smallest value of the norms below before something is divided by them.
 _LEAST = 1e-6
 
 
 def _with_equal_rows(x: Matrix) -> Matrix:
     norm = safe_norm(x, 0)
-    x = x / jnp.where(norm == 0, 1, norm)  # so that no norm of a row underflows
+    x = x / jnp.where(norm == 0, 1, norm)  # prevents underflow in the norms of rows
     x = x / safe_norm(x, _LEAST, axis=1, keepdims=True)
     return norm / math.sqrt(len(x)) * x
 
@@ -127,15 +127,16 @@ def orthogonalize(
 
 
 class Orthogonalize(AbstractMatrixwise):
-    r"""Replaces each matrix by the nearest orthogonal one, approximately.
+    r"""Replaces each matrix by an approximation of the nearest orthogonal matrix.
 
     $$u = s\, X_n, \qquad X_0 = G / (c\, \|G\|_F + \varepsilon), \qquad
       X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
       A_k = X_{k-1} X_{k-1}^*.$$
 
-    The singular vectors remain, and all singular values get close to one. There is no
-    state: put momentum before it in an [`eqopt.Chain`][]. Parameters that are not
-    matrices pass unchanged. Stacked matrices are orthogonalized separately.
+    The singular vectors stay the same, and all singular values become close to one. This
+    transformation has no state: for momentum, put another one before it in an
+    [`eqopt.Chain`][]. Parameters that are not matrices pass unchanged. Stacked matrices
+    are orthogonalized separately.
 
     !!! example
 
@@ -145,34 +146,36 @@ class Orthogonalize(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `coefficients`: $(a, b, c)$ for all steps, or a row for each, as a tuple or an
-        array; or the name of published ones: `"standard"` (Muon's), `"dion"`,
-        `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`, `"cubic"`,
-        `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The factor $c$ of
-        the norm goes with the name.
-    - `steps`: how many. Defaults to the number of rows, or to 5. If there are fewer
-        rows, they begin again; Polar Express, CANS and DeepSeek repeat the last row.
-    - `scale`: $s$, by the $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm.
+    - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
+        row. If there are more steps than rows, the rows start again; Polar Express, CANS
+        and DeepSeek repeat the last row.
+    - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
         $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
-        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of Adam's
-        updates.
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
+        updates of Adam.
     - `eps`: $\varepsilon \ge 0$. Defaults to 1e-7.
-    - `gram`: whether to iterate on $X X^*$, and to multiply by $X$ at the end: the same
-        except for rounding, and cheaper where one side is much longer than the other.
-    - `restarts`: with `gram`, the numbers of the steps, from 0, before which $X X^*$ is
-        computed again, which keeps rounding errors small. Defaults to `(2,)`.
-    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of a
-        gradient that has more. On accelerators bfloat16 is usual.
+    - `gram`: whether to iterate on $X X^*$ and multiply by $X$ at the end. The result is
+        the same up to rounding, at a lower cost if one side is much longer than the
+        other.
+    - `restarts`: with `gram`, the steps, counted from 0, before which $X X^*$ is computed
+        again. This keeps rounding errors small. Defaults to `(2,)`.
+    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of the
+        gradient if that is more precise. On accelerators, bfloat16 is usual.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
-        below $10^{-6}\, \|G\|_F$ stay smaller.
-    - `renormalize`: whether to scale $X_n$ to the norm that an orthogonal matrix has,
+        with norms below $10^{-6}\, \|G\|_F$ stay smaller.
+    - `renormalize`: whether to scale $X_n$ to the norm of an orthogonal matrix,
         $\|X_n\|_F = \sqrt{\min(m, n)}$ (Muon+).
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these; in `update`, one that names the key
-    path if the dimension numbers do not fit the parameters.
+    A `ValueError` if an argument is invalid. In `update`, a `ValueError` with the
+    key path if the dimension numbers do not fit the parameters.
 
     ??? cite "References"
 
@@ -238,17 +241,17 @@ class Orthogonalize(AbstractMatrixwise):
         if self.steps is not None:
             check_count(self, "steps")
         check_choice(self, "scale", SCALES)
-        # Without arrays: they would start JAX, which `jax.distributed` has to do first.
+        # This creates no arrays: they would start JAX before `jax.distributed` does.
         jax.eval_shape(self.newton_schulz)
 
     def newton_schulz(self) -> NewtonSchulz:
-        """The function of a matrix."""
+        """The iteration, as a function of a matrix."""
         rows, factor = rows_of(type(self).__name__, self.coefficients, self.steps)
         factor = jnp.asarray(factor, float)
         return NewtonSchulz(rows, factor, self.gram, self.restarts, self.dtype)
 
     def init(self, params: Params) -> None:
-        self._layouts(params, params)  # whether they fit
+        self._layouts(params, params)  # raises an error if they do not fit
 
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any

@@ -1,4 +1,4 @@
-"""PSGD-Kron: a preconditioner fitted to whiten gradients, without inverses."""
+"""PSGD-Kron: a preconditioner that is fitted to whiten gradients, without inverses."""
 
 import functools
 import math
@@ -43,13 +43,13 @@ class ScaleByPSGDKronState(eqx.Module):
 
     **Attributes:**
 
-    - `count`: the steps so far, a 0-d int32 array.
+    - `count`: the number of steps so far, a 0-d int32 array.
     - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
         parameters that are not matrices.
     - `factors`: $(Q_L, Q_R)$ for each matrix, with the axes of its stack first. A vector
         is the diagonal of a factor.
-    - `lipschitz`: $(\ell_L, \ell_R)$, numbers that bound how fast the gradient of the fit
-        changes.
+    - `lipschitz`: $(\ell_L, \ell_R)$, estimates of the Lipschitz constants of the
+        gradient of the fit.
     """
 
     count: Int[Array, ""]
@@ -96,9 +96,9 @@ def _shrinking(size: Any, limit: Any) -> Any:
 
 
 class ScaleByPSGDKron(AbstractMatrixwise):
-    r"""Whitens each matrix by a preconditioner that is fitted step by step.
+    r"""Whitens each matrix with a preconditioner that is fitted step by step.
 
-    For each matrix $G_t$, of $m$ outputs and $n$ inputs, $P_L = Q_L^* Q_L$,
+    For each matrix $G_t$ with $m$ outputs and $n$ inputs, $P_L = Q_L^* Q_L$,
     $P_R = Q_R^* Q_R$, and
 
     $$\begin{aligned}
@@ -109,7 +109,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
     The factors minimize $\operatorname{E} \operatorname{tr} (G^* P_L G P_R) +
     \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$. At the minimum, the updates are
-    white. With $W = P_L G_t P_R$, the gradient before the step,
+    white. Let $W = P_L G_t P_R$ be the gradient, whitened by the old factors. Then
 
     $$\begin{aligned}
       T_L &= W W^* + \delta^2\, \|P_R\|_F^2\, P_L^2 &
@@ -118,12 +118,12 @@ class ScaleByPSGDKron(AbstractMatrixwise):
       Q_L &\leftarrow Q_L - \frac{\rho}{\ell_L} (T_L - n I)\, Q_L,
     \end{aligned}$$
 
-    then $Q_L$ is turned towards a Hermitian matrix. The same is done for $Q_R$. There
-    are no inverses, and nothing is random. The authors add noise of the size $\delta$
-    to the gradients; $T_L$ contains its expectation instead. The norm is estimated by
-    the power method from the longest column. (This is the form that they call
-    Q0.5EQ1.5.) The factors start as identities, scaled by the first gradient that is
-    not zero.
+    and $Q_L$ is then rotated towards a Hermitian matrix. $Q_R$ is fitted in the same way.
+    There are no inverses, and nothing is random. The authors add noise of size $\delta$
+    to the gradients; here, $T_L$ contains its expectation instead. The norm is estimated
+    by the power method, starting from the longest column. (The authors call this form
+    Q0.5EQ1.5.) The factors start as identities, scaled according to the first gradient
+    that is not zero.
 
     Parameters that are not matrices pass unchanged and have no state. Stacked matrices
     are transformed separately.
@@ -133,24 +133,27 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     - `b1`: $\beta_1 \in [0, 1)$.
     - `preconditioner_lr`: $\rho \in [0, 1)$. The fit oscillates above about 0.4.
     - `damping`: $\delta \ge 0$.
-    - `max_rms`: to what the root mean square of an update is clipped, above 0.
-    - `max_abs`: to what each of its numbers is clipped then, above 0.
-    - `precondition_frequency`: the factors are fitted once in so many steps, an integer
-        or a 0-d array of one.
-    - `whiten_momentum`: whether the momentum is whitened, not the gradients. The updates
-        are then longer by about $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
-    - `max_size`: a larger side has a factor that is diagonal. An integer of at least 0.
-    - `max_skew`: a side that is longer than this integer times the other one has one,
-        too. `None` for no limit.
-    - `stagger`: whether matrices take turns to be fitted.
+    - `max_rms`: the limit to which the root mean square of an update is clipped, above 0.
+    - `max_abs`: the limit to which each element is then clipped, above 0.
+    - `precondition_frequency`: the number of steps from one fit of the factors to the
+        next, an integer or an integer 0-d array.
+    - `whiten_momentum`: whether to fit the factors to the momentum instead of the
+        gradients. The updates are then longer by a factor of about
+        $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
+    - `max_size`: the largest side with a full factor, an integer of at least 0. The
+        factors of larger sides are diagonal.
+    - `max_skew`: an integer. The factor of a side is also diagonal if the side is longer
+        than `max_skew` times the other side. `None` for no such limit.
+    - `stagger`: whether matrices take turns, so that their factors are fitted in
+        different steps.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "References"
 
@@ -230,7 +233,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
 
 class PSGDKron(AbstractOptimizer):
-    r"""PSGD-Kron: steps whitened by a preconditioner that is fitted during training.
+    r"""PSGD-Kron: steps whitened with a preconditioner that is fitted during training.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 

@@ -1,4 +1,4 @@
-"""Shampoo: both sides of a gradient, each divided by a root of its second moment."""
+"""Shampoo: divides both sides of a gradient by roots of their second moments."""
 
 import functools
 from typing import Any, Literal, TypeAlias
@@ -40,7 +40,7 @@ from .parts.turns import Turn, turns
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
 
-# Added to the norm that a direction is divided by.
+# This is added to the norm that a direction is divided by.
 _GRAFT_EPS = 1e-16
 
 
@@ -49,13 +49,14 @@ class ScaleByShampooState(eqx.Module):
 
     **Attributes:**
 
-    - `count`: the steps so far, a 0-d int32 array.
+    - `count`: the number of steps so far, a 0-d int32 array.
     - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
         parameters that are not matrices.
-    - `nu`: the second moment of the grafted method; `()` for each matrix without one.
+    - `nu`: the second moment of the grafted method; if that has none, `()` for each
+        matrix.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
-        side that has none.
-    - `roots`: the roots of their inverses. With `kl`, the eigenvectors.
+        side without a factor.
+    - `roots`: the inverse roots of the factors. With `kl`, their eigenvectors.
     """
 
     count: Int[Array, ""]
@@ -130,7 +131,7 @@ def shampoo(
 class ScaleByShampoo(AbstractMatrixwise):
     r"""Divides both sides of each matrix by roots of their second moments.
 
-    For each matrix $G_t$, of $m$ outputs and $n$ inputs,
+    For each matrix $G_t$ with $m$ outputs and $n$ inputs,
 
     $$\begin{aligned}
       L_t &= \beta_2 L_{t-1} + (1 - \beta_2)\, G_t G_t^* &
@@ -143,64 +144,67 @@ class ScaleByShampoo(AbstractMatrixwise):
     $$U_t = \hat L_t^{-e}\, \bar G_t\, \hat R_t^{-e} \qquad
       u_t = \frac{\|A(\bar G_t)\|_F}{\|U_t\|_F}\, U_t$$
 
-    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and so on. If $\beta_2 = 1$,
-    the factors are plain sums, as in the paper. The roots are new every $k$ steps. $A$ is
-    the method whose step length is grafted onto the direction. It divides $\bar G_t$:
+    where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and $\hat R_t$ is defined in
+    the same way. If $\beta_2 = 1$, the factors are plain sums, as in the paper. The roots
+    are computed every $k$ steps. $A$ is the method whose step length is grafted onto the
+    direction. It divides $\bar G_t$:
 
     - `"adam"`: by $\sqrt{\nu_t / (1 - \beta_g^t)} + \varepsilon_g$, with
         $\nu_t = \beta_g \nu_{t-1} + (1 - \beta_g)\, |G_t|^2$;
     - `"rmsprop"`: by $\sqrt{\nu_t} + \varepsilon_g$, with the same $\nu_t$;
-    - `"adagrad"`: the same, with $\nu_t = \nu_{t-1} + |G_t|^2$;
-    - `"sgd"`: by nothing. With `None` there is no graft, and $u_t = U_t$.
+    - `"adagrad"`: by $\sqrt{\nu_t} + \varepsilon_g$, with $\nu_t = \nu_{t-1} + |G_t|^2$;
+    - `"sgd"`: by 1. With `None`, there is no graft, and $u_t = U_t$.
 
-    Other parameters pass unchanged and have no state. A stack holds many matrices.
+    Parameters that are not matrices pass unchanged and have no state. Stacked matrices
+    are transformed separately.
 
-    With `kl` this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
-    covariance of the gradients. Each is whitened by the other, with eigenvalues of at
-    least $\varepsilon$:
+    With `kl`, this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
+    covariance of the gradients. Each factor is whitened by the other one, with
+    eigenvalues of at least $\varepsilon$:
 
     $$L_t = \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* \qquad
       R_t = \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t$$
 
-    Both start as the identity, times the root mean square of the first gradient that is
-    not zero. The eigenvectors follow by one step of orthogonal iteration every $k$
-    steps. The eigenvalues are updated in each step.
+    Both factors start as the identity, times the root mean square of the first gradient
+    that is not zero. The eigenvectors are updated by one step of orthogonal iteration
+    every $k$ steps. The eigenvalues are updated in each step.
 
-    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ less.
+    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ fewer
+    if the graft has no second moment.
 
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$.
     - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`.
-    - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$: then $\bar G_t$ is $\mu_t$,
-        corrected for its start at zero.
-    - `eps`: $\varepsilon \ge 0$, above 0 with `kl`. With 0, directions without a
+    - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$. Then $\bar G_t$ is $\mu_t$ with
+        bias correction.
+    - `eps`: $\varepsilon \ge 0$; above 0 with `kl`. With 0, directions without a
         gradient are omitted.
-    - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided` or `kl`.
-    - `precondition_frequency`: $k$, an integer or a 0-d array of one.
+    - `exponent`: $e \ge 0$. Defaults to 1/4, or to 1/2 with `one_sided` or `kl`.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array.
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
-        Before it the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
-        $k$, and to 1 without a graft.
+        Before it, the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
+        $k$, or to 1 without a graft.
     - `graft`: $A$, `"adam"`, `"rmsprop"`, `"adagrad"`, `"sgd"` or `None` for no graft.
     - `graft_b2`: $\beta_g \in [0, 1)$.
     - `graft_eps`: $\varepsilon_g \ge 0$.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: larger sides are split into equal blocks of at most this size, each
-        of which is a matrix of its own. `None` for whole matrices. An integer of at
-        least 1.
+    - `block_size`: an integer of at least 1. Larger sides are split into equal blocks of
+        at most this size, and each block is a separate matrix. `None` for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
         With `kl`, only $\mu$ starts at zero.
     - `kl`: whether to fit the product of both factors to the covariance of the
-        gradients, as [`eqopt.KLShampoo`][] does.
-    - `stagger`: whether matrices take turns, about one in $k$ of them in each step.
+        gradients, as in [`eqopt.KLShampoo`][].
+    - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
+        them computes its roots.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "References"
 

@@ -1,4 +1,4 @@
-"""Scion: the steepest step of a given size, in a norm that fits the layer."""
+"""Scion: the steepest step of a given size, in a norm chosen for each layer."""
 
 import math
 from typing import Any, Literal, TypeAlias, get_args
@@ -31,7 +31,7 @@ _NORMS = get_args(Norm)
 
 
 class ScaleByLMOState(eqx.Module):
-    """`mu`: the mean of the gradients so far; `None` for all but matrices."""
+    """`mu`: the mean of the gradients so far; `None` for leaves that are not matrices."""
 
     mu: Updates
 
@@ -47,12 +47,14 @@ def lmo(
     eps: Float[Array, ""],
     norm: str,
     normalized: bool,
+    at_least_one: bool,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
     mu = beta * mu + (1 - beta) * g
     m, n = g.shape
     inputs = n if normalized else 1
     if norm == "spectral":
-        u = math.sqrt(m / inputs) * newton_schulz(mu)
+        factor = math.sqrt(m / inputs)
+        u = (max(1.0, factor) if at_least_one else factor) * newton_schulz(mu)
     elif norm == "sign":
         u = jnp.sign(mu) / inputs
     else:
@@ -63,12 +65,12 @@ def lmo(
 
 
 class ScaleByLMO(AbstractMatrixwise):
-    r"""Replaces the momentum by the point of a ball that is furthest along it.
+    r"""Replaces the momentum by the point of a norm ball furthest in its direction.
 
     $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, G_t, \qquad
       u_t = \rho \operatorname*{arg\,max}_{\|X\| \le 1} \langle \mu_t, X \rangle$$
 
-    The norm is one of four, for matrices of $m$ outputs and $n$ inputs:
+    There are four norms, for matrices with $m$ outputs and $n$ inputs:
 
     | `norm` | $u_t / \rho$ | for |
     |---|---|---|
@@ -77,20 +79,19 @@ class ScaleByLMO(AbstractMatrixwise):
     | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
     | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
 
-    Here $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For one-hot
+    Here, $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For one-hot
     inputs, such as words, `normalized=False` sets the $n$ of this table to 1. The
-    moment is not corrected for its start at zero, because no step depends on its size.
+    momentum needs no bias correction, because the update does not depend on its size.
     Zero rows and columns stay zero. Parameters that are not matrices pass unchanged and
     have no state.
 
-    The kernel of a convolution is the matrix of all its inputs: the inputs of one pixel
-    times the number of pixels $k$. (The authors also divide the spectral one by
-    $\sqrt k$.)
+    The inputs of a convolution kernel, as a matrix, are the inputs of all of its $k$
+    pixels. (The authors also divide the update for `"spectral"` by $\sqrt k$.)
 
     !!! example
 
         ```python
-        # Weights to start with, of norm 50:
+        # Initial weights of norm 50:
         ball = eqopt.ScaleByLMO(radius=50.0, beta=0.0)
         params, _ = ball.update(params, ball.init(params))
         ```
@@ -100,9 +101,12 @@ class ScaleByLMO(AbstractMatrixwise):
     - `norm`: `"spectral"`, `"sign"`, `"row"` or `"col"`.
     - `radius`: $\rho \ge 0$.
     - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
-    - `eps`: what is added to the norms of rows and columns, at least 0.
+    - `eps`: a number of at least 0 that is added to the norms of rows and columns.
     - `normalized`: whether $n$ in the table of [`eqopt.ScaleByLMO`][] is the number of
-        inputs. Otherwise it is 1.
+        inputs. Otherwise, it is 1.
+    - `at_least_one`: whether the factor for `"spectral"` is $\max(1, \sqrt{m / n})$. This
+        makes the steps of layers with fewer outputs than inputs larger. (The authors call
+        it `max`.)
     - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
@@ -111,8 +115,8 @@ class ScaleByLMO(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if an argument is none of these; in `init` and `update`, one that names
-    the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if an argument is invalid. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -137,12 +141,18 @@ class ScaleByLMO(AbstractMatrixwise):
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+    at_least_one: bool = False
 
     def __check_init__(self):
         check_range(self, "radius", 0)
         check_range(self, "beta", 0, 1)
         check_range(self, "eps", 0)
         check_choice(self, "norm", _NORMS)
+        if self.at_least_one and self.norm != "spectral":
+            raise ValueError(
+                "ScaleByLMO: `at_least_one` requires `norm='spectral'`, but `norm` is "
+                f"{self.norm!r}. Omit `at_least_one`."
+            )
         orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByLMOState:
@@ -157,21 +167,21 @@ class ScaleByLMO(AbstractMatrixwise):
 
 
 def _columns(params: Params) -> Any:
-    """Each array as a single column."""
+    """Dimension numbers that make each array a single column."""
     return jax.tree.map(
         lambda x: MatrixDimensionNumbers((), tuple(range(np.ndim(x)))), params
     )
 
 
 class Scion(AbstractOptimizer):
-    r"""Scion: steps of one size, measured in a norm for each kind of layer.
+    r"""Scion: steps of constant size, in a norm for each kind of layer.
 
     $$p_t = (1 - \lambda \eta_t)\, p_{t-1} - \eta_t u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLMO`][], which has the equations and the
-    reference. With $\lambda = 1$, this is the constrained form, conditional gradients:
-    parameters in the ball of radius $\rho$ stay in it, and all others move towards it.
-    With $\lambda = 0$, it is the unconstrained form, steepest descent.
+    reference. With $\lambda = 1$, this is the constrained form, the conditional gradient
+    method: parameters in the ball of radius $\rho$ stay in it, and all others move
+    towards it. With $\lambda = 0$, it is the unconstrained form, steepest descent.
 
     !!! example
 
@@ -190,7 +200,7 @@ class Scion(AbstractOptimizer):
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`, `mask`: see [`eqopt.NorMuon`][].
-    - `fallback`: the optimizer of all parameters that are no matrices. Defaults to the
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to the
         same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
     - All others: see [`eqopt.ScaleByLMO`][].
     """
@@ -209,6 +219,7 @@ class Scion(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
+    at_least_one: bool = False
 
     @property
     def chain(self) -> Chain:

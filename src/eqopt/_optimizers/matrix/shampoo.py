@@ -1,4 +1,4 @@
-"""Shampoo and KL-Shampoo, each with an optimizer for other parameters."""
+"""Shampoo and KL-Shampoo, with another optimizer for parameters that are not matrices."""
 
 import dataclasses
 
@@ -16,28 +16,28 @@ from .scale_by_shampoo import Graft, ScaleByShampoo
 
 
 class Shampoo(AbstractOptimizer):
-    r"""Shampoo: both sides of a gradient, each divided by a root of its second moment.
+    r"""Shampoo: both sides of a gradient, divided by roots of their second moments.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
-    the references. With a graft, the steps are as long as Adam's (or RMSprop's, or
-    AdaGrad's), so the learning rate of that method also suits Shampoo.
+    the references. With a graft, the steps are as long as the steps of Adam (or RMSprop,
+    or AdaGrad), so the learning rate of that method also suits Shampoo.
 
     !!! warning
 
-        Without a graft, roots that are some steps old make steps in new directions much
-        too long. In that case, use a larger `eps`, such as 1e-6, or
+        Without a graft, roots that are several steps old make steps in new directions
+        much too long. In that case, use a larger `eps`, such as 1e-6, or
         `precondition_frequency=1`.
 
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - `b2`: $\beta_2 \in [0, 1]$, the decay of the factors. With 1 they are plain sums.
+    - `b2`: $\beta_2 \in [0, 1]$, the decay of the factors. With 1, they are plain sums.
     - `eps`: $\varepsilon \ge 0$, added to the factors. With 0, directions without a
-        gradient are excluded.
-    - `exponent`: $e \ge 0$. Defaults to 1/4; to 1/2 with `one_sided`.
+        gradient are omitted.
+    - `exponent`: $e \ge 0$. Defaults to 1/4, or to 1/2 with `one_sided`.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
     - All others: see [`eqopt.ScaleByShampoo`][].
     """
@@ -73,16 +73,16 @@ class KLShampoo(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByShampoo`][] with `kl=True`. It has the
-    equations and the references. The product of both factors estimates the covariance of
-    the gradients, so the steps have the right length without a graft.
+    where $u_t$ is the update of [`eqopt.ScaleByShampoo`][] with `kl=True`. That class has
+    the equations and the references. The product of both factors estimates the covariance
+    of the gradients, so the steps have the right length without a graft.
 
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the factors.
-    - `eps`: $\varepsilon > 0$, the least eigenvalue of a factor.
+    - `eps`: $\varepsilon > 0$, the smallest eigenvalue of a factor.
     - `correct_bias`: whether to correct $\mu$ for its start at zero.
     - All others: see [`eqopt.ScaleByShampoo`][].
 

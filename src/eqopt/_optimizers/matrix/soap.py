@@ -43,16 +43,16 @@ from .parts.turns import Turn, turns
 
 
 class ScaleBySOAPState(eqx.Module):
-    r"""The moments, and the preconditioner whose eigenbasis the second moment uses.
+    r"""The moments, and the preconditioner in whose eigenbasis the second moment is.
 
     **Attributes:**
 
-    - `count`: the calls so far, a 0-d int32 array.
+    - `count`: the number of calls so far, a 0-d int32 array.
     - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
         parameters that are not matrices.
-    - `nu`: the mean of the squares in the eigenbasis.
+    - `nu`: the mean of the squared gradients in the eigenbasis.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
-        side that has none.
+        side without a factor.
     - `basis`: $(Q_L, Q_R)$ for each matrix, in the same form.
     """
 
@@ -85,7 +85,7 @@ def soap(
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
     new_factors = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
     if not skips_first:
-        # The first gradient makes the preconditioner that it then meets.
+        # The first gradient initializes the preconditioner, which is then applied to it.
         basis = _if_due(is_first, _seed, (new_factors, basis, nu))[0]
     h = to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * g
@@ -106,7 +106,7 @@ def soap(
 
 
 def _if_due(is_due: Bool[Array, ""], fn: Any, operands: Any) -> tuple[Sides, Any]:
-    """`fn(*operands)`, a basis and the second moment in it; else both unchanged."""
+    """A basis and the second moment in it: `fn(*operands)` if due, else unchanged."""
     return lax.cond(is_due, fn, lambda factors, basis, nu: (basis, nu), *operands)
 
 
@@ -126,7 +126,7 @@ def _refresh(factors: Sides, basis: Sides, nu: Any) -> tuple[Sides, Any]:
 class ScaleBySOAP(AbstractMatrixwise):
     r"""Adam in the eigenbasis of Shampoo's preconditioner, for matrices.
 
-    For each matrix $G_t$, of $m$ outputs and $n$ inputs,
+    For each matrix $G_t$ with $m$ outputs and $n$ inputs,
 
     $$\begin{aligned}
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t &
@@ -139,10 +139,10 @@ class ScaleBySOAP(AbstractMatrixwise):
       Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
     where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They start
-    as the eigenvectors for the first gradient; after every $k$ steps, one step of
-    orthogonal iteration updates them. The first call only makes the preconditioner: its
-    updates are zero, and it is not counted in $t$. Parameters that are not matrices
-    pass unchanged and have no state. Stacked matrices are transformed separately.
+    as the eigenvectors for the first gradient. After every $k$ steps, one step of
+    orthogonal iteration updates them. The first call only initializes the preconditioner:
+    its updates are zero, and $t$ does not count it. Parameters that are not matrices pass
+    unchanged and have no state. Stacked matrices are transformed separately.
 
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 
@@ -151,18 +151,18 @@ class ScaleBySOAP(AbstractMatrixwise):
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$.
     - `shampoo_beta`: $\beta \in [0, 1)$. Defaults to $\beta_2$.
     - `eps`: $\varepsilon \ge 0$.
-    - `precondition_frequency`: $k$, an integer or a 0-d array of one.
-    - `max_precond_dim`: a side that is larger has no factor; without any this is Adam.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array.
+    - `max_precond_dim`: the largest side with a factor. Without any factor, this is Adam.
     - `one_sided`: whether only the shorter side of a matrix has a factor.
-    - `block_size`: sides that are larger are split into equal blocks of at most this
-        size, each of which is a separate matrix. Defaults to none.
+    - `block_size`: larger sides are split into equal blocks of at most this size, and
+        each block is a separate matrix. Defaults to `None`, for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and $\nu$ for their start at zero.
-    - `skip_first`: whether the first call only makes the preconditioner. If not, it is
-        made of the first gradient before the first step.
-    - `kl`: whether each factor is whitened by the other one (KL-SOAP): with the
+    - `skip_first`: whether the first call only initializes the preconditioner. If not,
+        the first gradient initializes it before the first step.
+    - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
-        $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and so
-        on.
+        $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
+        similarly for $R$.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them refreshes its eigenvectors.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
@@ -171,8 +171,8 @@ class ScaleBySOAP(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "References"
 
@@ -264,11 +264,11 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references. (The authors apply the decay to the parameters after the step.)
+    the references. (The authors apply weight decay to the parameters after the step.)
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.003, and warm it up.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.003 with a warm-up.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - All others: see [`eqopt.ScaleBySOAP`][].
     """

@@ -1,4 +1,4 @@
-"""SOAP-Muon: the direction of SOAP, made orthogonal."""
+"""SOAP-Muon: orthogonalizes the direction of SOAP."""
 
 import dataclasses
 
@@ -17,12 +17,12 @@ from .parts.recipe import matrices_and_others
 from .soap import ScaleBySOAP
 
 
-# Muon's five steps, then two that converge.
+# The five steps of Muon, then two steps that converge.
 _ROWS = (STANDARD,) * 5 + ((1.5, -0.5, 0.0),) * 2
 
 
 class SOAPMuon(AbstractOptimizer):
-    r"""SOAP-Muon: the update of SOAP for each matrix, made orthogonal.
+    r"""SOAP-Muon: orthogonalizes the update of SOAP for each matrix.
 
     $$p_t = p_{t-1} - \eta_t\, \big(s \operatorname{NS}(v_t) + \lambda p_{t-1}\big),
       \qquad v_t = Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right)
@@ -31,8 +31,9 @@ class SOAPMuon(AbstractOptimizer):
     where [`eqopt.ScaleBySOAP`][] defines $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$, and
     [`eqopt.Orthogonalize`][] defines $\operatorname{NS}$ and $s$. They have the
     equations and the references. With $Q = I$ and a constant $\nu$, this is Muon
-    without Nesterov momentum. The first step only makes the preconditioner, and decays.
-    It is this chain, followed by the decay and the learning rate:
+    without Nesterov momentum. The first step only initializes the preconditioner and
+    applies weight decay. SOAP-Muon is this chain, followed by weight decay and the
+    learning rate:
 
     ```python
     eqopt.Chain(
@@ -41,24 +42,24 @@ class SOAPMuon(AbstractOptimizer):
     )
     ```
 
-    It follows the authors' code for modded-nanogpt with one exception: they multiply
-    the orthogonal update by Adam's correction $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$,
-    which is 2.8 in the first step and near 1 after ten. Their code for OLMo takes five
-    more quintic steps, and divides by the root mean square in the end, about what
-    `scale="spectral"` does.
+    It follows the authors' code for modded-nanogpt with one exception: the authors
+    multiply the orthogonal update by Adam's bias correction
+    $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$, which is 2.8 in the first step and near 1
+    after ten. Their code for OLMo uses five more quintic steps, and finally divides by
+    the root mean square. The effect is similar to `scale="spectral"`.
 
     The record of the speedrun (track 3, #46) differs. It applies Nesterov momentum
-    before. $\nu$ is the mean of the squared projected momentum, with $\beta_2 = 0.9$,
-    and is at least $\varepsilon^2$. $Q$ is recomputed in each step, and $v_t$ gets back
+    first. $\nu$ is the mean of the squared projected momentum, with $\beta_2 = 0.9$, and
+    is at least $\varepsilon^2$. $Q$ is recomputed in each step, and $v_t$ is rescaled to
     the norm of the momentum. $\operatorname{NS}$ has 12 steps of
     $(2, -\frac32, \frac12)$, here `coefficients="simple"`. The first step is a Muon
     step.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors take 0.001.
-    - `coefficients`: see [`eqopt.Orthogonalize`][]. Defaults to Muon's five quintic steps
-        and two of $(\frac32, -\frac12, 0)$.
+    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.001.
+    - `coefficients`: see [`eqopt.Orthogonalize`][]. Defaults to the five quintic steps of
+        Muon and two steps of $(\frac32, -\frac12, 0)$.
     - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].

@@ -1,44 +1,35 @@
-"""Matrices with rows, or rows and columns, of equal length: steps without state."""
+"""Stateless steps for matrices: normalized rows, or normalized rows and columns."""
 
 import functools
-import math
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import PyTree
 
-from ..._checks import check_count, check_range, check_scalar
+from ..._checks import check_choice, check_count, check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
+from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers, size
 from ..._fields import static_choice
+from ..._leaves import is_leaf
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
-from ..._transforms.scale import Scale
+from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
-from ...numerics import safe_norm
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from .parts.recipe import is_matrix, matrices_and_others
-
-
-Matrix = Inexact[Array, "m n"]
-
-
-def _of_mean_square_one(x: Any, axis: int, least: Any) -> Any:
-    """`x` with norms along an axis scaled to the root of its size; zeros stay zero."""
-    norms = safe_norm(x, 0, axis=axis, keepdims=True)
-    # Not by `least` if zero: derivatives of many iterations would overflow.
-    divisors = jnp.where(norms == 0, 1, jnp.maximum(norms, least))
-    return x * (math.sqrt(x.shape[axis]) / divisors)
-
-
-@equation
-def row_norm(g: Matrix, *, eps: Float[Array, ""]) -> Inexact[Array, "m n"]:
-    return _of_mean_square_one(g, 1, eps * math.sqrt(g.shape[1]))
+from .parts.sinkhorn import (
+    Sinkhorn,
+    SpectralNorm,
+    SpectralTarget,
+    row_norm,
+    sinkhorn,
+    spectral_sinkhorn,
+)
 
 
 class ScaleByRowNorm(AbstractMatrixwise):
@@ -47,8 +38,8 @@ class ScaleByRowNorm(AbstractMatrixwise):
     $$u_{ij} = \frac{G_{ij}}{\max(r_i, \varepsilon)}, \qquad
       r_i = \sqrt{\tfrac{1}{n} \sum_{j=1}^n |G_{ij}|^2}$$
 
-    A row holds the weights of one output of a layer. There is no state. Zero rows stay
-    zero. Parameters that are not matrices pass unchanged.
+    A row holds the weights of one output of a layer. This transformation has no state.
+    Zero rows stay zero. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -57,8 +48,8 @@ class ScaleByRowNorm(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if `eps` is out of its range; in `init` and `update`, one that names
-    the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if `eps` is out of its range. In `init` and `update`, a `ValueError`
+    with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -80,7 +71,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
         check_range(self, "eps", 0)
 
     def init(self, params: Params) -> None:
-        self._layouts(params, params)  # whether they fit
+        self._layouts(params, params)  # raises an error if they do not fit
 
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -88,27 +79,18 @@ class ScaleByRowNorm(AbstractMatrixwise):
         return Leafwise(row_norm)
 
 
-class Sinkhorn(eqx.Module):
-    """`steps`: how many times to normalise all rows and then all columns, static."""
+class ScaleBySinkhornState(eqx.Module):
+    """`right`: an estimate of the leading right singular vector of each update.
 
-    steps: int = eqx.field(static=True)
+    It has the axes of the parameter, with size 1 along the outputs. `None` for parameters
+    that are not matrices.
+    """
 
-    def __call__(self, x: Any, eps: Any) -> Any:
-        for _ in range(self.steps):
-            x = _of_mean_square_one(x, 1, eps)
-            x = _of_mean_square_one(x, 0, eps)
-        return x
-
-
-@equation
-def sinkhorn(
-    g: Matrix, iteration: Sinkhorn, *, eps: Float[Array, ""]
-) -> Inexact[Array, "m n"]:
-    return iteration(g, eps)
+    right: Updates
 
 
 class ScaleBySinkhorn(AbstractMatrixwise):
-    r"""Scales rows and columns of each matrix alternately, to equal lengths.
+    r"""Alternately scales the rows and the columns of each matrix to equal lengths.
 
     $$\begin{aligned}
       X_0 &= G \\
@@ -119,19 +101,31 @@ class ScaleBySinkhorn(AbstractMatrixwise):
     \end{aligned}$$
 
     Norms below $\varepsilon$ count as $\varepsilon$. At the end, each column of the
-    update has the norm $\sqrt m$, and each row nearly $\sqrt n$. There is no state.
-    Zero rows and columns stay zero. Parameters that are not matrices pass unchanged.
+    update has the norm $\sqrt m$, and each row has a norm near $\sqrt n$. Without a
+    `spectral_target`, there is no state. Zero rows and columns stay zero. Parameters that
+    are not matrices pass unchanged.
+
+    With a `spectral_target` $s$, the update is $s\, X_L / \sigma$ instead, where $\sigma$
+    is an estimate of the largest singular value of $X_L$. It is computed by the power
+    method, which starts from the vector of the previous step. This vector is the state.
+    In the first step, and if the vector is orthogonal to all rows of $X_L$, the method
+    starts from the longest row. This option is from the code of
+    [Axolotl](https://github.com/axolotl-ai-cloud/axolotl), not from the paper.
 
     **Arguments:**
 
     - `steps`: $L$, a Python integer of at least 1.
     - `eps`: $\varepsilon \ge 0$.
+    - `spectral_target`: the spectral norm of the update: `"unit"` for 1, `"unit_rms"` for
+        $\sqrt{m / n}$, or `None` to leave $X_L$ as it is.
+    - `power_steps`: the number of steps of the power method for $\sigma$, a Python
+        integer of at least 1.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range; in `init` and `update`, one
-    that names the key path if the dimension numbers do not fit the parameters.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
 
     ??? cite "Reference"
 
@@ -148,39 +142,79 @@ class ScaleBySinkhorn(AbstractMatrixwise):
 
     steps: int = static_choice(static=True, default=5)
     eps: Hyperparameter = 1e-8
+    spectral_target: SpectralTarget | None = eqx.field(static=True, default=None)
+    power_steps: int = static_choice(static=True, default=1)
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self):
         check_count(self, "steps")
         check_range(self, "eps", 0)
+        check_count(self, "power_steps")
+        if self.spectral_target is not None:
+            check_choice(self, "spectral_target", get_args(SpectralTarget))
 
-    def init(self, params: Params) -> None:
-        self._layouts(params, params)  # whether they fit
+    def init(self, params: Params) -> ScaleBySinkhornState | None:
+        if self.spectral_target is not None:
+            return ScaleBySinkhornState(self.for_matrices(params, lambda x: x[:1]))
+        self._layouts(params, params)  # raises an error if they do not fit
+        return None
 
     def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
+        self,
+        state: ScaleBySinkhornState | None,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         reads = {"iteration": everywhere(Sinkhorn(self.steps))}
-        return Leafwise(sinkhorn, reads=reads)
+        if self.spectral_target is None:
+            return Leafwise(sinkhorn, reads=reads)
+        reads["spectral_norm"] = everywhere(SpectralNorm(self.power_steps))
+        return Leafwise(spectral_sinkhorn, state, reads=reads)
+
+
+def _width_factors(
+    numbers: DimensionNumbers | None, base: Any, exponent: Any, params: Params
+) -> PyTree:
+    """`(base / inputs) ** exponent` for each matrix, and 1 for everything else."""
+    # Arrays of one type: the derivative of a power loses the weak type of Python numbers.
+    base, exponent = (jnp.asarray(x, jnp.result_type(float)) for x in (base, exponent))
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
+    axes = resolve_dimension_numbers(numbers, params, None)
+    return treedef.unflatten(
+        1.0 if a is None else (base / size(x.shape, a.reduction)) ** exponent
+        for x, a in zip(leaves, axes, strict=True)
+    )
 
 
 class SinkGD(AbstractOptimizer):
-    r"""SinkGD: gradient descent with rows and columns of equal length, without state.
+    r"""SinkGD: gradient descent with normalized rows and columns.
 
     $$p_t = p_{t-1} - \eta_t \alpha\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations and
-    the reference. Only the fallback has state.
+    the reference. Without a `spectral_target`, only the fallback has state. With a
+    `base_width` $n_0$, a matrix with $n$ inputs uses $\alpha\, (n_0 / n)^\kappa$ instead
+    of $\alpha$, so that a learning rate found at one width also works at others. This
+    rule and its defaults, $\alpha$ and `spectral_target` are from the code of
+    [Axolotl](https://github.com/axolotl-ai-cloud/axolotl).
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
         the fallback.
-    - `steps`, `eps`: see [`eqopt.ScaleBySinkhorn`][].
-    - `scale`: $\alpha$, a number or a 0-d array: how much smaller the learning rate of
-        matrices is.
+    - `steps`, `eps`, `spectral_target`, `power_steps`: see [`eqopt.ScaleBySinkhorn`][].
+    - `scale`: $\alpha$, a number or a 0-d array: a factor for the learning rate of
+        matrices.
+    - `base_width`: $n_0 > 0$, or `None` for the same $\alpha$ at all widths. Do not use
+        it with `spectral_target="unit_rms"`, which also corrects for the width.
+    - `width_exponent`: $\kappa$, a number or a 0-d array.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, or if two options correct for
+    the width.
     """
 
     learning_rate: ScalarOrSchedule
@@ -191,27 +225,45 @@ class SinkGD(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
+    spectral_target: SpectralTarget | None = eqx.field(static=True, default=None)
+    power_steps: int = static_choice(static=True, default=1)
+    base_width: Hyperparameter | None = None
+    width_exponent: Hyperparameter = 1.0
 
     def __check_init__(self):
         check_scalar(self, "scale")
+        check_scalar(self, "width_exponent")
+        if self.base_width is None:
+            return
+        check_range(self, "base_width", 0, includes_low=False)
+        if self.spectral_target == "unit_rms":
+            raise ValueError(
+                f"SinkGD: `base_width` is {self.base_width!r} and `spectral_target` is "
+                "'unit_rms', but only one of them may correct for the width. Omit one, "
+                'or use `spectral_target="unit"`.'
+            )
 
     @property
     def chain(self) -> Chain:
         matrices = functools.partial(is_matrix, self.weight_dimension_numbers, True)
+        normalize = matrices_and_others(self, self.part(ScaleBySinkhorn))
+        scale = Masked(Scale(self.scale), matrices)
+        if self.base_width is None:
+            return Chain(normalize, scale)
+        rule = self.weight_dimension_numbers, self.base_width, self.width_exponent
         return Chain(
-            matrices_and_others(self, self.part(ScaleBySinkhorn)),
-            Masked(Scale(self.scale), matrices),
+            normalize, scale, ScaleByTree(functools.partial(_width_factors, *rule))
         )
 
 
 class SCALE(AbstractOptimizer):
-    r"""SCALE: rows of equal length, and momentum only for the last layer.
+    r"""SCALE: normalized rows, and momentum only for the last layer.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][] from the gradient, or, for the
-    last layer, from $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$. That class has the
-    reference.
+    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][], which has the reference. It
+    is computed from the gradient, or, for the last layer, from
+    $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$.
 
     !!! example
 
@@ -222,15 +274,15 @@ class SCALE(AbstractOptimizer):
         opt = eqopt.SCALE(1e-3, last_layer=last)
         ```
 
-    The authors also normalise embeddings. By default, embeddings are not matrices:
-    declare them by `weight_dimension_numbers`, with words as inputs.
+    The authors also normalize embeddings. By default, embeddings are not matrices. To
+    normalize them, declare them in `weight_dimension_numbers`, with words as inputs.
 
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
     - `momentum`: $\beta \in [0, 1)$.
     - `last_layer`: which matrices have momentum, as in [`eqopt.Masked`][]. Defaults to
-        none, as which layer is the last one cannot be seen from the parameters.
+        none, because the parameters do not show which layer is the last one.
     - `eps`: see [`eqopt.ScaleByRowNorm`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].

@@ -1,1 +1,1 @@
-"""No learning rate to tune."""
+"""Optimizers without a learning rate to tune."""

@@ -8,7 +8,6 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._checks import check_range
 from ..._combinators.chain import Chain
-from ..._cpu import equations as on_cpu
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise
@@ -28,7 +27,7 @@ from ...tree._like import copy, real_full_like
 
 
 class ScaleByCOCOBState(eqx.Module):
-    """The books of the gamblers. All but the first two are real.
+    """The sums for the bets. All except the first two are real.
 
     **Attributes:**
 
@@ -36,7 +35,7 @@ class ScaleByCOCOBState(eqx.Module):
     - `cumulative_gradients`: the sum of the negative gradients, $\\theta$.
     - `scale`: the largest gradient so far, $L$.
     - `subgradients`: the sum of the moduli of the gradients, $G$.
-    - `reward`: what was won so far, $R$.
+    - `reward`: the gain so far, $R$.
     """
 
     init_particles: Params
@@ -65,11 +64,13 @@ def cocob(
     Float[Array, "*leaf"],
     Float[Array, "*leaf"],
 ]:
+    # Two arrays meet last: XLA on a CPU computes what ends in an array and a number, as
+    # max(R, 0), again where it is used, from copies of the slots.
     theta = cumulative_gradients - g
-    scale = jnp.maximum(jnp.maximum(scale, jnp.abs(g)), eps)
+    scale = jnp.maximum(jnp.maximum(scale, eps), jnp.abs(g))
     subgradients = subgradients + jnp.abs(g)
-    reward = jnp.maximum(reward - (g.conj() * (p - init_particles)).real, 0)
-    # Nothing was bet if all gradients were zero.
+    reward = reward - jnp.minimum(reward, (g.conj() * (p - init_particles)).real)
+    # There was no bet if all gradients were zero.
     safe_scale = jnp.where(scale > 0, scale, 1)
     fraction = theta / jnp.maximum(subgradients + safe_scale, alpha * safe_scale)
     bet = fraction * (1 + reward / safe_scale)
@@ -77,7 +78,7 @@ def cocob(
 
 
 class ScaleByCOCOB(AbstractLeafwise):
-    r"""Bets on the next gradient what was won on those before.
+    r"""Bets the gain from earlier gradients on the next gradient.
 
     $$\begin{aligned}
       L_t &= \max(L_{t-1}, |g_t|, \varepsilon) &
@@ -88,21 +89,22 @@ class ScaleByCOCOB(AbstractLeafwise):
       u_t &= p_t - p_{t-1}
     \end{aligned}$$
 
-    The update points downhill already: nothing comes after it, and `params` are needed.
-    If all gradients are multiplied by one number, nothing changes.
+    The update already points downhill, so put it last in a chain. It needs `params`.
+    Multiplying all gradients by the same number changes nothing.
 
     **Arguments:**
 
-    - `alpha`: $\alpha > 0$. In the first step an element moves by $1/\alpha$, and the
-        smaller $\alpha$ is the bolder are the first bets.
-    - `eps`: $\varepsilon \ge 0$, the least that a gradient counts for in $L$.
+    - `alpha`: $\alpha > 0$. In the first step, an element moves by $1/\alpha$: with a
+        smaller $\alpha$, the first steps are larger.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of $L$.
     - `accumulator_dtype`: the dtype in which $L$, $G$, $R$ and $\theta$ are stored.
-        Defaults to the dtype of each parameter, but take float32 for half-precision
-        parameters: a sum of many terms in bfloat16 stops growing.
+        Defaults to the dtype of each parameter. For half-precision parameters, use
+        float32: a sum of many terms in bfloat16 stops growing.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or `params` is `None`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
+    is `None`.
 
     ??? cite "Reference"
 
@@ -138,7 +140,7 @@ class ScaleByCOCOB(AbstractLeafwise):
         self, state: ScaleByCOCOBState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         reads = {"init_particles": state.init_particles}
-        return Leafwise(cocob, state, reads=reads, on_cpu=on_cpu.cocob)
+        return Leafwise(cocob, state, reads=reads)
 
 
 class COCOB(AbstractOptimizer):
@@ -152,9 +154,8 @@ class COCOB(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: $\eta$, how much each gradient counts: a number, a 0-d array or a
-        schedule. A constant one is of no effect, because the scale of the gradients
-        is of none.
+    - `learning_rate`: $\eta$, the weight of each gradient: a number, a 0-d array or a
+        schedule. A constant has no effect, because the scale of the gradients has none.
     - `alpha`, `eps`, `accumulator_dtype`: see [`eqopt.ScaleByCOCOB`][].
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: see [`eqopt.AddDecayedWeights`][].

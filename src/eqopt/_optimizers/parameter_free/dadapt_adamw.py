@@ -35,18 +35,18 @@ from ..moments import check_moments
 
 
 class DAdaptAdamWState(eqx.Module):
-    """Moments, and a bound on how far the parameters were from the solution at first.
+    """The moments, and a bound on the initial distance to the solution.
 
     **Attributes:**
 
-    - `exp_avg`: the first moment, of the gradients times the learning rate in use.
+    - `exp_avg`: the first moment of the gradients times the current learning rate.
     - `exp_avg_sq`: the second moment, real also for complex parameters.
-    - `grad_sum`: a slower mean of the gradients times the learning rate in use.
-    - `estim_lr`: the bound on the distance, a 0-d array. It never falls.
+    - `grad_sum`: a slower mean of the gradients times the current learning rate.
+    - `estim_lr`: the bound on the distance, a 0-d array. It never decreases.
     - `numerator_weighted`: the numerator of the bound, a 0-d array.
     - `count`: the steps taken so far, a 0-d int32 array.
     - `learning_rate`: the learning rate of the last step, including the bound and the
-        bias corrections (before the first step: of the first), a 0-d array.
+        bias corrections (before the first step, the learning rate for it), a 0-d array.
     """
 
     exp_avg: Updates
@@ -69,7 +69,7 @@ def dadapt_adamw_sums(
     eps: Float[Array, ""],
     tiny: Float[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    # Not `safe_sqrt`: to sum up, XLA on a CPU keeps the result of a `where` in memory.
+    # Not `safe_sqrt`: for a sum, XLA on a CPU stores the result of a `where` in memory.
     direction = grad_sum / (jnp.sqrt(exp_avg_sq + tiny) + eps)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
     return (jnp.conj(g) * direction).real.sum(), jnp.abs(grad_sum).sum()
@@ -116,24 +116,26 @@ class DAdaptAdamW(AbstractMeasured):
         - \gamma_t\, \lambda\, p_{t-1}
     \end{aligned}$$
 
-    Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
-    is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
-    While $s_t$ is zero, as in a warm-up from zero, $d$ stays unchanged.
+    Scalar products and norms are over all leaves.
+    `eqopt.tree.get(state, "learning_rate")` returns the current learning rate,
+    $\gamma_t$; with `"estim_lr"`, it returns $d_t$. While $s_t$ is zero, for example in
+    a warm-up from zero, $d$ stays unchanged.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
-        have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave a number at 1; a schedule should have
+        a peak of 1.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `eps`: $\varepsilon \ge 0$.
-    - `estim_lr0`: $d_0 > 0$, a bound that is certainly too small.
+    - `estim_lr0`: $d_0 > 0$, the initial bound. Choose it well below the expected
+        distance.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
         parameter.
     - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to the dtype of
-        each parameter. Both are slow means: ask for `jnp.float32` if the parameters are
-        of half precision.
+        each parameter. Both are slow means: use `jnp.float32` for half-precision
+        parameters.
 
     **Raises:**
 
@@ -152,7 +154,7 @@ class DAdaptAdamW(AbstractMeasured):
         ```
     """
 
-    # Differs from Optax in: 0 / 0 is no bound, as in `Prodigy`.
+    # Differs from Optax in: 0 / 0 does not count as a bound, as in `Prodigy`.
 
     learning_rate: ScalarOrSchedule = 1.0
     b1: Hyperparameter = 0.9
@@ -195,7 +197,8 @@ class DAdaptAdamW(AbstractMeasured):
             {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
             {"b3": b3, "step": step, "eps": self.eps, "tiny": jnp.finfo(d.dtype).tiny},
         )
-        # The sums first, or XLA on a CPU copies the state that it is to sum up.
+        # The sums come first; otherwise, XLA on a CPU copies the state before it sums
+        # it up.
         step, b2 = (after(progress + norm, x) for x in (step, now(self.b2)))
         numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
         estimate = ratio(numerator, (1 - b3) * now(norm))

@@ -1,4 +1,4 @@
-"""Distance over gradients: step sizes from how far the parameters have come."""
+"""Distance over gradients: step sizes from the distance that parameters have moved."""
 
 from typing import Any
 
@@ -39,12 +39,12 @@ def squares(
 
 
 class DoGState(eqx.Module):
-    """How far the parameters have come, and by which gradients.
+    """The distance that the parameters have moved, and sums of gradient norms.
 
     **Attributes:**
 
     - `is_init_step`: whether no step has been taken yet, a 0-d bool array.
-    - `init_params`: the parameters that `init` was given.
+    - `init_params`: the parameters passed to `init`.
     - `max_dist`: the largest distance from them so far, a 0-d array.
     - `sum_sq_norm_grads`: the sum of the squared norms of all gradients, a 0-d array.
     """
@@ -56,7 +56,7 @@ class DoGState(eqx.Module):
 
 
 class ScaleByDoG(AbstractMeasured):
-    """All of [`eqopt.DoG`][] but the learning rate and the decay."""
+    """[`eqopt.DoG`][] without the learning rate and the decay."""
 
     kind: str = eqx.field(static=True)
     init_step: Hyperparameter
@@ -65,8 +65,8 @@ class ScaleByDoG(AbstractMeasured):
     def __check_init__(self):
         if self.kind not in _INIT_DIST:
             raise ValueError(
-                f"ScaleByDoG: `init_step` must begin with one of {[*_INIT_DIST]}, but "
-                f"begins with {self.kind!r}."
+                "ScaleByDoG: the first entry of `init_step` must be one of "
+                f"{[*_INIT_DIST]}, but is {self.kind!r}."
             )
         check_range(self, "init_step", 0, includes_low=False)
         check_range(self, "eps", 0)
@@ -101,7 +101,7 @@ class ScaleByDoG(AbstractMeasured):
         return [Leafwise(scale, state, {"step_size": step_size})]
 
 
-def _relative(alpha: RealScalarLike, params: Params) -> Float[Array, ""]:
+def _relative(alpha: Hyperparameter, params: Params) -> Float[Array, ""]:
     size = 1 + norm(params)
     return jnp.asarray(alpha, size.dtype) * size
 
@@ -127,19 +127,19 @@ class DoG(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
-    - `init_step`: what the first step is made of, a name and a positive number.
-        `("heuristic", α)` is $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors take
+    - `init_step`: the first step, as a pair of a name and a positive number.
+        `("heuristic", α)` means $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors use
         $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
-        is $\bar r_0 = r$. `("learning_rate", s)` is $\bar r_0 = 0$, and $s$ replaces
-        the fraction in the first step. Defaults to `("heuristic", 1e-6)`.
+        means $\bar r_0 = r$. `("learning_rate", s)` means $\bar r_0 = 0$, with $s$
+        instead of the fraction in the first step. Defaults to `("heuristic", 1e-6)`.
     - `eps`: $\varepsilon \ge 0$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
-        code it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
+        code, it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range or `init_step` has another
+    A `ValueError` if a hyperparameter is out of its range, if `init_step` has another
     name, and in `update` if `params` is `None`.
 
     ??? cite "Reference"
@@ -171,11 +171,11 @@ class DoG(AbstractOptimizer):
 
 
 class DoWGState(eqx.Module):
-    """How far the parameters have come, and by which gradients.
+    """The distance that the parameters have moved, and sums of gradient norms.
 
     **Attributes:**
 
-    - `init_params`: the parameters that `init` was given.
+    - `init_params`: the parameters passed to `init`.
     - `weighted_sq_norm_grads`: the weighted sum of the squared norms of all gradients, a
         0-d array.
     - `estim_sq_dist`: the largest squared distance from `init_params` so far, a 0-d
@@ -188,7 +188,7 @@ class DoWGState(eqx.Module):
 
 
 class ScaleByDoWG(AbstractMeasured):
-    """All of [`eqopt.DoWG`][] but the learning rate and the decay."""
+    """[`eqopt.DoWG`][] without the learning rate and the decay."""
 
     init_estim_sq_dist: Hyperparameter | None
     eps: Hyperparameter
@@ -219,7 +219,7 @@ class ScaleByDoWG(AbstractMeasured):
 
 
 class DoWG(AbstractOptimizer):
-    r"""Distance over weighted gradients: a DoG that trusts later gradients more.
+    r"""Distance over weighted gradients: DoG with more weight on later gradients.
 
     $$\begin{aligned}
       \bar r_t^2 &= \max\big(\bar r_{t-1}^2,\, \|p_{t-1} - p_0\|_2^2\big) &
@@ -233,9 +233,9 @@ class DoWG(AbstractOptimizer):
 
     - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
     - `init_estim_sq_dist`: $\bar r_0^2 > 0$. Defaults to $\varepsilon$.
-    - `eps`: $\varepsilon \ge 0$, but positive if it is $\bar r_0^2$ as well.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule, of an $L^2$ penalty:
-        $g_t$ includes $\lambda p_{t-1}$.
+    - `eps`: $\varepsilon \ge 0$. It must be positive if it is also $\bar r_0^2$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is an $L^2$
+        penalty: $g_t$ includes $\lambda p_{t-1}$.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
 
     **Raises:**
@@ -274,6 +274,6 @@ class DoWG(AbstractOptimizer):
 def _squares(
     updates: Updates, init_params: Params, params: Params, like: Float[Array, ""]
 ) -> list[Float[Array, ""]]:
-    """Of the distance from the first parameters, and of the norm of the gradients."""
+    """The squared distance from the first parameters, and the squared gradient norm."""
     sums = sum_over_leaves(squares, updates, {"init_params": init_params, "p": params})
     return [x.astype(like.dtype) for x in sums]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ..._checks import check_range, check_scalar
+from ..._cpu.order import after
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise, Pipeline
@@ -33,19 +34,20 @@ from ..measured import (
 
 
 class ProdigyState(eqx.Module):
-    """Moments, the parameters at the beginning, and how far they are from the solution.
+    """The moments, the initial parameters, and the estimate of their distance.
 
     **Attributes:**
 
     - `exp_avg`: the first moment of the gradients, multiplied by the estimates.
-    - `exp_avg_sq`: the second one, real also for complex parameters.
+    - `exp_avg_sq`: the second moment, real also for complex parameters.
     - `grad_sum`: the weighted sum of the gradients.
-    - `params0`: the parameters that `init` was given.
-    - `estim_lr`: the estimate of the distance, a 0-d array. It never falls.
+    - `params0`: the parameters passed to `init`.
+    - `estim_lr`: the estimate of the distance, a 0-d array. It never decreases.
     - `numerator_weighted`: the numerator of the estimate, a 0-d array.
     - `count`: the steps taken so far, a 0-d int32 array.
     - `learning_rate`: the learning rate of the last step, including the estimate and
-        the bias corrections (before the first step: of the first), a 0-d array.
+        the bias corrections (before the first step, the learning rate for it), a 0-d
+        array.
     """
 
     exp_avg: Updates
@@ -121,23 +123,25 @@ class Prodigy(AbstractMeasured):
         + \lambda\, p_{t-1}\big)
     \end{aligned}$$
 
-    Scalar products and norms are over all leaves. The learning rate in use, $\gamma_t$,
-    is found by `eqopt.tree.get(state, "learning_rate")`, and $d_t$ by `"estim_lr"`.
-    While $s_t$ is zero, as in a warm-up from zero, $d$ stays unchanged.
+    Scalar products and norms are over all leaves.
+    `eqopt.tree.get(state, "learning_rate")` returns the current learning rate,
+    $\gamma_t$; with `"estim_lr"`, it returns $d_t$. While $s_t$ is zero, for example in
+    a warm-up from zero, $d$ stays unchanged.
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave the number at 1; a schedule should
-        have its peak there.
+    - `learning_rate`: see [`eqopt.SGD`][]. Leave a number at 1; a schedule should have
+        a peak of 1.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
     - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
         $\sqrt{\beta_2}$.
     - `eps`: $\varepsilon \ge 0$.
-    - `estim_lr0`: $d_0 > 0$, an estimate that is certainly too small.
+    - `estim_lr0`: $d_0 > 0$, the initial estimate. Choose it well below the expected
+        distance.
     - `estim_lr_coef`: $c$, a number or a 0-d array. If steps are too large or too
-        small, change this one.
+        small, change this argument.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `safeguard_warmup`: whether to take $d_{t-1}^2 / d_0$ for the $w_t$ in $s_t$, so
+    - `safeguard_warmup`: whether to use $d_{t-1}^2 / d_0$ as the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
@@ -161,9 +165,9 @@ class Prodigy(AbstractMeasured):
         ```
     """
 
-    # Differs from Optax in: 0 / 0 is not an estimate. There, a gradient or a learning
-    # rate of zero in the first step makes everything NaN. The authors' code skips the
-    # step.
+    # Differs from Optax in: 0 / 0 does not count as an estimate. In Optax, a gradient
+    # or a learning rate of zero in the first step makes everything NaN. The authors'
+    # code skips the step.
 
     learning_rate: ScalarOrSchedule = 1.0
     b1: Hyperparameter = 0.9
@@ -211,18 +215,22 @@ class Prodigy(AbstractMeasured):
         b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
         growth = d / now(self.estim_lr0)
         weight = growth * (d if self.safeguard_warmup else step)
-        # Stored first, and then read: what sums up g and s again reads one array more.
+        reads = {"params0": state.params0, "p": params}
+        (gain,) = sum_over_leaves(progress, updates, reads)
+        # Slots that are not plain arrays are loaded for one of the passes at a time.
+        weight = after(gain, weight)
+        # Stored first, then read: computing the sum from g and s again would read one
+        # more array.
         pipeline = Pipeline(updates, None, {})
         shared = {"b3": b3, "weight": weight}
         accumulated = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
         pipeline.finish()
         grad_sum = accumulated().grad_sum
         (norm,) = sum_over_leaves(size, grad_sum)
-        reads = {"params0": state.params0, "p": params}
-        (gain,) = sum_over_leaves(progress, updates, reads)
         numerator = b3 * state.numerator_weighted + growth * step * now(gain)
         estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
         new_d = jnp.maximum(d, estimate)
+        d = after(norm, d)
         shared = {"d": d, "step": step, "eps": new_d * now(self.eps)}
         state = dataclasses.replace(
             state,

@@ -1,1 +1,1 @@
-"""Step sizes from the loss."""
+"""Step sizes computed from the loss."""

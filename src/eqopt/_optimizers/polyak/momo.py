@@ -30,15 +30,16 @@ from .momo_model import (
 
 
 class MoMoState(eqx.Module):
-    """The averages of which the model of the loss is made.
+    """The averages for the model of the loss.
 
     **Attributes:**
 
     - `exp_avg`: the average of the gradients, a tree like the parameters.
-    - `barf`: the average of the losses, a 0-d array like the next three.
-    - `gamma`: the average of the products of gradients and parameters.
-    - `lb`: the lower bound of the loss.
-    - `learning_rate`: the step size that the last step took, zero before the first.
+    - `barf`: the average of the losses, a 0-d array.
+    - `gamma`: the average of the products of gradients and parameters, a 0-d array.
+    - `lb`: the lower bound of the loss, a 0-d array.
+    - `learning_rate`: the step size of the last step, a 0-d array; zero before the
+        first step.
     - `count`: the steps taken so far, a 0-d int32 array.
     """
 
@@ -51,11 +52,12 @@ class MoMoState(eqx.Module):
 
 
 class MoMoAdamState(eqx.Module):
-    """As [`eqopt.MoMoState`][], with the average of the squared gradients.
+    """[`eqopt.MoMoState`][] with the average of the squared gradients.
 
     **Attributes:**
 
-    - `exp_avg`, `barf`, `gamma`, `lb`, `learning_rate`, `count`: as there.
+    - `exp_avg`, `barf`, `gamma`, `lb`, `learning_rate`, `count`: the same as in
+        [`eqopt.MoMoState`][].
     - `exp_avg_sq`: the average of the squared moduli of the gradients, real also for
         complex parameters.
     """
@@ -82,32 +84,32 @@ class MoMo(AbstractMoMo):
       p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
     \end{aligned}$$
 
-    The averages start with their first values. `update` and `step` need the loss $f_t$ as
+    The averages start at their first values. `update` and `step` need the loss $f_t$ as
     the extra argument `value`, and `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)
     ```
 
-    The step size $\tau$ that was taken is `eqopt.tree.get(state, "learning_rate")`.
+    `eqopt.tree.get(state, "learning_rate")` returns the last step size $\tau$.
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a schedule.
     - `beta`: $\beta \in [0, 1)$, the decay of the averages.
-    - `lower_bound`: $f^*$, a number or a 0-d array: what the loss cannot fall below.
-        Zero is good for most losses.
+    - `lower_bound`: $f^*$, a number or a 0-d array: a lower bound of the loss. Zero is
+        suitable for most losses.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `adapt_lower_bound`: whether to estimate $f^*$ as it goes, from `lower_bound` on,
-        for want of a good bound.
+    - `adapt_lower_bound`: whether to estimate $f^*$ during training, starting with
+        `lower_bound`. Use it if no good bound is known.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $d$ is stored. Defaults to the dtype of each
         parameter.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or if `update` was not given
-    `value` or `params`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value` or
+    `params` is missing.
 
     ??? cite "Reference"
 
@@ -170,8 +172,8 @@ class MoMoAdam(AbstractMoMo):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or if `update` was not given
-    `value` or `params`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value` or
+    `params` is missing.
     """
 
     learning_rate: ScalarOrSchedule = 1e-2

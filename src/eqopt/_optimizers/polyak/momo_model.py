@@ -1,4 +1,4 @@
-"""What MoMo and MoMoAdam share: a model of the loss, and how far to go down on it."""
+"""Shared by MoMo and MoMoAdam: a model of the loss, and the step size from it."""
 
 import abc
 from typing import Any, NamedTuple
@@ -46,14 +46,15 @@ def preconditioned_momentum(
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
     exp_avg = b1 * exp_avg + (1 - b1) * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
-    # The bound keeps the derivative of the root finite, and the denominator from zero.
-    # On a CPU there is one for each leaf: XLA makes an array of what two sums share.
+    # The bound keeps the derivative of the root finite and the denominator positive. On
+    # a CPU, there is a bound for each leaf, because XLA expands values that two sums
+    # share to an array.
     tiny = jnp.asarray(jnp.finfo(exp_avg_sq.dtype).tiny, exp_avg_sq.dtype)
     nu_hat = jnp.maximum(exp_avg_sq / correction, after(correction, tiny))
     return exp_avg / (jnp.sqrt(nu_hat) + eps), exp_avg, exp_avg_sq
 
 
-# What the step size needs to know, by the equations of the step itself. Where both are
+# The products for the step size, from the equations of the step itself. If both are
 # compiled together, the new averages are computed once, in place.
 
 
@@ -80,7 +81,8 @@ def preconditioned_momentum_products(
     eps: Float[Array, ""],
     correction: Float[Array, ""],
 ) -> tuple[Float[Array, ""], ...]:
-    # Or XLA on a CPU keeps the direction of this pass, a whole tree, for the next.
+    # Otherwise, XLA on a CPU stores the direction of this pass, a whole tree, for the
+    # next pass.
     correction = materialized(correction)
     eps = after(correction, eps)
     moments = preconditioned_momentum(
@@ -105,21 +107,22 @@ def shrink(
 
 
 class Momentum(NamedTuple):
-    """The momentum of one step, and what it takes from the state."""
+    """The momentum of one step, and the values that it needs from the state."""
 
     direction: Equation
     products: Equation
     averages: dict[str, Updates]
     shared: dict[str, Any]
-    fill: Any  # how far the averages have filled up
+    fill: Any  # the sum of the weights in the averages
     in_turn: str | None = None  # of `shared`: see `sum_over_leaves`
 
 
 class AbstractMoMo(AbstractMeasured):
-    """The step size, the lower bound and the decay, whatever the momentum is.
+    """The step size, the lower bound and the decay, for any momentum.
 
-    Differs from Optax in: with weight decay, the step is divided by 1 + decay like the
-    parameters are, as in the paper and its code. (There, only these are.)
+    Differs from Optax in: with weight decay, both the step and the parameters are
+    divided by 1 + decay, as in the paper and its code. (In Optax, only the parameters
+    are.)
     """
 
     learning_rate: eqx.AbstractVar[ScalarOrSchedule]
@@ -166,17 +169,18 @@ class AbstractMoMo(AbstractMeasured):
         sums: "Products",
         shrunk: "Products",
     ) -> State:
-        """The state with its new scalars; the step size to take is one of them."""
+        """The state with its new scalars, which include the step size."""
         dtype = state.barf.dtype
-        # Copies: the bound goes into the state, which shares no buffer with `self`.
+        # Copied: the bound goes into the state, which must not share a buffer with
+        # `self`.
         value, b1, rho, lower_bound = (
             jnp.array(x, dtype)
             for x in (value, momentum.shared["b1"], momentum.fill, self.lower_bound)
         )
         barf = b1 * state.barf + (1 - b1) * value
         gamma = b1 * state.gamma + (1 - b1) * sums.g_p
-        # The model's value at the point that the decay alone leads to, and its descent
-        # from there.
+        # The value of the model at the point after only the decay, and its descent from
+        # there.
         height, slope = barf - gamma + shrunk.d_p, shrunk.d_d
         lb = lower_bound
         if self.adapt_lower_bound:
@@ -203,7 +207,7 @@ class AbstractMoMo(AbstractMeasured):
         momentum: Momentum,
         decay: Float[Array, ""],
     ) -> tuple["Products", ...]:
-        """The products over all leaves, and these with what decays shrunk.
+        """The products over all leaves, without and with the shrinking by the decay.
 
         With a mask, the model is minimised where some leaves shrink and some do not.
         """

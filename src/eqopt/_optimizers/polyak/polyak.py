@@ -20,11 +20,11 @@ from ...tree import norm
 def capped_ratio(
     gap: Float[Array, ""], slope: Float[Array, ""], cap: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """The lesser of `gap / slope` and `cap`, and 0 where `slope` is 0.
+    """The smaller of `gap / slope` and `cap`, or 0 where `slope` is 0.
 
-    How far it is down to zero from a height of `gap`. Differs from Optax in: any slope
-    that is not zero is a slope. Optax takes no step at all where the squared norm of the
-    gradient is less than 2.2e-16.
+    This is the distance at which a line that starts at `gap` reaches zero. Differs from
+    Optax in: every nonzero slope counts. Optax takes no step if the squared norm of the
+    gradient is below 2.2e-16.
     """
     is_flat = slope == 0
     is_capped = gap >= cap * slope
@@ -45,23 +45,23 @@ class ScaleByPolyak(AbstractLeafwise):
                             \gamma_{\max}\right),$$
 
     where $f$ is the loss: `update` and `step` need it as the extra argument `value`. A
-    linear model of the loss falls from $f$ to $f^*$ in a step of this size. Zero updates
-    stay zero.
+    linear model of the loss decreases from $f$ to $f^*$ in a step of this size. Zero
+    updates stay zero.
 
     **Arguments:**
 
-    - `f_min`: $f^*$, a number or a 0-d array: the smallest value of the loss, or a
-        guess of it. Zero for a model that can fit its data.
+    - `f_min`: $f^*$, a number or a 0-d array: the smallest value of the loss, or an
+        estimate of it. Use zero for a model that can fit its data.
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
         array or a schedule.
     - `eps`: $\varepsilon \ge 0$.
-    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ instead of $f - f^*$. It stays
-        where it is when the loss is below `f_min`; the former goes uphill.
+    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ instead of $f - f^*$. If the
+        loss is below `f_min`, `"sps+"` does not move, and `"sps"` moves uphill.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, `variant` is another, or
-    `update` was not given `value`.
+    A `ValueError` if a hyperparameter is out of its range, if there is no such
+    `variant`, and in `update` if `value` is missing.
 
     ??? cite "References"
 
@@ -147,8 +147,8 @@ class PolyakSGD(AbstractOptimizer):
 
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
         array or a schedule.
-    - `scaling`: $s$, a number, a 0-d array or a schedule. It is what
-        `eqopt.tree.get(state, "learning_rate")` finds.
+    - `scaling`: $s$, a number, a 0-d array or a schedule.
+        `eqopt.tree.get(state, "learning_rate")` returns it.
     - All others: see [`eqopt.ScaleByPolyak`][].
     """
 
@@ -161,8 +161,9 @@ class PolyakSGD(AbstractOptimizer):
     def __check_init__(self):
         check_scalar(self, "scaling")
 
-    # Differs from Optax in: the gradient is scaled by s after the step size is found.
-    # Before, s is squared in the norm, and the smaller it is the larger are the steps.
+    # Differs from Optax in: the gradient is scaled by s after the step size is
+    # computed. If it were scaled before, s would be squared in the norm, and a smaller
+    # s would lead to larger steps.
     @property
     def chain(self) -> Chain:
         return Chain(self.part(ScaleByPolyak), ScaleByLearningRate(self.scaling))

@@ -14,6 +14,7 @@ from ..._checks import (
     check_state,
     required_value,
 )
+from ..._cpu import equations as on_cpu
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._leaves import is_leaf, resolve_mask
@@ -40,7 +41,7 @@ from ..moments import check_moments
 
 
 class ScheduleFreePlusState(eqx.Module):
-    """Where the optimizer is, and how the average is made.
+    """The iterate of the optimizer, and the numbers for the average.
 
     **Attributes:**
 
@@ -49,9 +50,9 @@ class ScheduleFreePlusState(eqx.Module):
     - `max_lr`: the largest learning rate so far, a 0-d array.
     - `weight_sum`: the sum of the weights of all averaged values so far, a 0-d array.
     - `grad_norm`: the average $a$ of the norms of the gradients, a 0-d array.
-    - `beta`: the part of the average in the parameters, a 0-d array.
+    - `beta`: the share of the average in the parameters, a 0-d array.
     - `mu`, `nu`: the moments of the gradients, trees like the parameters.
-    - `z`: where the steps lead, a tree like the parameters.
+    - `z`: the iterate, a tree like the parameters.
     """
 
     count: Int[Array, ""]
@@ -72,7 +73,8 @@ def what_the_loss_says(
     p: Inexact[Array, "*leaf"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     # beta (z - x) is z - p.
-    return jnp.sum(safe_sqrt(abs_sq(g))), dot(g, z - p)
+    modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
+    return jnp.sum(modulus), dot(g, z - p)
 
 
 @equation
@@ -109,7 +111,7 @@ def schedule_free_plus(
 
 
 class ScheduleFreePlus(AbstractMeasured):
-    r"""AdamW without a schedule, which takes the size of its steps from the loss.
+    r"""AdamW without a schedule, with step sizes computed from the loss.
 
     $$\begin{aligned}
       a_t &= \beta_p a_{t-1} + (1 - \beta_p) \sqrt{\pi / 2}\; \|g_t\|_1 \\
@@ -124,8 +126,8 @@ class ScheduleFreePlus(AbstractMeasured):
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and products and norms are
     taken over all leaves. The parameters are $y$: compute the gradients there. Evaluate
-    with $x$, that is with `opt.eval_params(state, params)`. The loss $f$ must not fall
-    below zero. `update` and `step` need it as the extra argument `value`, and need
+    with $x$, that is with `opt.eval_params(state, params)`. The loss $f$ must not be
+    negative. `update` and `step` need it as the extra argument `value`, and need
     `params`:
 
     ```python
@@ -136,24 +138,26 @@ class ScheduleFreePlus(AbstractMeasured):
 
     - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
-    - `eps`: $\varepsilon \ge 0$, outside the root, and the least of all $\eta_t$.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As it is multiplied
-        by $\eta_t^2$, the authors take 20 to 50.
+    - `eps`: $\varepsilon \ge 0$, outside the root, and also a lower bound of $\eta_t$.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is multiplied
+        by $\eta_t^2$, so the authors use 20 to 50.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `beta`: $\beta \in (0, 1)$, the part of the average in the parameters.
-    - `max_beta`, `anneal_steps`: if `anneal_steps` is not zero, in so many steps $\beta$
-        goes to `max_beta`, so that $\log(1 - \beta)$ is linear. An integer of at least 0.
+    - `beta`: $\beta \in (0, 1)$, the share of the average in the parameters.
+    - `max_beta`, `anneal_steps`: if `anneal_steps`, an integer of at least 0, is not
+        zero, $\beta$ reaches `max_beta` in this number of steps, with a linear
+        $\log(1 - \beta)$.
     - `polyak_beta`: $\beta_p \in [0, 1)$.
-    - `weight_power`: $r \ge 0$. The authors take 2 for long runs.
+    - `weight_power`: $r \ge 0$. The authors use 2 for long runs.
     - `weight_lr_power`: $\rho \ge 0$.
-    - `average_from`: in as many steps $c_t = 1$; an integer of at least 0.
+    - `average_from`: the number of first steps with $c_t = 1$, an integer of at least
+        0.
     - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
         stored. Default to the dtype of each parameter.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or if `update` was not given
-    `value` or `params`.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
+    or `params` is missing.
 
     ??? cite "Reference"
 
@@ -255,7 +259,15 @@ class ScheduleFreePlus(AbstractMeasured):
             "next_beta": next_beta,
         }
         decays = self._decays(updates, params, eta**2 * number("weight_decay"))
-        return [Leafwise(schedule_free_plus, new, shared, {"decay": decays})]
+        leafwise = Leafwise(
+            schedule_free_plus,
+            new,
+            shared,
+            {"decay": decays},
+            first=("z",),
+            on_cpu=on_cpu.schedule_free_plus,
+        )
+        return [leafwise]
 
     def _beta(self, count: Array, like: Array) -> Array:
         first, last = (value_at(self, x, count, like) for x in ("beta", "max_beta"))
@@ -267,7 +279,7 @@ class ScheduleFreePlus(AbstractMeasured):
         return jnp.where(steps == 0, first, annealed)
 
     def _decays(self, updates: Updates, params: Params, rate: Array) -> Updates:
-        """What of each leaf is taken off: the rate, or nothing if it is masked."""
+        """The decay of each leaf: the rate, or zero if it is masked out."""
         treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
         flags = resolve_mask(self.mask, updates, params)
         nothing = jnp.zeros_like(rate)

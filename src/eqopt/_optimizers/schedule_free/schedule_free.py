@@ -20,7 +20,7 @@ from ..adaptive.rmsprop import ScaleByRMS
 
 
 class WarmUp(AbstractSchedule):
-    """A learning rate or schedule that is multiplied by a line from 0 to 1 first."""
+    """A learning rate or schedule with a linear warm-up factor from 0 to 1."""
 
     learning_rate: ScalarOrSchedule
     warmup_steps: IntegerLike

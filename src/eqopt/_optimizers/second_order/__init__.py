@@ -1,1 +1,1 @@
-"""Steps by the curvature of the loss."""
+"""Steps that use the curvature of the loss."""

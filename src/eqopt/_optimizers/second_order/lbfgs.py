@@ -1,4 +1,4 @@
-"""L-BFGS: the inverse of the Hessian, guessed from the last few steps."""
+"""L-BFGS: the inverse of the Hessian, estimated from the last few steps."""
 
 from functools import partial
 from typing import Any
@@ -36,8 +36,8 @@ class ScaleByLBFGSState(eqx.Module):
     - `diff_params_memory`, `diff_updates_memory`: the differences $s_i$ and $y_i$ of
         the last `memory_size` steps, stacked along a new first axis. The difference of
         step $i$ has the index $i$ modulo `memory_size`.
-    - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that does not
-        count.
+    - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that is
+        ignored.
     """
 
     count: Int[Array, ""]
@@ -49,10 +49,10 @@ class ScaleByLBFGSState(eqx.Module):
 
 
 class ScaleByLBFGS(AbstractTransformation):
-    r"""Multiplies the updates by a guess of the inverse of the Hessian.
+    r"""Multiplies the updates by an estimate of the inverse of the Hessian.
 
     With the differences of the last parameters and gradients, $s_i = p_{i+1} - p_i$ and
-    $y_i = g_{i+1} - g_i$, the guess is $H_t$, where
+    $y_i = g_{i+1} - g_i$, the estimate is $H_t$, where
 
     $$\begin{aligned}
       H_{i+1} &= V_i^\top H_i V_i + \rho_i s_i s_i^\top, \qquad
@@ -61,28 +61,28 @@ class ScaleByLBFGS(AbstractTransformation):
         \gamma = \langle s_{t-1}, y_{t-1} \rangle / |y_{t-1}|^2,
     \end{aligned}$$
 
-    for the $m$ last steps. Before there are any, $\gamma = \min(1, 1 / |g|)$. The result
-    $u = H_t g$ takes $4 m$ passes over arrays of the size of the parameters; $2 m + 2$
-    such arrays are kept.
+    for the last $m$ steps. Before the first of these, $\gamma = \min(1, 1 / |g|)$.
+    Computing $u = H_t g$ takes $4 m$ passes over arrays of the size of the parameters.
+    The state has $2 m + 2$ such arrays.
 
-    Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i| |y_i|$ count, with the
-    rounding error $\varepsilon$: others would make $H$ infinite or negative. If the
-    parameters have not moved, as after a failed line search, all pairs are forgotten, and
-    the next direction is the gradient.
+    Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i| |y_i|$ count, with
+    the rounding error $\varepsilon$: others would make $H$ infinite or negative. If the
+    parameters have not moved, for example after a failed line search, all pairs are
+    discarded, and the next direction is the gradient.
 
     Do not use it for gradients of mini-batches, because these differ by more than the
-    curvature. All leaves are one vector. A complex parameter counts as two real ones.
-    Pass conjugated gradients: `grads = eqopt.tree.conj(grads)`.
+    curvature. All leaves form one vector. A complex parameter counts as two real
+    parameters. Pass conjugated gradients: `grads = eqopt.tree.conj(grads)`.
 
     **Arguments:**
 
     - `memory_size`: $m \ge 1$, an integer.
-    - `scale_init_precond`: whether to use $\gamma$, or else 1.
+    - `scale_init_precond`: whether to use $\gamma$. Otherwise, it is replaced by 1.
 
     **Raises:**
 
-    A `ValueError` if `memory_size` is not an integer of at least 1; in `update`, if
-    there are no `params`, or an update for a leaf that was not there at `init`.
+    A `ValueError` if `memory_size` is not an integer of at least 1, and in `update` if
+    `params` is missing, or if there is an update for a leaf that was not in `init`.
 
     ??? cite "Reference"
 
@@ -105,7 +105,7 @@ class ScaleByLBFGS(AbstractTransformation):
         check_count(self, "memory_size")
 
     def init(self, params: Params) -> ScaleByLBFGSState:
-        # A stack of arrays that are sharded like the parameter is, too.
+        # A stack of arrays that are all sharded like the parameter.
         stacked = lambda x: jnp.stack([zeros_like_leaf(x)] * self.memory_size)
         return ScaleByLBFGSState(
             jnp.zeros((), jnp.int32),
@@ -136,9 +136,9 @@ class ScaleByLBFGS(AbstractTransformation):
             if memory["params"][i] is None:
                 raise ValueError(
                     f"{name_of(self)}: `updates` has a value at "
-                    f"`{keystr(updates, i)}`, of which the state has no memory: was it "
-                    "frozen, masked or not there at `init`? Call `init` with the model "
-                    "whose gradients you pass."
+                    f"`{keystr(updates, i)}`, but the state has no memory for it. Was "
+                    "the parameter frozen, masked or missing in `init`? Call `init` "
+                    "with the model whose gradients you pass."
                 )
         check_real(self, updates, state.params, "state.params")
         of = lambda column: [column[i] for i in places]
@@ -210,8 +210,8 @@ def _preconditioned(
     q, alphas = lax.scan(back, wide, order)
     if scales:
         latest = order[jnp.argmax(rho[order] > 0)]
-        # The values stored just now are available. To read them from the memory, XLA on
-        # a CPU would first copy all of it.
+        # The values that were just stored are still available. If they were read from
+        # the memory, XLA on a CPU would first copy all of it.
         before = lambda memory: _inner(at(memory, latest), at(memory, latest))
         yy = lax.cond(is_good, lambda _: yy, before, y_memory)
         gamma = _gamma(rho[latest], yy, wide)
@@ -224,7 +224,7 @@ def _preconditioned(
 
 
 def _gamma(rho: Float[Array, ""], yy: Float[Array, ""], g: _Leaves) -> Float[Array, ""]:
-    """The curvature of the last step, or what makes the first one no longer than 1."""
+    """The curvature of the last step, or a factor for a first step of length up to 1."""
     is_known = rho > 0
     length = jnp.sqrt(lax.stop_gradient(_inner(g, g)))
     return jnp.where(
@@ -253,10 +253,10 @@ class LBFGS(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t H_t g_t$$
 
-    with the guess $H_t$ of the inverse of the Hessian from [`eqopt.ScaleByLBFGS`][] and
-    the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][]. It needs few steps
-    where others need many. Each step takes one evaluation of the loss and its gradient,
-    seldom more. For losses of mini-batches, use another optimizer.
+    with the estimate $H_t$ of the inverse of the Hessian from [`eqopt.ScaleByLBFGS`][]
+    and the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][]. It needs fewer
+    steps than first-order optimizers. Each step usually takes one evaluation of the
+    loss and its gradient. For losses of mini-batches, use another optimizer.
 
     For complex parameters, conjugate gradients once, and pass the conjugates both as
     `grads` and as `grad`.
@@ -279,14 +279,14 @@ class LBFGS(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: a factor before the line search, a number, a 0-d array or a
-        schedule. Defaults to `None`, for 1.
-    - `memory_size`: how many steps to remember, an integer of at least 1.
+        schedule. Defaults to `None`, which means 1.
+    - `memory_size`: the number of steps to remember, an integer of at least 1.
     - `scale_init_precond`: see [`eqopt.ScaleByLBFGS`][].
-    - `linesearch`: a transformation that comes last, or `None` for none.
+    - `linesearch`: a transformation that comes last, or `None` for no line search.
 
     **Raises:**
 
-    As [`eqopt.ScaleByLBFGS`][] and the line search.
+    The errors of [`eqopt.ScaleByLBFGS`][] and of the line search.
 
     ??? cite "Reference"
 

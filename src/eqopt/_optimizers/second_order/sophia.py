@@ -44,9 +44,9 @@ class SophiaState(AbstractMomentsState):
     - `mu`: the mean of the gradients, a tree like the parameters.
     - `nu`: the mean of the estimates of the Hessian's diagonal, real also for complex
         parameters.
-    - `hessian_state`: the state of the transformation that estimates it.
+    - `hessian_state`: the state of the transformation that estimates the Hessian.
     - `win_rate`: the share of the coordinates that were not clipped in the last step, a
-        0-d float32 array; `None` unless asked for.
+        0-d float32 array; `None` without `track_win_rate`.
     """
 
     nu: Updates  # of either sign
@@ -95,7 +95,7 @@ def wins(
 
 
 class ScaleBySophia(AbstractFused):
-    """What [`eqopt.Sophia`][] does before weight decay and learning rate."""
+    """[`eqopt.Sophia`][] without weight decay and learning rate."""
 
     b1: Hyperparameter = 0.965
     b2: Hyperparameter = 0.99
@@ -116,8 +116,9 @@ class ScaleBySophia(AbstractFused):
             check_range(self, "clip_threshold", 0)
         elif self.track_win_rate:
             raise ValueError(
-                "ScaleBySophia: `track_win_rate` needs a `clip_threshold`: the win rate "
-                "is the share of the coordinates that are not clipped."
+                "ScaleBySophia: `track_win_rate` needs a `clip_threshold`, because "
+                "the win rate is the share of coordinates that are not clipped. Pass "
+                "`clip_threshold`, or omit `track_win_rate`."
             )
 
     def init(self, params: Params) -> SophiaState:
@@ -137,7 +138,8 @@ class ScaleBySophia(AbstractFused):
             lambda: self._estimated(grads, state, params, extra),
             lambda: (state.nu, state.hessian_state),
         )
-        # The estimate first, then the step, or XLA on a CPU copies the parameters.
+        # The estimate comes first, then the step; otherwise, XLA on a CPU copies the
+        # parameters.
         pipeline.replace(_after(nu, grads))
         count = safe_increment(state.count)
         shared = {
@@ -164,7 +166,7 @@ class ScaleBySophia(AbstractFused):
         return with_win_rate
 
     def _estimated(self, grads, state, params, extra):
-        """The curvature with a new estimate in it, and the state of what made it."""
+        """The curvature with a new estimate, and the state of the estimator."""
         estimate, hessian_state = self.hessian_diagonal_fn.update(
             grads, state.hessian_state, params, **extra
         )
@@ -192,36 +194,36 @@ class Sophia(AbstractOptimizer):
     \end{aligned}$$
 
     where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$. The estimate is
-    only computed in those steps. Where the curvature is small, or negative, or not known
-    yet, the update is clipped, and so the sign of the momentum.
+    only computed in those steps. Where the curvature is small, negative, or not known
+    yet, the update is clipped, so it becomes the sign of the momentum times $\rho$.
 
-    `step` and `update` take what the estimate needs by name, in *every* step; by default
-    that is the loss as a function of the model:
+    `step` and `update` need the extra arguments of the estimate by name in *every*
+    step. By default, this is the loss as a function of the model:
 
     ```python
     opt.step(grads, state, model, value_fn=lambda model: loss_fn(model, batch))
     ```
 
-    As in Optax and in the authors' code, an estimate takes effect in the step after it
-    was made; in the paper it does at once, and $\mu_t$ is not corrected.
+    As in Optax and in the authors' code, an estimate is used from the next step on. In
+    the paper, it is used immediately, and the bias of $\mu_t$ is not corrected.
 
     **Arguments:**
 
     - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
     - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the curvature, from estimate to estimate.
-    - `eps`: $\varepsilon \ge 0$, the least to divide by.
-    - `gamma`: $\gamma \ge 0$, how much of the curvature counts. The authors tune it such
-        that the win rate is between 0.1 and 0.5.
-    - `clip_threshold`: $\rho \ge 0$, or `None` not to clip.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor.
+    - `gamma`: $\gamma \ge 0$, the factor of the curvature. The authors tune it so that
+        the win rate is between 0.1 and 0.5.
+    - `clip_threshold`: $\rho \ge 0$, or `None` for no clipping.
     - `update_interval`: $k \ge 1$, an integer.
     - `hessian_diagonal_fn`: the transformation that turns gradients into an estimate of
         the Hessian's diagonal. It gets all extra arguments. Defaults to
         `eqopt.HutchinsonDiagHessian()`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
-    - `track_win_rate`: whether the state says which share of the coordinates was not
-        clipped; `eqopt.tree.get(state, "win_rate")`. Costs some time.
+    - `track_win_rate`: whether to record the share of coordinates that were not
+        clipped, for `eqopt.tree.get(state, "win_rate")`. This takes some time.
 
     **Raises:**
 

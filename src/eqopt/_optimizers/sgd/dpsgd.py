@@ -1,4 +1,4 @@
-"""Gradient descent that tells little about any one example."""
+"""Gradient descent that reveals little about any single example."""
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -16,12 +16,12 @@ class DPSGD(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the noisy mean of clipped per-example gradients of
-    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference;
-    or, with momentum, the $m_t$ that [`eqopt.Trace`][] makes of it.
+    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the
+    reference; or, with momentum, the $m_t$ of [`eqopt.Trace`][] for it.
 
-    With `clipped=True`, it takes the sum of clipped gradients that
-    [`eqopt.microbatching.clipped_grad`][] computes. Otherwise it takes per-example
-    gradients, which have an additional first axis.
+    With `clipped=True`, pass the sum of clipped gradients from
+    [`eqopt.microbatching.clipped_grad`][]. Otherwise, pass per-example gradients, which
+    have an additional first axis.
 
     !!! example
 

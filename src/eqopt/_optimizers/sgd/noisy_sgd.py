@@ -8,7 +8,7 @@ from ..._types import Hyperparameter, Key, ScalarOrSchedule
 
 
 class NoisySGD(AbstractOptimizer):
-    r"""Gradient descent with noise that fades away.
+    r"""Gradient descent with decaying noise.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
@@ -20,7 +20,7 @@ class NoisySGD(AbstractOptimizer):
     - `learning_rate`: a number, a 0-d array or a schedule.
     - `eta`, `gamma`: the variance of the noise in the first step, and how fast it
         decays.
-    - `key`: a seed or a random key. Defaults to the seed 0, and so to equal noise in
+    - `key`: a seed or a random key. Defaults to the seed 0, so the noise is the same in
         each run.
     """
 

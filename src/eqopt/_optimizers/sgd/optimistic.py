@@ -1,4 +1,4 @@
-"""Optimistic gradients: the next one is expected to change as the last one did."""
+"""Optimistic gradients: expects the next gradient to change like the last one."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class ScaleByOptimisticGradientState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `previous_gradient`: the updates that came in in the last step.
+    - `previous_gradient`: the incoming updates of the last step.
     """
 
     count: Int[Array, ""]
@@ -44,11 +44,11 @@ def optimistic(
 
 
 class ScaleByOptimisticGradient(AbstractLeafwise):
-    r"""Adds to each gradient what has changed since the last one.
+    r"""Adds the change since the last gradient to each gradient.
 
     $$u_t = \alpha\, g_t + \beta\, (g_t - g_{t-1}), \qquad g_0 = g_1.$$
 
-    As nothing is known before the first step, nothing is added in it.
+    There is no change in the first step, so nothing is added.
 
     **Arguments:**
 
@@ -100,7 +100,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 
 
 class OptimisticGradientDescent(AbstractOptimizer):
-    r"""Optimistic gradient descent, for games of two players and saddle points.
+    r"""Optimistic gradient descent, for two-player games and saddle points.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 

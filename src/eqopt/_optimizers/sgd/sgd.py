@@ -16,15 +16,16 @@ class SGD(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, g_t,$$
 
     or, with momentum, $m_t$ of [`eqopt.Trace`][] instead of $g_t$. As in
-    `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average: at
-    $\beta = 0.9$ steps are up to ten times larger than without.
+    `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average: with
+    $\beta = 0.9$, steps are up to ten times larger than without momentum.
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
-    - `momentum`: $\beta$, a number or a 0-d array. Defaults to `None`: then there is no
-        state but the step count.
-    - `nesterov`: whether to use Nesterov momentum; of no effect without `momentum`.
+    - `momentum`: $\beta$, a number or a 0-d array. Defaults to `None`, which means no
+        momentum. The state then only has the step count.
+    - `nesterov`: whether to use Nesterov momentum; without effect if `momentum` is
+        `None`.
     - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
         dtype of each parameter.
 

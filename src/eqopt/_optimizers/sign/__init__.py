@@ -1,1 +1,1 @@
-"""Steps by the sign of the gradient."""
+"""Steps that use the sign of the gradient."""

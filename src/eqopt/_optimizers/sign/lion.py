@@ -69,13 +69,14 @@ class ScaleByLion(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
-    - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for $c_t$
-        itself where it is smaller than 1.
+    - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for
+        $c_t$ itself if $|c_t| < 1$, otherwise the sign.
     - `smooth_beta`: $s$, a number or a 0-d array, for the mode `"smooth"`.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range or `mode` is another.
+    A `ValueError` if a hyperparameter is out of its range, or if there is no such
+    `mode`.
 
     ??? cite "Reference"
 
@@ -109,24 +110,24 @@ class ScaleByLion(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByLionState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        # The one for a CPU divides by `b2`.
+        # The equation for a CPU divides by `b2`.
         for_cpu = on_cpu.lion if _is_half(self.b2) else None
         return counted(self, lion, state, sign=_SIGNS[self.mode], on_cpu=for_cpu)
 
 
 def _is_half(x: Any) -> bool:
-    """Whether it is known that `x` is 1/2 at least."""
+    """Whether `x` is known to be at least 1/2."""
     return isinstance(x, float) and bool(x >= 0.5)
 
 
 class Lion(AbstractOptimizer):
-    r"""Lion: every coordinate moves by the learning rate, one way or the other.
+    r"""Lion: every coordinate moves by the learning rate in each step.
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLion`][], which has the equations and
-    the reference. The weight decay is decoupled. Compared to AdamW, take a learning
-    rate that is 3 to 10 times smaller, and a decay that is as much larger.
+    the reference. The weight decay is decoupled. Compared to AdamW, use a learning rate
+    that is 3 to 10 times smaller, and a decay that is larger by the same factor.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Rprop: a step size for each element, by whether its gradient keeps its sign."""
+"""Rprop: a step size for each element, by whether its gradient changes sign."""
 
 from typing import Any
 
@@ -22,12 +22,13 @@ from ..moments import counted
 
 
 class ScaleByRpropState(eqx.Module):
-    """What each element remembers.
+    """The step size and the last update of each element.
 
     **Attributes:**
 
-    - `step_sizes`: how far to go, a tree like the parameters, real also for complex ones.
-    - `prev_updates`: the last updates, before a schedule scaled them; zero where the
+    - `step_sizes`: the step sizes, a tree like the parameters, real also for complex
+        parameters.
+    - `prev_updates`: the last updates, before scaling by a schedule; zero where the
         gradient had changed its sign.
     - `count`: the steps taken so far, a 0-d int32 array.
     """
@@ -62,7 +63,7 @@ def rprop(
 
 
 class ScaleByRprop(AbstractLeafwise):
-    r"""The sign of the gradient, times a step size that each element finds for itself.
+    r"""The sign of the gradient, times an adaptive step size for each element.
 
     $$\begin{aligned}
       \Delta_t &= \begin{cases}
@@ -76,17 +77,17 @@ class ScaleByRprop(AbstractLeafwise):
         \end{cases}
     \end{aligned}$$
 
-    If the gradient changes its sign, the step jumped over a minimum: the element stays
-    for one step where it is, and the next step counts as neither case. This is
+    If the gradient changes its sign, the step jumped over a minimum. The element then
+    does not move for one step, and the next step is the third case. This is
     `torch.optim.Rprop`, except for complex elements. Their sign is $g / |g|$, and the
-    product stands for $\operatorname{Re}(g_t \bar u_{t-1})$.
+    product means $\operatorname{Re}(g_t \bar u_{t-1})$.
 
     **Arguments:**
 
-    - `learning_rate`: $\Delta_0 > 0$, a number or a 0-d array. With a schedule $\eta$
+    - `learning_rate`: $\Delta_0 > 0$, a number or a 0-d array. With a schedule $\eta$,
         it is $\eta(0)$, and the result is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
     - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
-    - `eta_plus`: $\eta_+ > 1$, the factor after none.
+    - `eta_plus`: $\eta_+ > 1$, the factor without a change of sign.
     - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first
         step. The first is at least 0, the second above 0.
 
@@ -135,16 +136,17 @@ class ScaleByRprop(AbstractLeafwise):
             and low > high
         ):
             raise ValueError(
-                f"ScaleByRprop: `min_step_size` is {low}, more than `max_step_size`, "
-                f"{high}."
+                "ScaleByRprop: `min_step_size` must be at most `max_step_size`, which "
+                f"is {high}, but is {low}."
             )
         initial = self._initial()
         if not isinstance(initial, Tracer) and not np.asarray(initial) > 0:
             found = "starts at" if callable(self.learning_rate) else "is"
             raise ValueError(
-                "ScaleByRprop: `learning_rate` is the initial step size, which must be "
-                f"positive, but {found} {initial}. A schedule scales all steps by its "
-                "value over its first one, so that a warmup has to start above zero."
+                "ScaleByRprop: `learning_rate` is the initial step size, which must "
+                f"be positive, but {found} {initial}. A schedule scales all steps by "
+                "its value divided by its first value, so a warm-up must start above "
+                "zero."
             )
 
     def init(self, params: Params) -> ScaleByRpropState:
@@ -171,7 +173,7 @@ class ScaleByRprop(AbstractLeafwise):
 
 
 class Rprop(AbstractOptimizer):
-    r"""Rprop: for gradients without noise, whose sizes say little.
+    r"""Rprop: adaptive step sizes from signs, for gradients without noise.
 
     $$p_t = p_{t-1} - u_t,$$
 
@@ -181,7 +183,7 @@ class Rprop(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: the initial step size, a positive number or 0-d array, or a
-        schedule that starts at one.
+        schedule that starts at a positive number.
     - All others: see [`eqopt.ScaleByRprop`][].
     """
 

@@ -41,8 +41,8 @@ class SignSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Every parameter moves by just this much in
-        each step, so let it decay.
+    - `learning_rate`: see [`eqopt.SGD`][]. Every parameter moves by exactly this amount
+        in each step, so use a decaying schedule.
 
     ??? cite "References"
 
@@ -78,8 +78,8 @@ class Signum(AbstractOptimizer):
     $$m_t = \beta m_{t-1} + g_t, \qquad
       p_t = p_{t-1} - \eta_t \operatorname{sign}(m_t)$$
 
-    A decaying sum has the signs of the mean, $(1 - \beta)\, m_t$, of which the paper
-    writes.
+    A decaying sum has the same signs as the mean, $(1 - \beta)\, m_t$, which the paper
+    uses.
 
     **Arguments:**
 

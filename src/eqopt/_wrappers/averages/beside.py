@@ -1,4 +1,4 @@
-"""Moving an average towards the parameters, and replacing the parameters by it."""
+"""Moves an average towards the parameters, and replaces the parameters by it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def follow(
     weight: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
     """Here `g` is the parameter itself, not an update."""
-    # The first value is the whole average, without the rounding of a difference.
+    # The first value becomes the average itself, without the rounding of a difference.
     moved = average + weight * (g - average)
     return g, jnp.where(weight == 1, g, moved)
 
@@ -76,7 +76,7 @@ def synced(
 
 
 def averaged_or(params: Params, state: Any, weight_sum: Array) -> Params:
-    """`params` replaced by the average, unless that has no weight yet."""
+    """`params` replaced by the average, unless the average has no weight yet."""
     shared, reads = {"weight_sum": weight_sum}, {"average": state.average}
     return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
 
@@ -95,17 +95,17 @@ def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
 
     **Raises:**
 
-    A `ValueError` that names the key path, if structures or shapes differ.
+    A `ValueError` that names the key path if structures or shapes differ.
     """
     part = restrict(params, tree, like_name=f"state.{slot}")
     leaves, treedef = flatten_updates(tree)
     for i, (x, p) in enumerate(zip(leaves, treedef.flatten_up_to(part), strict=True)):
         if x is None or (is_parameter(p) and p.shape == x.shape):
             continue
-        found = f"of shape {p.shape}" if is_parameter(p) else f"{p!r}"
+        found = f"an array of shape {p.shape}" if is_parameter(p) else f"{p!r}"
         raise ValueError(
             f"{owner}: `state.{slot}` has an array of shape {x.shape} at "
-            f"`{keystr(tree, i)}`, where `params` has {found}. Pass the state and the "
-            "parameters of one model, as the last `step` returned them."
+            f"`{keystr(tree, i)}`, but `params` has {found}. Pass the state and the "
+            "parameters that the last `step` returned."
         )
     return part

@@ -1,4 +1,4 @@
-"""Gradients ahead of the parameters, extrapolated along their recent movement."""
+"""Gradients at parameters that are extrapolated along their recent movement."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from ..._checks import check_count, check_range, check_scalar, check_state
-from ..._cpu.order import materialized
 from ..._equations import compute_dtype, equation
 from ..._leaves import parameters
 from ..._pipeline import Leafwise, Pipeline
@@ -22,12 +21,12 @@ from .beside import put_beside
 
 
 class EMANesterovState(eqx.Module):
-    """How the parameters have been moving.
+    """The recent movement of the parameters.
 
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `beta`: how far ahead the parameters are now, a 0-d array.
+    - `beta`: the current factor of the extrapolation, a 0-d array.
     - `inner_state`: the inner state.
     - `velocity`: the average of the last steps, a tree like the parameters.
     """
@@ -46,11 +45,7 @@ def ema_nesterov(
     beta: Float[Array, ""],
     next_beta: Float[Array, ""],
     decay: Float[Array, ""],
-    reads_params: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    if reads_params:
-        # Those are replaced before the velocity is: g is kept, of one leaf at a time.
-        [g] = materialized([g])
     velocity = decay * velocity + (1 - decay) * (beta * velocity + g)
     return g + next_beta * velocity, velocity
 
@@ -93,8 +88,10 @@ class EMANesterov(AbstractFused):
     - `beta`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
         number of steps taken so far.
     - `decay`: $\gamma \in [0, 1)$, the decay of the average.
-    - `start`: $\beta_t = 0$ for $t$ below this; an integer.
-    - `stop`: and again from this on; an integer, or `None` for never.
+    - `start`: the first step with extrapolation, an integer: $\beta_t = 0$ for smaller
+        $t$.
+    - `stop`: the first step after it, an integer: $\beta_t = 0$ from this $t$ on. With
+        `None`, the extrapolation never stops.
 
     **Raises:**
 
@@ -134,8 +131,8 @@ class EMANesterov(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
-            with is not taken: the outermost wrapper counts.
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost wrapper counts.
         """
         check_state(self, state)
         reads, shared = {"velocity": state.velocity}, {"beta": state.beta}
@@ -151,10 +148,8 @@ class EMANesterov(AbstractFused):
             "beta": state.beta,
             "next_beta": next_beta,
             "decay": self.decay,
-            "reads_params": pipeline.reads_params,
         }
-        last = () if pipeline.reads_params else ("velocity",)
-        leafwise = Leafwise(ema_nesterov, new, shared, last=last)
+        leafwise = pipeline.in_order(Leafwise(ema_nesterov, new, shared), "velocity")
         outer = pipeline.push("EMANesterov", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())
 

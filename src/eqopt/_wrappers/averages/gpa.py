@@ -1,5 +1,6 @@
 """Generalized primal averaging: gradients between the iterate and its average."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
@@ -21,12 +22,12 @@ Place: TypeAlias = Literal["z", "y"]
 
 
 class GPAState(eqx.Module):
-    """Where the inner optimizer is.
+    """The state and the iterate of the inner optimizer.
 
     **Attributes:**
 
     - `inner_state`: the inner state.
-    - `z`: where it is, a tree like the parameters.
+    - `z`: the iterate of the inner optimizer, a tree like the parameters.
     """
 
     inner_state: State
@@ -41,8 +42,13 @@ def gpa(
     *,
     mu_x: Float[Array, ""],
     mu_y: Float[Array, ""],
+    z_is_first: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Solved for the parameters, so that the average is not stored.
+    # Solved for the parameters, so that the average is not stored. Two forms of the same
+    # sum: whichever of z and p is replaced first, its old value is not needed any more.
+    if z_is_first:
+        z = z + g
+        return (1 - mu_x) * (z - p) + mu_x * (1 - mu_y) * g, z
     return (1 - mu_x) * (z - p) + (1 - mu_x * mu_y) * g, z + g
 
 
@@ -72,11 +78,11 @@ class GPA(AbstractFused):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `mu_x`: $\mu_x \in [0, 1)$, the decay of the average. With 0 there is only `inner`.
-    - `mu_y`: $\mu_y \in (0, 1]$, the part of the average in the parameters.
-    - `sees`: which parameters `inner` is shown, for weight decay above all: `"z"`, as the
-        authors do, or `"y"`. If it looks at them, `"z"` costs a copy of the updates while
-        it steps.
+    - `mu_x`: $\mu_x \in [0, 1)$, the decay of the average. With 0, the result equals
+        `inner`.
+    - `mu_y`: $\mu_y \in (0, 1]$, the share of the average in the parameters.
+    - `sees`: the parameters that `inner` gets, mainly for weight decay: `"z"`, as in
+        the authors' code, or `"y"`.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
         parameter.
 
@@ -107,7 +113,7 @@ class GPA(AbstractFused):
 
     def __check_init__(self):
         check_range(self, "mu_x", 0, 1)
-        # Without a part of x in y there would be no x to evaluate with.
+        # If y did not contain x, x could not be recovered for evaluation.
         check_range(self, "mu_y", 0, 1, includes_low=False, includes_high=True)
         check_choice(self, "sees", get_args(Place))
 
@@ -119,8 +125,8 @@ class GPA(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
-            with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
         reads, shared = {"z": state.z}, {"b1": self.mu_y}
@@ -128,17 +134,13 @@ class GPA(AbstractFused):
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
-        params = required_params("GPA", pipeline.params)
-        if self.sees == "z":
-            if pipeline.reads_params:
-                pipeline.flush()
-            pipeline.params = state.z
-        inner = self.inner._feed(pipeline, state.inner_state)
-        if self.sees == "z":
-            if pipeline.reads_params:
-                pipeline.flush()
-            pipeline.params = params
-        shared = {"mu_x": self.mu_x, "mu_y": self.mu_y}
+        required_params("GPA", pipeline.params)
+        sees_z = self.sees == "z"
+        with pipeline.showing(state.z) if sees_z else contextlib.nullcontext():
+            inner = self.inner._feed(pipeline, state.inner_state)
+        is_first = pipeline.reads_params
+        shared = {"mu_x": self.mu_x, "mu_y": self.mu_y, "z_is_first": is_first}
         new = GPAState(inner_state=None, z=state.z)
-        outer = pipeline.push("GPA", Leafwise(gpa, new, shared, last=("z",)))
+        leafwise = pipeline.in_order(Leafwise(gpa, new, shared), "z")
+        outer = pipeline.push("GPA", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())

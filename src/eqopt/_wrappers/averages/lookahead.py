@@ -1,4 +1,4 @@
-"""Slow weights that follow fast ones."""
+"""Slow weights that follow fast weights."""
 
 from typing import Any
 
@@ -47,7 +47,8 @@ class LookaheadState(eqx.Module):
     **Attributes:**
 
     - `fast_state`: the inner state.
-    - `steps_since_sync`: the fast steps since the last slow one, a 0-d int32 array.
+    - `steps_since_sync`: the number of fast steps since the last slow step, a 0-d int32
+        array.
     - `slow`: the slow weights, a tree like the parameters; `None` if the parameters are
         [`eqopt.LookaheadParams`][], which hold them.
     """
@@ -58,7 +59,7 @@ class LookaheadState(eqx.Module):
 
 
 class Lookahead(AbstractWrapper):
-    r"""Takes $k$ steps with the inner optimizer, then goes back part of the way.
+    r"""Takes $k$ steps with the inner optimizer, then moves part of the way back.
 
     Every $k$-th step is followed by
 
@@ -66,10 +67,10 @@ class Lookahead(AbstractWrapper):
 
     for the fast weights $\theta$ and the slow weights $\phi$.
 
-    Given plain parameters, such as a model, it holds the slow weights in its state.
+    With plain parameters, such as a model, the slow weights are in the state.
     [`eqopt.Lookahead.eval_params`][] returns a model with them. It also accepts
-    [`eqopt.LookaheadParams`][]: then the gradients are the gradients of the fast
-    parameters only, and the updates are a pair again.
+    [`eqopt.LookaheadParams`][]: the gradients are then the gradients of the fast
+    parameters only, and the updates are a pair.
 
     The updates must be added to the parameters unchanged: nothing may follow this in a
     chain.
@@ -79,9 +80,9 @@ class Lookahead(AbstractWrapper):
     - `inner`: the fast optimizer.
     - `sync_period`: $k \ge 1$, an integer.
     - `slow_step_size`: $\alpha \in [0, 1]$.
-    - `reset_state`: whether the inner optimizer starts afresh after each slow step. Its
-        random keys continue, so that no noise repeats: these are the typed keys in its
-        state, and all arrays of dtype uint32.
+    - `reset_state`: whether the inner state is reset after each slow step. Its random
+        keys continue, so that no noise repeats: these are the typed keys in the state,
+        and all arrays of dtype uint32.
 
     **Raises:**
 
@@ -144,12 +145,12 @@ class Lookahead(AbstractWrapper):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. From
-            [`eqopt.LookaheadParams`][], the slow ones are taken. What `inner` has to
-            evaluate with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. For
+            [`eqopt.LookaheadParams`][], the result has the slow parameters. The
+            evaluation parameters of `inner` are ignored: the outermost average counts.
         """
         fast, slow = self._split(state, params)
-        beside("Lookahead", "slow", parameters(slow), fast)  # or it raises
+        beside("Lookahead", "slow", parameters(slow), fast)  # raises if they do not fit
         return eqx.combine(load(slow), fast)
 
     def _split(self, state, params):
@@ -159,7 +160,7 @@ class Lookahead(AbstractWrapper):
         if is_pair == (state.slow is not None):
             kinds = ("plain parameters", "LookaheadParams")
             raise TypeError(
-                f"Lookahead was given {kinds[is_pair]}, but `init` was given "
+                f"Lookahead got {kinds[is_pair]}, but `init` got "
                 f"{kinds[not is_pair]}. Pass the same kind to both."
             )
         return (params.fast, params.slow) if is_pair else (params, state.slow)
@@ -179,12 +180,13 @@ class Lookahead(AbstractWrapper):
         # Without frozen leaves.
         moved = restrict(fast, parameters(slow), like_name="state.slow")
         new = incremental_update(load(moved), load(slow), step_size)
-        here = store_like(moved, copy(new))  # in buffers of its own, to be donated
+        here = store_like(moved, copy(new))  # new buffers, to be donated
         fast = eqx.combine(here, fast, is_leaf=is_leaf)
         return fast, store_like(slow, new), self._restarted(new, fast_state)
 
     def _restarted(self, slow, fast_state):
-        # Not the fast ones: they may be a whole model where `init` was given a part.
+        # Not the fast parameters: they may be a whole model, of which `init` got only a
+        # part.
         if not self.reset_state:
             return fast_state
         new = store_like(fast_state, load(self.inner.init(slow)))

@@ -20,14 +20,15 @@ from .beside import beside, choose, put_beside, synced
 
 
 class OuterNesterovState(eqx.Module):
-    """Where the outer optimizer is.
+    """The parameters and the momentum of the outer optimizer.
 
     **Attributes:**
 
     - `inner_state`: the inner state.
-    - `steps_since_sync`: the inner steps since the last outer one, a 0-d int32 array.
+    - `steps_since_sync`: the number of inner steps since the last outer step, a 0-d
+        int32 array.
     - `slow`: the parameters after the last outer step, a tree like the parameters.
-    - `trace`: the momentum of the outer steps, of the same kind.
+    - `trace`: the momentum of the outer steps, a tree like the parameters.
     """
 
     inner_state: State
@@ -60,8 +61,8 @@ def outer_nesterov(
 class OuterNesterov(AbstractWrapper):
     r"""Treats every $H$ inner steps as one gradient for Nesterov momentum.
 
-    Every $H$ steps lead from $\theta$, the result of the last outer step, to $\theta'$.
-    Then follows
+    After $H$ inner steps from $\theta$, the result of the last outer step, to
+    $\theta'$, the outer step is
 
     $$\begin{aligned}
       \Delta &= \theta - \theta' \\
@@ -88,8 +89,8 @@ class OuterNesterov(AbstractWrapper):
 
     - `inner`: the inner optimizer.
     - `period`: $H \ge 1$, an integer.
-    - `learning_rate`: $\eta \ge 0$, of the outer steps. With 1, and no momentum, there is
-        only `inner`.
+    - `learning_rate`: $\eta \ge 0$, the learning rate of the outer steps. With 1 and no
+        momentum, the result equals `inner`.
     - `momentum`: $\mu \in [0, 1)$.
 
     **Raises:**
@@ -134,8 +135,8 @@ class OuterNesterov(AbstractWrapper):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
-            with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
         reads, shared = {"average": state.slow}, {"weight_sum": 1.0}
@@ -158,7 +159,7 @@ class OuterNesterov(AbstractWrapper):
     def _synced(self, call: Call, result: Any, outer: _Outer) -> tuple[Any, _Outer]:
         """The result of an outer step, from the result of the inner one."""
         shared = {"learning_rate": self.learning_rate, "momentum": self.momentum}
-        leafwise = Leafwise(outer_nesterov, outer, shared)
+        leafwise = Leafwise(outer_nesterov, outer, shared, first=("trace", "slow"))
         params: Params = result if call.is_step else call.params
         updates: Updates = result
         if call.is_step:

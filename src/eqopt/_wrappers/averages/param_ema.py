@@ -1,4 +1,4 @@
-"""Exponential moving averages of the parameters, to evaluate with."""
+"""Exponential moving averages of the parameters, for evaluation."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class ParamEMAState(eqx.Module):
     - `weight_sum`: the sum of the weights of all parameters in the average, $s$, a 0-d
         array.
     - `inner_state`: the inner state.
-    - `average`: the average, a tree like the parameters. It is debiased already.
+    - `average`: the average, already debiased, a tree like the parameters.
     """
 
     count: Int[Array, ""]
@@ -41,7 +41,7 @@ class ParamEMAState(eqx.Module):
 
 
 class ParamEMA(AbstractFusedWrapper):
-    r"""Keeps an exponential moving average of the parameters to evaluate with.
+    r"""Keeps an exponential moving average of the parameters for evaluation.
 
     $$\begin{aligned}
       s_t &= \beta_t s_{t-1} + (1 - \beta_t), \\
@@ -73,9 +73,9 @@ class ParamEMA(AbstractFusedWrapper):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
-        number of steps taken so far (0 in the first one).
-    - `debias`: whether to leave the initial parameters out.
+    - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of
+        the number of steps taken so far (0 in the first step).
+    - `debias`: whether to exclude the initial parameters from the average.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
         dtype of each parameter. In bfloat16, which has 8 binary digits, an average with
         `decay=0.999` does not move: choose float32.
@@ -133,7 +133,7 @@ class ParamEMA(AbstractFusedWrapper):
         new, shared = self._next(state)
         leafwise = Leafwise(follow_updated, new, shared)
         promise = pipeline.push_last("ParamEMA", leafwise)
-        # No `def`, which the run-time checks would wrap again in each step.
+        # A lambda, because the run-time checks would wrap a `def` again in each step.
         moved = lambda: promise() or followed(*pipeline.outcome, new, shared)
         return self.inner, lambda inner_state: dataclasses.replace(
             moved(), inner_state=inner_state
@@ -142,11 +142,11 @@ class ParamEMA(AbstractFusedWrapper):
     def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
         """The state without the average, and the equation that moves the average."""
         dtype = state.weight_sum.dtype
-        # Not `1 - jnp.asarray(decay)`: a Python number has all of its digits here.
+        # Not `1 - jnp.asarray(decay)`: a Python number still has all its digits here.
         new: Any = 1 - at(self, "decay", state.count)
         new = jnp.asarray(new).astype(dtype)
         weight_sum = state.weight_sum + new * (1 - state.weight_sum)
-        weight = ratio(new, weight_sum)  # none at all if the decay has been 1 so far
+        weight = ratio(new, weight_sum)  # 0 if the decay has always been 1
         count = safe_increment(state.count)
         return (
             ParamEMAState(count, weight_sum, None, state.average),

@@ -25,13 +25,12 @@ class ScheduleFreeState(eqx.Module):
 
     **Attributes:**
 
-    - `b1`: the part of the average in the parameters, a 0-d array.
-    - `weight_sum`: the sum of the weights of all averaged values so far, of the same
-        kind.
+    - `b1`: the share of the average in the parameters, a 0-d array.
+    - `weight_sum`: the sum of the weights of all averaged values so far, a 0-d array.
     - `step_count`: the steps taken so far, a 0-d int32 array.
     - `max_lr`: the largest learning rate so far, a 0-d array.
     - `inner_state`: the inner state.
-    - `z`: where the inner optimizer is, a tree like the parameters.
+    - `z`: the iterate of the inner optimizer, a tree like the parameters.
     """
 
     b1: Float[Array, ""]
@@ -52,9 +51,9 @@ def schedule_free(
     c: Float[Array, ""],
     z_is_first: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # The averages before and after the step, solved for the parameters: neither has to be
-    # stored. Two forms of the same sum: whichever of z and p is replaced first, its old
-    # value is not needed any more.
+    # The averages before and after the step, solved for the parameters, so that neither
+    # is stored. There are two forms of the same sum, one for each order of replacing z
+    # and p: the old value of the one replaced first is not needed afterwards.
     if z_is_first:
         z = z + g
         return c * (z - p) + (1 - c) * (1 - b1) * g, z
@@ -119,8 +118,8 @@ class ScheduleFree(AbstractFused):
         ```
     """
 
-    # Differs from Optax in: the schedule is taken at the same count as in `inner`, from 0
-    # on. There it is one step ahead, so that weights and steps do not belong together.
+    # Differs from Optax in: the schedule is evaluated at the same count as in `inner`,
+    # starting at 0. In Optax, it is one step ahead, so weights and steps do not match.
 
     inner: AbstractTransformation
     learning_rate: ScalarOrSchedule
@@ -130,7 +129,7 @@ class ScheduleFree(AbstractFused):
 
     def __check_init__(self):
         check_scalar(self, "learning_rate")
-        # Without a part of x in y there would be no x to evaluate with.
+        # If y did not contain x, x could not be recovered for evaluation.
         check_range(self, "b1", 0, 1, includes_low=False, includes_high=True)
         check_range(self, "weight_lr_power", 0)
 
@@ -151,8 +150,8 @@ class ScheduleFree(AbstractFused):
 
         **Arguments:**
 
-        - `state`, `params`: as returned by the last `step`. What `inner` has to evaluate
-            with is not taken: the outermost average counts.
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
         reads, shared = {"z": state.z}, {"b1": state.b1}
@@ -176,7 +175,6 @@ class ScheduleFree(AbstractFused):
             z=state.z,
         )
         shared = {"b1": self.b1, "c": c, "z_is_first": pipeline.reads_params}
-        last = () if pipeline.reads_params else ("z",)
-        leafwise = Leafwise(schedule_free, new, shared, last=last)
+        leafwise = pipeline.in_order(Leafwise(schedule_free, new, shared), "z")
         outer = pipeline.push("ScheduleFree", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())

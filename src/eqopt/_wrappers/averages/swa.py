@@ -25,10 +25,10 @@ class SWAState(eqx.Module):
     **Attributes:**
 
     - `count`: the steps taken so far, a 0-d int32 array.
-    - `n_averaged`: how many of them are in the average, a 0-d int32 array.
+    - `n_averaged`: the number of values in the average, a 0-d int32 array.
     - `inner_state`: the inner state.
-    - `average`: the average, a tree like the parameters; as long as `n_averaged` is zero,
-        the parameters given to `init`.
+    - `average`: the average, a tree like the parameters. While `n_averaged` is zero, it
+        holds the parameters given to `init`.
     """
 
     count: Int[Array, ""]
@@ -65,8 +65,8 @@ class SWA(AbstractFusedWrapper):
     - `start`: $s \ge 1$, the first step after which to average, an integer.
     - `period`: $c \ge 1$, an integer.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
-        dtype of each parameter; half precision is too little for more than some hundred
-        values.
+        dtype of each parameter; half precision is too coarse for more than a few
+        hundred values.
 
     **Raises:**
 

@@ -1,4 +1,4 @@
-"""Optax's transformations as eqopt's."""
+"""Optax transformations as eqopt transformations."""
 
 import contextlib
 from typing import Any
@@ -18,13 +18,13 @@ from ..._types import Params, State, Updates
 
 
 class FromOptaxState(eqx.Module):
-    """`optax_state`: the state of the transformation of Optax."""
+    """`optax_state`: the state of the Optax transformation."""
 
     optax_state: State
 
 
 class FromOptax(AbstractTransformation):
-    """What [`eqopt.interop.optax.from_optax`][] makes of a transformation of Optax."""
+    """An Optax transformation, made by [`eqopt.interop.optax.from_optax`][]."""
 
     tx: optax.GradientTransformation = eqx.field(static=True)
 
@@ -59,16 +59,17 @@ class FromOptax(AbstractTransformation):
 
 
 _NOTE = (
-    "This is an error of the Optax transformation in `from_optax`. Updates, parameters "
-    "and optimizer state belong to one model: was the model changed after `init`, or is "
-    "this another model's state? Optax does not take `None` where `init` was given a "
-    "parameter: to train some only, call `init(eqx.filter(model, is_trained))`, or put "
-    "it inside of `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+    "This is an error of the Optax transformation in `from_optax`. Updates, "
+    "parameters and optimizer state must belong to the same model. Was the model "
+    "changed after `init`, or is this the state of another model? Optax does not "
+    "accept `None` for a parameter that was given to `init`: to train only some "
+    "parameters, call `init(eqx.filter(model, is_trained))`, or put it inside "
+    "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
 
 def from_optax(tx: Any) -> AbstractTransformation:
-    """An Optax transformation, for code that expects one of eqopt.
+    """An Optax transformation, for code that expects an eqopt transformation.
 
     !!! example
 
@@ -85,16 +86,15 @@ def from_optax(tx: Any) -> AbstractTransformation:
     JAX is configured to be strict. Extra arguments of `update` are passed to `tx`; a
     `value_fn` is called with the whole model.
 
-    The rest depends on `tx`. Optax does not guarantee the following laws of eqopt: that
-    the state keeps its dtypes when gradients and parameters have different ones, that
-    nothing is NaN in float16, that derivatives through steps are finite at zero
-    gradients, that the state is sharded like the parameters when `init` is compiled.
-    Hyperparameters are not data, unless `tx` is made by `optax.inject_hyperparams`:
-    then they are in the state, where `eqopt.tree.set(state, learning_rate=1e-4)`
-    changes them.
+    The rest depends on `tx`. Optax does not guarantee the following laws of eqopt: the
+    state keeps its dtypes if gradients and parameters have different dtypes; nothing is
+    NaN in float16; derivatives through steps are finite at zero gradients; the state is
+    sharded like the parameters when `init` is compiled. Hyperparameters are not data,
+    unless `tx` comes from `optax.inject_hyperparams`: then they are in the state, where
+    `eqopt.tree.set(state, learning_rate=1e-4)` changes them.
 
-    Two of these are equal, and share compiled functions, if they were made from the
-    same object `tx`.
+    Two results are equal, and share compiled functions, if they come from the same
+    object `tx`.
 
     **Arguments:**
 
@@ -119,7 +119,7 @@ def from_optax(tx: Any) -> AbstractTransformation:
 
 def _said(tx: Any) -> str:
     if isinstance(tx, AbstractTransformation):
-        return f"an eqopt {type(tx).__name__} already. It can be used as it is."
+        return f"already an eqopt {type(tx).__name__}. Use it directly."
     if isinstance(tx, optax.MultiSteps):
         return "an optax.MultiSteps. Pass `tx.gradient_transformation()`."
     if callable(tx) and hasattr(tx, "__name__"):
@@ -129,13 +129,13 @@ def _said(tx: Any) -> str:
 
 @contextlib.contextmanager
 def _as_optax_needs_it():
-    """Implicit promotion, whatever JAX is told elsewhere."""
+    """Implicit promotion, whatever the configuration of JAX."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 def _unshared(state: PyTree, params: PyTree) -> PyTree:
-    """`state`, with copies of the arrays that it shares with `params` or has twice.
+    """`state`, with copies of arrays that it shares with `params` or contains twice.
 
     Some transformations keep the initial parameters, which may be donated.
     """

@@ -1,4 +1,4 @@
-"""Which states of the two libraries are equivalent, and the names of their fields."""
+"""The equivalent states of the two libraries, and the names of their fields."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,8 +10,8 @@ import jax.tree_util as jtu
 from ..._typecheck import no_type_check
 
 
-# The states of eqopt, and the corresponding states of Optax. (Adam's state also serves
-# several others there.)
+# The states of eqopt, and the corresponding states of Optax. (In Optax, several
+# optimizers share Adam's state.)
 PARTNERS: Mapping[str, tuple[str, ...]] = {
     "AddDecayedWeightsState": ("WeightDecaySchedule",),
     "EMAState": ("EmaState",),
@@ -39,7 +39,7 @@ PARTNERS: Mapping[str, tuple[str, ...]] = {
 # Optax has no state for a learning rate that is a number.
 WITHOUT_PARTNER = {"ProximalDecayState", "ScaleByLearningRateState"}
 
-# Where the field has different names in Optax's and eqopt's state.
+# Fields with different names in the states of Optax and eqopt.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdanState": {"t": "count", "g": "previous_gradient"},
     "ScaleByAdemamixState": {"count_m2": "count"},
@@ -49,7 +49,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
 _THEIRS = {name for names in PARTNERS.values() for name in names}
 
 
-# Not instrumented: they are called for each node.
+# Types are not checked, because these are called for each node.
 
 
 @no_type_check
@@ -78,7 +78,7 @@ def their_fields(node: Any) -> dict[str, str]:
 def nodes_of(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[str, Any]]:
     """The states in a state that hold arrays, with their key paths, in order.
 
-    What `optax.inject_hyperparams` adds to them is omitted.
+    The fields that `optax.inject_hyperparams` adds are omitted.
     """
     found = []
     map_nodes(lambda path, node: found.append((path, node)), state, is_node)
@@ -96,7 +96,7 @@ def map_nodes(
 ) -> Any:
     """`state` with `fn` applied to each state in it that holds arrays.
 
-    The counts of `optax.inject_hyperparams` become what `count` gives.
+    The counts of `optax.inject_hyperparams` become the result of `count`.
     """
 
     def visit(path: tuple, node: Any) -> Any:

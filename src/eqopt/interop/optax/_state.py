@@ -1,4 +1,4 @@
-"""Continuing a training of one library with the other."""
+"""Continues a training run of one library with the other."""
 
 import dataclasses
 from collections import deque
@@ -44,12 +44,12 @@ def state_from_optax(
         model, state = opt.step(grads, state, model)
         ```
 
-    Every array is taken over bit by bit, without a copy except for the counts. The
-    following steps equal Optax's up to rounding, except for Adan. In float32, they have
-    the same bits for most optimizers if Optax's is made by `optax.inject_hyperparams`.
+    Every array keeps its bits, and is not copied, except for the counts. The following
+    steps equal Optax's up to rounding, except for Adan. In float32, most optimizers
+    give the same bits if Optax's optimizer comes from `optax.inject_hyperparams`.
 
     The hyperparameters come from `opt`, even if `optax_state` is a state of
-    `optax.inject_hyperparams`: look them up there.
+    `optax.inject_hyperparams`. Read them from `optax_state` and pass them to `opt`.
 
     The following states can be converted, inside chains, masks and partitions: SGD with
     momentum, Adam, AdamW, NAdam, NAdamW, Adamax, AMSGrad, AdaBelief, Yogi, RAdam, Lion,
@@ -60,20 +60,21 @@ def state_from_optax(
     !!! warning
 
         A state does not identify its optimizer completely. In Optax, Adam, Adamax,
-        RAdam and Yogi have states of one type, so confusing them raises no error.
+        RAdam and Yogi have states of the same type, so confusing them raises no error.
 
         The next steps of [`eqopt.Adan`][] differ from Optax's: it weights differences
-        of gradients by `b2`, like its authors, where Optax uses `1 - b2`. The converted
-        second moment forgets Optax's weights at the rate of `b3`.
+        of gradients by `b2`, like the authors' code, while Optax uses `1 - b2`. The
+        converted second moment forgets Optax's weights at the rate of `b3`.
 
     **Arguments:**
 
     - `opt`: the optimizer.
-    - `optax_state`: what `init` or `update` of the Optax transformation returned.
-    - `params`: the model, or the parameters as they were given to Optax.
-    - `count`: the steps taken so far, an integer of at least 0, for those parts of `opt`
-        that count where Optax does not. Defaults to what the other parts counted, and to
-        0 if none did: `optax.sgd` without a schedule does not.
+    - `optax_state`: the state that `init` or `update` of the Optax transformation
+        returned.
+    - `params`: the model, or the parameters that were passed to Optax.
+    - `count`: the number of steps taken so far, an integer of at least 0, for parts of
+        `opt` that count steps if Optax does not. Defaults to the count of the other
+        parts, or to 0 if there is none, as for `optax.sgd` without a schedule.
 
     **Returns:**
 
@@ -81,9 +82,9 @@ def state_from_optax(
 
     **Raises:**
 
-    A `ValueError` that names key paths, if `optax_state` belongs to another optimizer
-    or model, or has arrays of other shapes or dtypes than `opt` would, or if its counts
-    differ where one is needed.
+    A `ValueError` that names key paths if `optax_state` belongs to another optimizer or
+    model, if its arrays have other shapes or dtypes than the state of `opt`, or if a
+    count is needed and its counts differ.
     """
     template = opt.init(params)
     if isinstance(opt, FromOptax):
@@ -114,13 +115,13 @@ def state_to_optax(
 
     **Arguments:**
 
-    - `tx`: the Optax transformation. If it is made by `optax.inject_hyperparams`, then
-        its hyperparameters are those it starts with, or what its schedules give;
-        stateful schedules begin again.
-    - `state`: what `init`, `update` or `step` of an eqopt optimizer returned.
-    - `params`: the model, or the parameters as they are given to Optax.
-    - `count`: the steps taken so far, for `optax.inject_hyperparams`. Defaults to what
-        is counted in `state`.
+    - `tx`: the Optax transformation. If it comes from `optax.inject_hyperparams`, its
+        hyperparameters get their initial values, or the current values of its
+        schedules; stateful schedules restart.
+    - `state`: the state that `init`, `update` or `step` of an eqopt optimizer returned.
+    - `params`: the model, or the parameters that are passed to Optax.
+    - `count`: the number of steps taken so far, for `optax.inject_hyperparams`.
+        Defaults to the count in `state`.
 
     **Returns:**
 
@@ -128,7 +129,7 @@ def state_to_optax(
 
     **Raises:**
 
-    A `ValueError` that names key paths, as its inverse does.
+    A `ValueError` that names key paths, in the same cases as for its inverse.
     """
     template = FromOptax(tx).init(params).optax_state
     if isinstance(state, FromOptaxState):
@@ -151,22 +152,22 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
         name = type(node).__name__
         if not is_ours(node):
             raise ValueError(
-                f"The state of eqopt has at `{path or _ROOT}` what has no counterpart in "
-                f"Optax. {_SUPPORTED}"
+                f"The state of eqopt has a part at `{path or _ROOT}` that has no "
+                f"counterpart in Optax. {_SUPPORTED}"
             )
         if rest and type(rest[0][1]).__name__ in PARTNERS[name]:
             yield path, node, *rest.popleft()
         elif name in WITHOUT_PARTNER:
             yield path, node, "", None
         else:
-            found = f"{_shown(rest)} instead" if rest else "nothing is left there"
+            found = f"{_shown(rest)} instead" if rest else "no state is left there"
             raise ValueError(
                 f"The {name} of eqopt at `{path or _ROOT}` needs a "
                 f"{' or '.join(PARTNERS[name])} of Optax, but {found}. {_ORDER}"
             )
     if rest:
         raise ValueError(
-            f"{_shown(rest)} of Optax, for which nothing is left in the state of eqopt. "
+            f"{_shown(rest)} of Optax, which has no counterpart in the state of eqopt. "
             + (_ORDER if is_theirs(rest[0][1]) else _SUPPORTED)
         )
 
@@ -180,12 +181,13 @@ def _shown(rest: deque) -> str:
 _ROOT = "(the root)"
 _ORDER = (
     "Do the two optimizers have the same parts, in the same order? Learning rates, "
-    "schedules and what has no state do not matter."
+    "schedules and parts without state do not matter."
 )
 _SUPPORTED = (
-    "Converted are the states of Adam and its kin, of momentum and of schedules, within "
-    "chains, masks and partitions; `state_from_optax` has the list. For others, "
-    "`from_optax(tx)` runs the Optax transformation itself."
+    "The states of Adam and its variants, of momentum and of schedules can be "
+    "converted, inside chains, masks and partitions; the documentation of "
+    "`state_from_optax` lists them. For others, `from_optax(tx)` runs the Optax "
+    "transformation itself."
 )
 
 
@@ -201,7 +203,7 @@ def _converted(ours: Any, other: Any, path: str, their_path: str, counted: Any) 
             values[field.name] = taken(getattr(ours, field.name), *source)
         elif field.name == "count":
             values["count"] = counted()
-    # Two counts of one state must not be one buffer, which could not be donated twice.
+    # Two counts of a state must not share a buffer, which could not be donated twice.
     if "count" in values:
         values["count"] = jnp.array(values["count"])
     return dataclasses.replace(ours, **values)

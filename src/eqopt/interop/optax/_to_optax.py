@@ -1,4 +1,4 @@
-"""eqopt's transformations as Optax's."""
+"""eqopt transformations as Optax transformations."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..._types import Params, State, Updates
 
 
 def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
-    """An eqopt optimizer or transformation, for code that expects one of Optax.
+    """An eqopt optimizer or transformation, for code that expects Optax.
 
     !!! example
 
@@ -30,12 +30,12 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
     wrappers of Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of
     `update` are passed to `opt`.
 
-    Optax adds an update to every array. So those that eqopt takes for no parameters,
-    integers say, have zeros for updates here. Python floats are parameters, as they are
-    in Optax.
+    Optax adds an update to every array. So arrays that are not parameters in eqopt,
+    such as integer arrays, get updates of zero. Python floats are parameters, as in
+    Optax.
 
-    The hyperparameters are those that `opt` has now. If they are arrays, then a function
-    that is compiled with the transformation has their values in it.
+    The hyperparameters are fixed at their current values in `opt`. Functions that are
+    compiled with the transformation contain these values, even if they are arrays.
 
     **Arguments:**
 
@@ -70,9 +70,9 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
 
 def _said(opt: Any) -> str:
     if isinstance(opt, optax.GradientTransformation):
-        return "one of Optax already. It can be used as it is."
+        return "already an Optax transformation. Use it directly."
     if isinstance(opt, type):
-        return f"the class {opt.__name__}: create an instance of it."
+        return f"the class {opt.__name__}. Create an instance of it."
     return f"a {type(opt).__module__}.{type(opt).__qualname__}."
 
 
@@ -82,7 +82,7 @@ def _floats_as_arrays(tree: PyTree) -> PyTree:
 
 
 def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
-    """Zeros instead of what is not an update: an integer's, or JAX's `float0`."""
+    """Zeros instead of updates of integers and JAX's `float0`."""
     others = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
     if not jax.tree.leaves(others):
         return others

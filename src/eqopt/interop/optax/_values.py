@@ -1,4 +1,4 @@
-"""Arrays and counts on their way from one state into another."""
+"""Converts arrays and counts of one state for another."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from .._parts import checked_count
 
 
 def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree:
-    """`given` with the structure of `expected`; what is masked out is in neither."""
+    """`given` with the structure of `expected`. Masked-out leaves are in neither."""
     leaves, treedef = jtu.tree_flatten_with_path(expected)
     there = {jtu.keystr(p): _array(x) for p, x in jtu.tree_leaves_with_path(given)}
     here = {jtu.keystr(p): x for p, x in leaves}
@@ -25,9 +25,9 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
         raise ValueError(
             "The state to convert does not fit the parameters"
             + (f" at `{path}`." if path else ".")
-            + (f" It has nothing at {listed(missing)}." if missing else "")
+            + (f" It has no array at {listed(missing)}." if missing else "")
             + (f" Only it has an array at {listed(surplus)}." if surplus else "")
-            + " Is it of another model, or is there another mask?"
+            + " Is it the state of another model, or is there another mask?"
         )
     for p, x in here.items():
         _check_array(x, there[p], path + p, given_path + p)
@@ -39,7 +39,7 @@ def _array(x: Any) -> Array:
 
 
 def _typed_like(expected: Array, x: Array) -> Array:
-    # By another weak type the second step would be compiled again.
+    # With another weak type, the second step would be compiled again.
     return jnp.asarray(x, x.dtype) if x.weak_type and not expected.weak_type else x
 
 
@@ -50,7 +50,7 @@ def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
             f"The state to convert has {found} at `{given_path}`, but the optimizer has "
             f"{wanted} at `{path}`. "
             + (
-                "Give it the same dtypes for its state, `mu_dtype=...` or `nu_dtype=...`."
+                "Use the same dtypes for its state: `mu_dtype=...` or `nu_dtype=...`."
                 if np.shape(given) == np.shape(expected)
                 else "Is it the state of another model?"
             )
@@ -58,7 +58,7 @@ def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
 
 
 def count_of(given: Any, state: Any) -> Array:
-    """The steps taken so far: `given`, or what is counted anywhere in `state`."""
+    """The number of steps taken so far: `given`, or the count in `state`."""
     if given is not None:
         return checked_count(given)
     counts = {
@@ -70,8 +70,9 @@ def count_of(given: Any, state: Any) -> Array:
     if len(known) > 1:
         found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
         raise ValueError(
-            "A count is asked for where the other library has none, and those that there "
-            f"are differ: {found}. Say how many steps were taken: `count=...`."
+            "A count is needed for a part without one in the other library, and its "
+            f"other counts differ: {found}. Pass the number of steps taken so far: "
+            "`count=...`."
         )
     return jnp.asarray(next(iter(counts.values()), 0), jnp.int32)
 

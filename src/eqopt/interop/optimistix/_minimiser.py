@@ -18,14 +18,14 @@ from ...tree import conj
 
 
 class MinimiserState(eqx.Module):
-    """What the loop carries.
+    """The state of the loop.
 
     **Attributes:**
 
-    - `step`: the steps taken so far, a 0-d integer array.
-    - `f`: the value at the last point but one, a 0-d real array.
+    - `step`: the number of steps taken so far, a 0-d integer array.
+    - `f`: the value at the second-to-last point, a 0-d real array.
     - `opt_state`: the state of the optimizer.
-    - `terminate`: whether the last step was small enough to end with, a 0-d bool array.
+    - `terminate`: whether the last step was small enough to stop, a 0-d bool array.
     """
 
     step: Int[Array, ""]
@@ -56,20 +56,20 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     The solution is the result of `eval_params`, for example the average of
     [`eqopt.ScheduleFree`][].
 
-    Optimistix makes arrays of everything in `y0`, so split a model by `params, rest =
-    eqx.partition(model,
-    eqx.is_inexact_array)`, pass `params`, and combine both in `fn`.
+    Optimistix converts everything in `y0` to arrays. So split a model with
+    `params, rest = eqx.partition(model, eqx.is_inexact_array)`, pass `params`, and
+    combine both in `fn`.
 
     **Arguments:**
 
     - `opt`: any [`eqopt.AbstractTransformation`][] that descends.
     - `rtol`, `atol`: the relative and the absolute tolerance, numbers or 0-d arrays of at
         least 0.
-    - `norm`: of how much is changed, relative to the tolerance: a function of a tree
+    - `norm`: the norm of the change relative to the tolerance: a function of a tree
         that returns a 0-d array. Defaults to `optimistix.max_norm`.
-    - `verbose`: whether to print each step; or a function to call in each, with the
-        keyword arguments `num_steps`, `loss_this_step` and `y`, pairs of a name and a
-        value. Defaults to `False`.
+    - `verbose`: whether to print each step; or a function to call in each step, with
+        the keyword arguments `num_steps`, `loss_this_step` and `y`, each a pair of a
+        name and a value. Defaults to `False`.
 
     **Raises:**
 
@@ -94,11 +94,11 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         if not isinstance(opt, AbstractTransformation):
             kind = f"{type(opt).__module__}.{type(opt).__qualname__}"
             raise TypeError(
-                f"Minimiser: `opt` must be an eqopt transformation, but is a {kind}. For "
-                "one of Optax there is `optimistix.OptaxMinimiser`."
+                f"Minimiser: `opt` must be an eqopt transformation, but is a {kind}. "
+                "For an Optax optimizer, use `optimistix.OptaxMinimiser`."
             )
         self.opt, self.norm, self.verbose = opt, norm, verbose
-        # Optimistix declares a `float`, and takes arrays as well.
+        # Optimistix declares `float`, but also accepts arrays.
         self.rtol, self.atol = rtol, atol  # type: ignore
         check_range(self, "rtol", 0)
         check_range(self, "atol", 0)
@@ -131,7 +131,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     ) -> tuple[Params, MinimiserState, PyTree]:
         value_fn = lambda y: fn(y, args)[0]
         (f, aux), grads = eqx.filter_value_and_grad(fn, has_aux=True)(y, args)
-        grads = conj(grads)  # of complex parameters, for the direction of ascent
+        grads = conj(grads)  # the direction of ascent for complex parameters
         self._report(
             num_steps=("step", state.step), loss_this_step=("loss", f), y=("y", y)
         )
@@ -144,8 +144,8 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
             value_fn=value_fn,
             grad_fn=lambda y: conj(eqx.filter_grad(value_fn)(y)),
         )
-        # Whether this step counts for convergence: it does if it moved, if nothing is
-        # left to do, or if a line search could only stay.
+        # Whether this step counts for convergence: it does if it moved, if the gradient
+        # is zero, or if a line search failed.
         counts = _any_nonzero(updates) | ~_any_nonzero(grads)
         for search in searches_in(opt_state):
             counts |= search.learning_rate == 0
@@ -201,6 +201,6 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
 
 
 def _any_nonzero(tree: Updates) -> Bool[Array, ""]:
-    """Whether any number in it is other than zero; NaN is."""
+    """Whether any number in it differs from zero; NaN does."""
     flags = [jnp.any(x != 0) for x in jax.tree.leaves(tree)]
     return jnp.any(jnp.stack(flags)) if flags else jnp.array(False)

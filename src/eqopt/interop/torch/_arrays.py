@@ -1,4 +1,4 @@
-"""Tensors as arrays of JAX."""
+"""Tensors as JAX arrays."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from ...numerics import common_dtype
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """The values of a tensor, on whatever device it is, or of an array."""
+    """The values of a tensor, on any device, or of an array."""
     if not hasattr(tensor, "detach"):
         return np.asarray(tensor)
     tensor = tensor.detach().cpu()
-    if str(tensor.dtype) == "torch.bfloat16":  # which NumPy does not know
+    if str(tensor.dtype) == "torch.bfloat16":  # not supported by NumPy
         import torch
 
         return tensor.contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
@@ -23,7 +23,7 @@ def array_of(tensor: Any) -> np.ndarray:
 
 
 def number(x: Any) -> Any:
-    """A hyperparameter of torch, a number or a tensor, as Python's number."""
+    """A hyperparameter of torch, a number or a tensor, as a Python number."""
     return x.item() if hasattr(x, "item") else x
 
 
@@ -38,14 +38,14 @@ def fitted(
         given = given.swapaxes(-1, -2)
     if not same_shape(given.shape, expected.shape):
         raise ValueError(
-            f"{what} has shape {given.shape} in torch, but {tuple(expected.shape)} is "
-            "expected. Is it another model? If a matrix is stored the other way round, "
-            "pass `transpose`, which is true there."
+            f"{what} has shape {given.shape} in torch, but shape "
+            f"{tuple(expected.shape)} is expected. Is it another model? If the matrix "
+            "is transposed, pass `transpose`, with `True` for this parameter."
         )
     if common_dtype(given.dtype, expected.dtype) != expected.dtype:
         raise ValueError(
-            f"{what} is {given.dtype} in torch, but {expected.dtype} is expected, which "
-            "would lose digits. " + _wider(given.dtype)
+            f"{what} has dtype {given.dtype} in torch, but {expected.dtype} is "
+            "expected, which would lose digits. " + _wider(given.dtype)
         )
     return jnp.array(given.reshape(expected.shape), expected.dtype, copy=True)
 
@@ -53,30 +53,30 @@ def fitted(
 def _wider(dtype: Any) -> str:
     if dtype == np.float64:
         return (
-            "Turn on 64 bits, `jax.config.update('jax_enable_x64', True)`, and make the "
-            "model in float64, or convert torch's tensors to float32 first."
+            "Enable 64 bits with `jax.config.update('jax_enable_x64', True)` and "
+            "create the model in float64, or convert torch's tensors to float32 first."
         )
     return (
-        "Give the optimizer wider state, `mu_dtype=...` or `nu_dtype=...`, or make the "
-        "model wider."
+        "Give the optimizer a wider state with `mu_dtype=...` or `nu_dtype=...`, or "
+        "use a wider dtype for the model."
     )
 
 
 def same_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether two shapes differ by axes of length 1 at most."""
+    """Whether two shapes differ at most by axes of length 1."""
     return [n for n in a if n != 1] == [n for n in b if n != 1]
 
 
-# What torch keeps for a parameter that does not have its shape.
-_SCALARS = {"step", "mu_product", "eta", "mu"}
+# The entries of torch for a parameter that do not have its shape.
+SCALARS = {"step", "mu_product", "eta", "mu"}
 
 
 def shape_of(entry: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The shape of the parameter for which torch keeps `entry`, if it says so."""
+    """The shape of the parameter that torch's `entry` is for, if the entry has it."""
     if "row_var" in entry:
         return (*entry["row_var"].shape[:-1], entry["col_var"].shape[-1])
     shapes = [
-        x.shape for key, x in entry.items() if key not in _SCALARS and _is_array(x)
+        x.shape for key, x in entry.items() if key not in SCALARS and _is_array(x)
     ]
     return tuple(shapes[0]) if shapes else None
 

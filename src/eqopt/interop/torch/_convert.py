@@ -1,6 +1,7 @@
-"""The states of eqopt, filled with what torch keeps for each parameter."""
+"""Fills the states of eqopt with torch's entries for each parameter."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,8 @@ from ..._typecheck import no_type_check
 from ..._types import IntegerLike
 from ..._wrappers.averages.swa import SWA
 from ..._wrappers.scheduled import Scheduled
-from .._parts import checked_count, learning_rates, parts_of, with_rate
-from ._arrays import fitted, number
+from .._parts import checked_count, instances_of, learning_rates, with_rate
+from ._arrays import SCALARS, fitted, number
 from ._places import Places
 
 
@@ -48,10 +49,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "TraceState": {"trace": "momentum_buffer"},
 }
 
-# What torch keeps, and eqopt computes.
-_NOT_NEEDED = {"step", "mu_product", "eta", "mu"}
-
-# What has the state of something else in it.
+# States that contain the state of another transformation.
 _WRAPPERS = ("SWAState", "ScheduledState")
 
 
@@ -61,27 +59,30 @@ def _is_known(node):
 
 
 class Converter:
-    """What `state_from_torch` was given, and what of it has found its place."""
+    """The arguments of `state_from_torch`, and the entries that have been used."""
 
     def __init__(
         self,
         opt: AbstractTransformation,
+        template: Any,
         where: Places,
         entries: Mapping[Any, Mapping[str, np.ndarray]],
         groups: Sequence[Mapping[str, Any]],
         count: IntegerLike | None,
     ):
         self.opt, self.where, self.entries, self.groups = opt, where, entries, groups
+        self.template, self.nodes = template, list(self._nodes(template))
         self.count = None if count is None else checked_count(count)
         self.used: set[tuple[str, str]] = set()
 
-    def needs_count(self, template: Any) -> bool:
+    @functools.cached_property
+    def needs_count(self) -> bool:
         """Whether numbers depend on a count that torch's state may not have."""
-        names = {type(node).__name__ for _, node in self._nodes(template)}
+        names = {type(node).__name__ for _, node in self.nodes}
         scheduled = {"ScaleByScheduleState", "ScheduledState", "SWAState"}
         counts = [
             node.count
-            for _, node in self._nodes(template)
+            for _, node in self.nodes
             if type(node).__name__ == "AddDecayedWeightsState"
         ]
         return (
@@ -90,13 +91,11 @@ class Converter:
             or any(callable(rate.learning_rate) for rate in learning_rates(self.opt))
         )
 
-    def converted(self, template: Any) -> Any:
-        self.nodes = list(self._nodes(template))
-        self.needs = self.needs_count(template)
+    def converted(self) -> Any:
         self.rates = learning_rates(self.opt)
-        self.scheduled = parts_of(self.opt, Scheduled)
-        self.averages = parts_of(self.opt, SWA)
-        new = self._walk(template, ())
+        self.scheduled = instances_of(self.opt, Scheduled)
+        self.averages = instances_of(self.opt, SWA)
+        new = self._walk(self.template, ())
         self._check_all_used()
         return new
 
@@ -106,10 +105,10 @@ class Converter:
             if _is_known(node) and not getattr(node, "hyperparams_states", None):
                 return self._node(node, path)
             raise ValueError(
-                f"state_from_torch: the state of `opt` has at `{jtu.keystr(path)}` what "
-                "has no counterpart in torch. Converted are the states of what "
-                "`from_torch` gives and of optimizers like it, within chains, masks, "
-                "partitions and `eqopt.Scheduled`."
+                "state_from_torch: the state of `opt` has a part at "
+                f"`{jtu.keystr(path)}` that has no counterpart in torch. The states "
+                "of optimizers that `from_torch` returns, and of similar ones, can be "
+                "converted, inside chains, masks, partitions and `eqopt.Scheduled`."
             )
 
         return jtu.tree_map_with_path(visit, state, is_leaf=_is_known)
@@ -128,7 +127,8 @@ class Converter:
         name = type(node).__name__
         new = {field: self._field(node, field, path) for field in FIELDS[name]}
         if getattr(node, "count", None) is not None:
-            # Two counts of one state must not be one buffer, which is donated twice.
+            # Two counts of a state must not share a buffer, which would be donated
+            # twice.
             new["count"] = jnp.array(self._count(path))
         if name == "ScheduledState":
             new["hyperparams"] = self._hyperparams(next(self.scheduled), new["count"])
@@ -176,9 +176,10 @@ class Converter:
         entry = self._entry(name)
         if key not in entry:
             raise ValueError(
-                f"state_from_torch: the {type(node).__name__} of `opt` needs `{key}` for "
-                f"`{name}`, but torch keeps {listed(sorted(entry))} for it. Is it the "
-                "state of another optimizer, or has it other options?"
+                f"state_from_torch: the {type(node).__name__} of `opt` needs `{key}` "
+                f"for `{name}`, but torch's state has {listed(sorted(entry))} for it. "
+                "Is it the state of another optimizer, or does the optimizer have "
+                "other options?"
             )
         self.used.add((name, key))
         return fitted(entry[key], x, what, name in self.where.transposed)
@@ -187,14 +188,16 @@ class Converter:
         given = self.where.given.get(name)
         if given is None:
             raise ValueError(
-                f"state_from_torch: `opt` has a state for `{name}`, but torch does not "
-                "train it. Freeze it, as `from_torch(optimizer, model, paths=...)` does."
+                f"state_from_torch: `opt` has a state for `{name}`, but torch does "
+                "not train it. Freeze it, for example with `from_torch(optimizer, "
+                "model, paths=...)`."
             )
         if given.key not in self.entries:
             raise ValueError(
                 f"state_from_torch: torch has no state for parameter {given.key}, "
-                f"`{name}`, as if it never had a gradient. If it is not trained, put "
-                "`None` in its place in `paths`, also for `from_torch`, which freezes it."
+                f"`{name}`, so it probably never had a gradient. If it is not "
+                "trained, pass `None` for it in `paths`, also to `from_torch`, which "
+                "then freezes it."
             )
         return self.entries[given.key]
 
@@ -206,13 +209,13 @@ class Converter:
         take: Callable[[str, Any], Array],
         x: Array,
     ) -> Array:
-        """Adafactor's, whose rows and columns may have changed places."""
+        """Adafactor's statistics, whose rows and columns may be swapped."""
         entry = self._entry(name)
         theirs = [entry[key].size for key in ("row_var", "col_var") if key in entry]
         if not theirs and field == "v":
             return take("variance", x)
         if not theirs:
-            # A vector of torch is a matrix here, one of whose axes has length 1.
+            # A vector in torch is a matrix here, with an axis of length 1.
             shape = getattr(entry.get("variance"), "shape", ())
             whole = take("variance", jax.ShapeDtypeStruct(shape, x.dtype))
             return (jnp.mean(whole) if x.size == 1 else whole).reshape(x.shape)
@@ -224,8 +227,8 @@ class Converter:
         ]
         if sorted(sizes) != sorted(theirs):
             raise ValueError(
-                f"state_from_torch: torch factors the last two axes of `{name}`, which "
-                "`opt` does not. Make it with "
+                f"state_from_torch: torch factors the last two axes of `{name}`, but "
+                "`opt` does not. Create it with "
                 "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`."
             )
         is_square = sizes[0] == sizes[1]
@@ -233,7 +236,7 @@ class Converter:
         return take("row_var" if (field == "v_row") != turned else "col_var", x)
 
     def _follows_rate(self, path: tuple) -> bool:
-        """Whether a learning rate stands before the part of a chain with this state."""
+        """Whether a learning rate precedes the part of a chain with this state."""
         if not path or not isinstance(path[-1], jtu.SequenceKey):
             return False
         return any(
@@ -267,14 +270,15 @@ class Converter:
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
             raise ValueError(
-                f"state_from_torch: torch counted different numbers of steps: {found}. "
-                "eqopt has one count for a group: say how many steps were taken, "
-                "`count=...`."
+                "state_from_torch: torch counted different numbers of steps: "
+                f"{found}. eqopt has only one count for a group. Pass the number of "
+                "steps taken so far: `count=...`."
             )
-        if not steps and self.needs:
+        if not steps and self.needs_count:
             raise ValueError(
-                "state_from_torch: torch has counted no steps, as its SGD and Muon never "
-                "do, but `opt` has a schedule. Say how many were taken: `count=...`."
+                "state_from_torch: torch's state has no step count (SGD and Muon do "
+                "not store one), but `opt` has a schedule. Pass the number of steps "
+                "taken so far: `count=...`."
             )
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
@@ -283,11 +287,12 @@ class Converter:
             rest = {
                 key
                 for key in self.entries.get(given.key, {})
-                if (name, key) not in self.used and key not in _NOT_NEEDED
+                if (name, key) not in self.used and key not in SCALARS
             }
             if rest:
                 raise ValueError(
-                    f"state_from_torch: torch keeps {listed(sorted(rest))} for `{name}`, "
-                    "for which nothing is left in the state of `opt`. Is it the state of "
-                    "another optimizer, or has it other options?"
+                    f"state_from_torch: torch's state has {listed(sorted(rest))} for "
+                    f"`{name}`, which has no counterpart in the state of `opt`. Is it "
+                    "the state of another optimizer, or does the optimizer have other "
+                    "options?"
                 )

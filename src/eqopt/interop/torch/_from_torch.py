@@ -1,4 +1,4 @@
-"""torch's optimizers as eqopt's."""
+"""torch optimizers as eqopt optimizers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def from_torch(
     paths: Sequence[str | None] | None = None,
     transpose: Mask | None = None,
 ) -> AbstractTransformation:
-    """The eqopt optimizer that gives the same numbers as one of `torch.optim`.
+    """The eqopt optimizer that computes the same numbers as a `torch.optim` optimizer.
 
     !!! example
 
@@ -34,29 +34,30 @@ def from_torch(
         model, state = opt.step(grads, state, model)
         ```
 
-    It knows ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Muon, NAdam, RAdam,
-    RMSprop, Rprop and SGD, with their options. The hyperparameters are those that the
-    groups have now: a learning rate scheduler is not taken over. It returns the
-    optimizer of eqopt that has the same name, or a chain of transformations where no
-    arguments of that one give the same numbers.
+    It supports ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Muon, NAdam,
+    RAdam, RMSprop, Rprop and SGD, with their options. The hyperparameters are the
+    current ones of the groups; a learning rate scheduler is not converted. It returns
+    the eqopt optimizer with the same name, or a chain of transformations if that
+    optimizer has no arguments that give the same numbers.
 
     Numbers are the same up to rounding, except:
 
     - Muon iterates in bfloat16 in torch, and in float32 or wider here.
-    - Adafactor's lower bound of the second moment, `eps[0]`, is not there: entries of
-        gradients below it, by default the spacing of numbers at 1, are not damped.
-    - Muon divides by at least `eps`, which is not there: it is felt for gradients with a
-        norm below it.
-    - NAdam keeps a product in `torch.get_default_dtype()`. In float32 it has fewer
-        digits than the one of eqopt, also for parameters in float64.
+    - eqopt does not have Adafactor's lower bound of the second moment, `eps[0]`:
+        gradient entries below it, by default the spacing of numbers at 1, are not
+        damped.
+    - In torch, Muon divides by at least `eps`, but not here. The difference matters
+        only for gradients with a norm below `eps`.
+    - NAdam keeps a product in `torch.get_default_dtype()`. In float32, it has fewer
+        digits than in eqopt, also for float64 parameters.
 
     **Arguments:**
 
     - `optimizer`: a `torch.optim.Optimizer`.
     - `params`: the model. It is needed if there are groups with different
         hyperparameters, or with `paths`, or with `transpose` for Muon.
-    - `paths`, `transpose`: which parameter of torch is which one of the model, as for
-        [`eqopt.interop.torch.params_from_torch`][], in the order of
+    - `paths`, `transpose`: how torch's parameters correspond to the parameters of the
+        model, as in [`eqopt.interop.torch.params_from_torch`][], in the order of
         `optimizer.param_groups`. With `paths`, parameters of the model that torch's
         optimizer does not have are frozen.
 
@@ -67,9 +68,9 @@ def from_torch(
 
     **Raises:**
 
-    A `TypeError` if `optimizer` is none of these. A `ValueError` if an option has no
-    equal in eqopt, if `params` is missing, and as
-    [`eqopt.interop.torch.params_from_torch`][] does.
+    A `TypeError` if `optimizer` is not supported. A `ValueError` if an option has no
+    counterpart in eqopt, if `params` is missing, and in the same cases as for
+    [`eqopt.interop.torch.params_from_torch`][].
     """
     kind = _kind(optimizer)
     groups = optimizer.param_groups
@@ -82,7 +83,7 @@ def from_torch(
         where = places("from_torch", _given(groups, shapes), params, paths, transpose)
     elif paths is not None or transpose is not None:
         raise ValueError(
-            "from_torch: `paths` and `transpose` are about a model. Pass it: "
+            "from_torch: `paths` and `transpose` need the model. Pass it: "
             "`from_torch(optimizer, model, ...)`."
         )
     numbers = _numbers(params, where)
@@ -91,7 +92,7 @@ def from_torch(
         if where is None:
             raise ValueError(
                 f"from_torch: `optimizer` has {len(groups)} groups with different "
-                "hyperparameters. Pass the model, whose parameters they are of: "
+                "hyperparameters. Pass the model that has the parameters: "
                 "`from_torch(optimizer, model)`."
             )
         return _partition(opts, params, where)
@@ -111,16 +112,16 @@ def _kind(optimizer: Any) -> str:
         return cls.__name__
     if isinstance(optimizer, Optimizer) and is_known and cls.__name__ in WITHOUT_RECIPE:
         raise TypeError(
-            f"from_torch: torch.optim.{cls.__name__} has no equal in eqopt. It "
+            f"from_torch: torch.optim.{cls.__name__} has no counterpart in eqopt. It "
             + WITHOUT_RECIPE[cls.__name__]
         )
     found = f"a {cls.__module__}.{cls.__qualname__}"
     if isinstance(optimizer, AbstractTransformation):
-        found = f"an eqopt {cls.__name__} already. It can be used as it is"
+        found = f"already an eqopt {cls.__name__}. Use it directly"
     elif isinstance(optimizer, type):
-        found = f"the class {cls.__name__}: create an instance of it"
+        found = f"the class {cls.__name__}. Create an instance of it"
     elif isinstance(optimizer, dict):
-        found = "a dict: a `state_dict` does not say of which optimizer it is"
+        found = "a dict. A `state_dict` does not name its optimizer: pass the optimizer"
     raise TypeError(
         f"from_torch: `optimizer` must be one of {', '.join(supported)} of torch.optim, "
         f"but is {found}."
@@ -128,7 +129,7 @@ def _kind(optimizer: Any) -> str:
 
 
 def _given(groups: Any, shapes: dict[int, tuple[int, ...]]) -> list:
-    """The parameters of an optimizer, which knows them by themselves, by their number."""
+    """The parameters of an optimizer, numbered in their order."""
     keys = iter(shapes)
     numbered = [
         {**group, "params": [next(keys) for _ in group["params"]]} for group in groups
@@ -146,7 +147,7 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(params: Params | None, where: Places | None) -> DimensionNumbers:
-    """torch's matrices have their outputs first; what is transposed has them last."""
+    """torch's matrices have their outputs first; transposed ones have them last."""
     first = MatrixDimensionNumbers(-1, -2)
     if where is None or not where.transposed:
         return first

@@ -1,4 +1,4 @@
-"""One group of parameters of torch's optimizers as an optimizer of eqopt."""
+"""A parameter group of a torch optimizer as an eqopt optimizer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ from ..._wrappers.scheduled import Scheduled
 from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection
 
 
-# The hyperparameters of a group by their names in torch, as numbers of Python.
+# The hyperparameters of a group by their names in torch, as Python numbers.
 Group = Mapping[str, Any]
 
 
@@ -65,7 +65,7 @@ def _adam(g: Group) -> AbstractTransformation:
 
 
 def _amsgrad(g: Group) -> AbstractTransformation:
-    """The bias is corrected after the maximum, and so behind the transformation."""
+    """The bias is corrected after the maximum, so after the transformation."""
     moments = _moments(g)
     eps = RootOfCorrection(moments["b2"], moments.pop("eps"))
     normalize = [
@@ -86,7 +86,7 @@ def _nadam(g: Group) -> AbstractTransformation:
 
 
 def _radam(g: Group) -> AbstractTransformation:
-    """There epsilon is added before the bias of the root is corrected."""
+    """In torch, epsilon is added before the bias of the root is corrected."""
     moments = _moments(g)
     if moments["eps"]:
         moments["eps"] = RootOfCorrection(moments["b2"], moments["eps"], -1)
@@ -116,7 +116,11 @@ def _adadelta(g: Group) -> AbstractTransformation:
 
 def _rmsprop(g: Group) -> AbstractTransformation:
     centered = bool(g["centered"])
-    outside = {"decay": g["alpha"], "eps": g["eps"], "eps_in_sqrt": False}
+    outside: dict[str, Any] = {
+        "decay": g["alpha"],
+        "eps": g["eps"],
+        "eps_in_sqrt": False,
+    }
     if not g["momentum"]:
         return _penalized(g, RMSprop(g["lr"], **outside, centered=centered))
     # Unlike in `RMSprop`, the learning rate multiplies the momentum.
@@ -129,7 +133,7 @@ def _rprop(g: Group) -> AbstractTransformation:
     return Rprop(g["lr"], *g["etas"], *g["step_sizes"])
 
 
-# What torch takes for the lower bound in float32. Above it, the bound is felt.
+# torch's default for the lower bound in float32. A larger bound has an effect.
 _NEGLIGIBLE = 1.2e-7
 
 
@@ -139,7 +143,7 @@ def _adafactor(g: Group) -> AbstractTransformation:
         raise ValueError(
             f"from_torch: the first number of `eps` of Adafactor is {lower}, a lower "
             "bound of the root of the second moment, which eqopt does not have. Only "
-            f"`None` or a bound up to {_NEGLIGIBLE} gives the same numbers."
+            f"`None` or a bound of at most {_NEGLIGIBLE} gives the same numbers."
         )
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],
@@ -185,11 +189,11 @@ def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:
 def _asgd(g: Group) -> AbstractTransformation:
     if g["t0"] % 1 or g["t0"] < 0:
         raise ValueError(
-            f"from_torch: `t0` of ASGD is {g['t0']}, but eqopt averages from a whole "
-            "number of steps on."
+            f"from_torch: `t0` of ASGD is {g['t0']}, but in eqopt, averaging starts "
+            "at an integer number of steps."
         )
     rate = InversePower(g["lr"], g["lambd"] * g["lr"], g["alpha"])
-    # Gradient descent makes the same of a decay and of an L2 penalty.
+    # For gradient descent, weight decay and an L2 penalty are the same.
     decay = AddDecayedWeights(g["lambd"] + g["weight_decay"])
     return SWA(Chain(decay, SGD(rate)), int(g["t0"]) + 2)
 
@@ -213,7 +217,7 @@ RECIPES: Mapping[str, Callable[[Group], AbstractTransformation]] = {
 WITHOUT_RECIPE: Mapping[str, str] = {
     "LBFGS": "takes up to `max_iter` steps in one, with another line search. "
     "`eqopt.LBFGS` takes one step at a time.",
-    "SparseAdam": "leaves rows without gradient as they are, but gradients in JAX are "
+    "SparseAdam": "does not change rows without gradients, but gradients in JAX are "
     "dense. `eqopt.Adam` decays their moments.",
 }
 
@@ -221,6 +225,6 @@ WITHOUT_RECIPE: Mapping[str, str] = {
 def recipe(
     kind: str, group: Group, numbers: DimensionNumbers
 ) -> AbstractTransformation:
-    """The optimizer of a group; `numbers` say which axes of matrices are which."""
+    """The optimizer of a group; `numbers` describe the axes of matrices."""
     opt = _muon(group, numbers) if kind == "Muon" else RECIPES[kind](group)
     return Chain(Scale(-1.0), opt) if group.get("maximize") else opt

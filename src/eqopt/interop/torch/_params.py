@@ -1,4 +1,4 @@
-"""The parameters of a model, from torch's."""
+"""The parameters of a model from torch."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,27 +30,27 @@ def params_from_torch(
 
     - `tensors`: `network.parameters()` or `network.named_parameters()`, or NumPy arrays.
     - `params`: the model.
-    - `paths`: the key path in the model of each of them, in their order, such as
-        `".layers[0].weight"`, and `None` for one that the model does not have. By default
-        the names decide if each is a key path of the model (`layers.0.weight` is
-        `.layers[0].weight`), else the shapes: parameters are taken in order if their
-        shapes agree in order, or by shape if no shape occurs twice. The bias of an
-        `eqx.nn.Conv`, which has more axes here, agrees with torch's.
-    - `transpose`: where a matrix of the model is the transposed of torch's: a tree of
-        bools like the model or a prefix of it (`True` for all matrices), or a function of
-        the model that gives one, such as an [`eqopt.groups.Selector`][]. The last two
-        axes are swapped. Equinox's layers have torch's layout, and need none.
+    - `paths`: the key path in the model of each tensor in order, such as
+        `".layers[0].weight"`, and `None` for a tensor that the model does not have. By
+        default, tensors are matched by name if every name is a key path of the model
+        (`layers.0.weight` is `.layers[0].weight`). Otherwise, they are matched in order
+        if their shapes agree in order, or by shape if no shape occurs twice. The bias
+        of an `eqx.nn.Conv`, which has more axes here, agrees with torch's.
+    - `transpose`: which matrices of the model are the transposes of torch's: a tree of
+        bools like the model or a prefix of it (`True` for all matrices), or a function
+        of the model that returns one, such as an [`eqopt.groups.Selector`][]. The last
+        two axes are swapped. Equinox's layers have the same layout as torch's and do
+        not need this.
 
     **Returns:**
 
-    `params`, with the values of torch in the dtypes of the model. A parameter that is not
-    among `paths` stays as it is.
+    `params`, with the values of torch in the dtypes of the model. A parameter that is
+    not in `paths` stays unchanged.
 
     **Raises:**
 
-    A `ValueError` that names key paths, if it is not clear which parameter is which, if
-    shapes differ, if a parameter is complex, or if the dtype of the model would lose
-    digits.
+    A `ValueError` that names key paths if parameters cannot be matched, if shapes
+    differ, if a parameter is complex, or if the dtype of the model would lose digits.
     """
     pairs = [x if isinstance(x, tuple) else (None, x) for x in tensors]
     arrays = [array_of(x) for _, x in pairs]

@@ -1,4 +1,4 @@
-"""Which parameter of torch is which one of a model."""
+"""Matches torch's parameters with the parameters of a model."""
 
 import dataclasses
 import re
@@ -16,9 +16,9 @@ from ._arrays import same_shape
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """A parameter of torch, as far as torch says.
+    """A parameter of torch, as far as it is known.
 
-    - `key`: what the state of an optimizer calls it.
+    - `key`: its key in the state of an optimizer.
     - `group`: the number of its group.
     - `shape`, `name`: `None` if they are not known.
     """
@@ -31,10 +31,11 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where each parameter of torch is in a model.
+    """The position of each parameter of torch in a model.
 
-    - `given`: by the key paths of the model; what torch does not have is not in it.
-    - `transposed`: the key paths of those that are stored the other way round.
+    - `given`: torch's parameters by the key paths of the model. Parameters that torch
+        does not have are not in it.
+    - `transposed`: the key paths of transposed matrices.
     """
 
     given: dict[str, Given]
@@ -77,8 +78,9 @@ def places(
     for path in chosen:
         if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
             raise ValueError(
-                f"{owner}: `{path}` is complex. torch's optimizers take a complex number "
-                "for two real ones, but eqopt's do not, so that the numbers would differ."
+                f"{owner}: `{path}` is complex. torch's optimizers treat a complex "
+                "number as two real numbers, but eqopt's do not, so the results would "
+                "differ."
             )
     pairs = zip(chosen, given, strict=True)
     return Places({path: one for path, one in pairs if path is not None}, transposed)
@@ -101,7 +103,7 @@ def _transposed(owner: str, params: Params, mask: Mask | None) -> frozenset[str]
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(
                 f"{owner}: `transpose` has {flag!r} at `{jtu.keystr(path)}`, but must "
-                "have `True` where a matrix is torch's transposed, and `False` elsewhere."
+                "have `True` for transposed matrices, and `False` for everything else."
             )
         if flag:
             found.add(jtu.keystr(path))
@@ -109,7 +111,7 @@ def _transposed(owner: str, params: Params, mask: Mask | None) -> frozenset[str]
 
 
 def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
-    """By the names in torch, if they are all the key paths of the model."""
+    """By the names in torch, if all of them are key paths of the model."""
     tokens = {tuple(re.findall(r"\w+", path)): path for path in leaves}
     found = [tokens.get(tuple((one.name or "").split("."))) for one in given]
     known = [path for path in found if path is not None]
@@ -119,12 +121,12 @@ def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
 def _shaped(
     owner: str, given: Sequence[Given], shapes: dict[str, tuple[int, ...]]
 ) -> list[str]:
-    """In order if the shapes agree, else by shapes if each occurs once."""
+    """In order if the shapes agree, otherwise by shape if each shape occurs once."""
     paths = list(shapes)
     if len(given) != len(paths):
         raise ValueError(
-            f"{owner}: torch has {len(given)} parameters, but the model {len(paths)}. "
-            + _how_to(paths)
+            f"{owner}: torch has {len(given)} parameters, but the model has "
+            f"{len(paths)}. " + _how_to(paths)
         )
     theirs = {one.shape for one in given}
 
@@ -153,10 +155,10 @@ def _shaped(
     i, one, path = wrong[0]
     name = f" ({one.name})" if one.name else ""
     raise ValueError(
-        f"{owner}: parameter {i} of torch{name} has shape {one.shape}, but the one in "
-        f"this place of the model, `{path}`, has {shapes[path]}, and the shapes alone do "
-        f"not decide which one is which. {_how_to(paths)} Or, if matrices are stored the "
-        "other way round, pass `transpose`."
+        f"{owner}: parameter {i} of torch{name} has shape {one.shape}, but the "
+        f"parameter at this position in the model, `{path}`, has shape "
+        f"{shapes[path]}, and the parameters cannot be matched by shape. "
+        f"{_how_to(paths)} If matrices are transposed, pass `transpose`."
     )
 
 
@@ -174,8 +176,8 @@ def _checked(
     unknown = [path for path in paths if path is not None and path not in shapes]
     if unknown:
         raise ValueError(
-            f"{owner}: `paths` has {listed(unknown)}, where the model has no parameter. "
-            f"It has {listed(list(shapes))}."
+            f"{owner}: `paths` has {listed(unknown)}, but the model has no such "
+            f"parameter. It has {listed(list(shapes))}."
         )
     known = [path for path in paths if path is not None]
     twice = [path for path in dict.fromkeys(known) if known.count(path) > 1]
@@ -185,9 +187,9 @@ def _checked(
         if path and one.shape is not None and not same_shape(one.shape, shapes[path]):
             raise ValueError(
                 f"{owner}: `paths[{i}]` is `{path}`, which has shape {shapes[path]} "
-                f"in torch's layout, but parameter {i} of torch has {one.shape}. Correct "
-                "`paths`, or say by `transpose` which matrices are stored the other way "
-                "round."
+                f"in torch's layout, but parameter {i} of torch has shape "
+                f"{one.shape}. Correct `paths`, or mark transposed matrices with "
+                "`transpose`."
             )
     return paths
 
@@ -195,6 +197,6 @@ def _checked(
 def _how_to(paths: list[str]) -> str:
     return (
         "Pass `paths`, with the key path of each parameter of torch in the order of "
-        "`param_groups`, and `None` for one that the model does not have. The model has "
-        f"{listed(paths)}."
+        "`param_groups`, and `None` for a parameter that the model does not have. The "
+        f"model has {listed(paths)}."
     )

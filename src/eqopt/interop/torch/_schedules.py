@@ -1,4 +1,4 @@
-"""What torch's optimizers compute from the number of steps, as schedules."""
+"""Schedules for factors that torch's optimizers compute from the number of steps."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from ...numerics import bias_correction, safe_increment
 
 @dataclasses.dataclass(frozen=True)
 class Dampened:
-    """A factor of all gradients but the first one."""
+    """A factor of all gradients except the first."""
 
     factor: float
 

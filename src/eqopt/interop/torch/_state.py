@@ -1,4 +1,4 @@
-"""Continuing a training of torch."""
+"""Continues a training run of torch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def state_from_torch(
     transpose: Mask | None = None,
     count: IntegerLike | None = None,
 ) -> State:
-    """The state with which `opt` continues a training that torch began.
+    """The state with which `opt` continues a training run that torch started.
 
     !!! example
 
@@ -32,51 +32,51 @@ def state_from_torch(
         model, state = opt.step(grads, state, model)
         ```
 
-    The next steps are those that torch would take, up to rounding, if `opt` is what
-    [`eqopt.interop.torch.from_torch`][] makes of the optimizer, or an optimizer of your
-    own that does the same, such as `eqopt.AdamW(schedule, weight_decay=0.01)`. It may be
-    in a chain, a mask, a group or an [`eqopt.Scheduled`][]: each array of torch goes
-    where the state has one of this kind for the same parameter. Arrays are copied.
+    The next steps equal torch's up to rounding, if `opt` is the result of
+    [`eqopt.interop.torch.from_torch`][] for the optimizer, or an equivalent optimizer
+    of your own, such as `eqopt.AdamW(schedule, weight_decay=0.01)`. It may be in a
+    chain, a mask, a group or an [`eqopt.Scheduled`][]: each array of torch replaces the
+    array of the same kind for the same parameter. Arrays are copied.
 
     !!! warning
 
-        A state does not say everything. In torch, Adam, AdamW and RAdam have states of
-        one kind, so that one is taken for the other without an error. And the
+        A state does not identify its optimizer completely. In torch, Adam, AdamW and
+        RAdam have states of the same kind, so confusing them raises no error. The
         hyperparameters in `state_dict` are ignored: `opt` has its own.
 
     **Arguments:**
 
     - `opt`: the optimizer.
-    - `state_dict`: what `optimizer.state_dict()` of torch returned, or the same with
-        NumPy's arrays for tensors.
+    - `state_dict`: the result of `optimizer.state_dict()` of torch, or the same with
+        NumPy arrays instead of tensors.
     - `params`: the model.
-    - `paths`, `transpose`: which parameter of torch is which one of the model, as for
-        [`eqopt.interop.torch.params_from_torch`][], in the order of
-        `state_dict["param_groups"]`. Shapes are read off the state.
-    - `count`: the steps taken so far, an integer of at least 0. Defaults to what torch
-        counted. Its SGD and Muon do not count: then `count` is needed if `opt` has a
-        schedule, and is 0 if it has none.
+    - `paths`, `transpose`: how torch's parameters correspond to the parameters of the
+        model, as in [`eqopt.interop.torch.params_from_torch`][], in the order of
+        `state_dict["param_groups"]`. Shapes are read from the state.
+    - `count`: the number of steps taken so far, an integer of at least 0. Defaults to
+        torch's count. SGD and Muon in torch do not count steps: for them, `count` is
+        required if `opt` has a schedule, and defaults to 0 otherwise.
 
     **Returns:**
 
-    The state, as if `opt` had trained from the first step on. If torch has no state, as
-    before the first step, this is `opt.init(params)`.
+    The state, as if `opt` had trained from the first step. If torch has no state yet,
+    because no step was taken, this is `opt.init(params)`.
 
     **Raises:**
 
-    A `TypeError` if `state_dict` is something else. A `ValueError` that names key paths,
-    if it is the state of another optimizer or model, if arrays have other shapes, or more
-    digits than `opt` keeps, if torch counted different numbers of steps in one group,
-    or none where they are needed, and as [`eqopt.interop.torch.params_from_torch`][]
-    does.
+    A `TypeError` if `state_dict` is something else. A `ValueError` that names key paths
+    if it is the state of another optimizer or model, if arrays have other shapes, or
+    more digits than the state of `opt`, if torch counted different numbers of steps in
+    one group, if a count is needed and torch has none, and in the same cases as for
+    [`eqopt.interop.torch.params_from_torch`][].
     """
     if not isinstance(state_dict, Mapping) or not (
         {"state", "param_groups"} <= state_dict.keys()
     ):
         raise TypeError(
-            "state_from_torch: `state_dict` must be what `optimizer.state_dict()` of "
-            "torch returned, with `state` and `param_groups`, but is "
-            + _said(state_dict)
+            "state_from_torch: `state_dict` must be the result of "
+            "`optimizer.state_dict()` of torch, with `state` and `param_groups`, but "
+            "is " + _said(state_dict)
         )
     groups = state_dict["param_groups"]
     entries = {
@@ -87,17 +87,18 @@ def state_from_torch(
     shapes = {key: shape_of(entry) for key, entry in entries.items()}
     given = given_in(groups, shapes)
     where = places("state_from_torch", given, params, paths, transpose)
-    converter = Converter(opt, where, entries, groups, count)
     template = opt.init(params)
-    is_new = not converter.needs_count(template) if count is None else count == 0
+    converter = Converter(opt, template, where, entries, groups, count)
+    is_new = not converter.needs_count if count is None else count == 0
     if not entries and is_new:
         return template
-    return converter.converted(template)
+    return converter.converted()
 
 
 def _said(given: Any) -> str:
     if hasattr(given, "state_dict"):
         return "the optimizer. Pass `optimizer.state_dict()`."
     if isinstance(given, Mapping):
-        return f"one with the keys {[*given][:5]}. Is it the `state_dict` of a module?"
+        keys = [*given][:5]
+        return f"a dictionary with the keys {keys}. Is it the `state_dict` of a module?"
     return f"a {type(given).__module__}.{type(given).__qualname__}."

@@ -43,7 +43,7 @@ class Layout(eqx.Module):
     **Attributes:**
 
     - `shape`: the shape of the parameter.
-    - `view`: the same with an axis cut in two, perhaps.
+    - `view`: the shape, possibly with one axis split in two.
     - `groups`, `left`, `right`: the axes of `view` along which are the groups, and the
         rows and columns of the matrices. Axes of size 1 are in none of them.
     """
@@ -66,7 +66,7 @@ class Layout(eqx.Module):
 
 
 class AbstractFactor(eqx.Module):
-    """The gradient of one example, or, with one more axis in front, of each of some."""
+    """The gradient of one example, or of several along an additional first axis."""
 
     @abc.abstractmethod
     def square(self) -> Square:
@@ -120,7 +120,7 @@ class Rows(AbstractFactor):
         right = self.right.shape[-1]
         if left * right > rows * (left + right):
             return self
-        # Then to compute it takes less time than the norm without it, too.
+        # Then computing it is also faster than the norm without it.
         matrices = einsum("gtl,gtr->glr", self.left, self.right)
         return Whole(self.layout.parameter(matrices))
 
@@ -152,7 +152,7 @@ class Picks(AbstractFactor):
     layout: Layout
 
     def square(self) -> Square:
-        # Rows with the same index add up first: in that one of them that comes first.
+        # Rows with the same index are first added up, in the first of them.
         first = jnp.argmax(self.index[:, None] == self.index[None], axis=1)
         sums = jnp.zeros_like(at_least_float32(self.right)).at[first].add(self._right)
         squares = jnp.sum(abs_sq(sums), 1)

@@ -11,9 +11,9 @@ import jax.tree_util as jtu
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jaxtyping import Array
 
+from ..._jaxprs import bind
 from .._interpret import (
     as_array,
-    bind,
     checkpointed,
     evaluate,
     flattened,
@@ -50,8 +50,8 @@ class Traced(NamedTuple):
     **Attributes:**
 
     - `closed`: the function, of the arrays of both lists.
-    - `output`: what it returns, with a `jax.ShapeDtypeStruct` for every array.
-    - `uses`, `paths`: what happens to each of `params`.
+    - `output`: its result, with a `jax.ShapeDtypeStruct` for every array.
+    - `uses`, `paths`: how each of `params` is used.
     """
 
     closed: ClosedJaxpr
@@ -78,14 +78,15 @@ def _check_output(output: tuple[Any, Any]) -> None:
     is_scalar = _is_struct(value) and value.shape == ()
     if not is_scalar or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
-            f"The function must return a floating-point scalar, got {value}. With "
-            "`has_aux=True`, it returns a pair of this and anything else."
+            f"The function must return a floating-point scalar, but returned {value}. "
+            "With `has_aux=True`, it must return a pair of such a scalar and anything "
+            "else."
         )
     if any(is_state(x) for x in jtu.tree_leaves(aux, is_leaf=is_state)):
         raise ValueError(
-            "The function returns an `eqx.nn.State`, but what an example does to it "
-            "would tell the others about this example. Use a layer without one, such as "
-            "`eqx.nn.GroupNorm` in place of `eqx.nn.BatchNorm`."
+            "The function returns an `eqx.nn.State`, which would pass information "
+            "from one example to others. Use a layer without a State, such as "
+            "`eqx.nn.GroupNorm` instead of `eqx.nn.BatchNorm`."
         )
 
 

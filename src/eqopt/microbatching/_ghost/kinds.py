@@ -24,11 +24,11 @@ class Kind(NamedTuple):
 
     **Attributes:**
 
-    - `layout`: a function `(equation, operand, axes, shape) -> Layout` for the parameter
-        that is the equation's input number `operand`; `None` if its gradient does not
-        factor.
+    - `layout`: a function `(equation, operand, axes, shape) -> Layout` for the
+        parameter that is input number `operand` of the equation; `None` if its gradient
+        does not factor.
     - `factor`: a function `(equation, operand, layout, inputs, cotangent) -> factor`.
-    - `is_lookup`: whether that is `Picks`.
+    - `is_lookup`: whether the factor is `Picks`.
     """
 
     layout: Callable[[JaxprEqn, int, Axes, tuple[int, ...]], Layout | None]
@@ -90,7 +90,7 @@ def _conv_layout(
         return None
     out, features, *window = eqn.params["dimension_numbers"].rhs_spec
     groups = eqn.params["feature_group_count"]
-    # The axis of the outputs is cut into groups and the outputs of each.
+    # The axis of the outputs is split into groups and the outputs of each group.
     view = (*shape[:out], groups, shape[out] // groups, *shape[out + 1 :])
     left = [i + (i > out) for i in (features, *window)]
     return Layout(
@@ -118,7 +118,7 @@ def _conv_factor(
 def _patches(
     eqn: JaxprEqn, x: Array, out_shape: Sequence[int]
 ) -> Inexact[Array, "rows features window *out"]:
-    """What each element of the window is multiplied by."""
+    """The factors of each element of the window."""
     spec, params = eqn.params["dimension_numbers"], eqn.params
     x = jnp.transpose(x, spec.lhs_spec)
     padding = [
@@ -165,7 +165,7 @@ def _gather_factor(
     positions = _positions(eqn)
     mode = params["mode"]
     if mode is lax.GatherScatterMode.PROMISE_IN_BOUNDS:
-        # Of a broken promise, JAX makes no gradient.
+        # JAX has no gradient for indices that break the promise of being in bounds.
         mode = lax.GatherScatterMode.FILL_OR_DROP
     index = lax.gather(
         positions,

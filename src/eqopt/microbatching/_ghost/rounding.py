@@ -16,10 +16,10 @@ class Square(NamedTuple):
     **Attributes:**
 
     - `value`: the square.
-    - `error`: an upper bound on how much smaller than the square this is.
-    - `scale`: what the norm would be if no rows cancelled.
-    - `spread`: an upper bound on the norm of the rounding in the sum of the rows, in
-        `weighted_sum`, which the example may have besides its gradient.
+    - `error`: an upper bound on how much smaller `value` is than the exact square.
+    - `scale`: the norm without cancellation between rows.
+    - `spread`: an upper bound on the norm of the rounding error that the example adds
+        to `weighted_sum`, in addition to its gradient.
     """
 
     value: Float[Array, ""]
@@ -63,13 +63,13 @@ def _products(x: Array, y: Array) -> tuple[Array, int]:
     return result, parts * (size + rest) + count + 2
 
 
-# Products of longer rows are added up in pieces, which rounds less.
+# Products of longer rows are added up in pieces, which reduces rounding errors.
 _PIECE = 256
 
 
-# Of `size` terms a sum in any order is off by less than so much of the sum of their
-# absolute values. XLA makes a product of matrices in one of many orders, but adds up
-# the elements of an array in blocks.
+# The relative error of a sum of `size` terms in any order, compared with the sum of
+# their absolute values, is below this bound. XLA computes a matrix product in one of
+# many orders, but adds up the elements of an array in blocks.
 def of_dot(size: int, dtype: Any) -> Any:
     return dtype.type(0.6 * float(jnp.finfo(dtype).eps) * size)
 
@@ -83,7 +83,7 @@ def _blocks(size: int) -> int:
 
 
 def tiny(dtype: Any) -> Any:
-    """A product that is smaller may be zero."""
+    """A smaller product may underflow to zero."""
     return jnp.finfo(dtype).tiny
 
 
@@ -92,7 +92,7 @@ def diagonal(x: Float[Array, "groups rows rows"]) -> Float[Array, "groups rows"]
 
 
 def einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
-    # Accelerators must not round its factors: the bound on a norm is a promise.
+    # Accelerators must not round its factors: norms must stay within their bounds.
     dtype = wide_dtype(*(x.dtype for x in arrays))
     arrays = tuple(x.astype(dtype) for x in arrays)
     return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)

@@ -1,4 +1,4 @@
-"""Where a traced function multiplies something by its parameters."""
+"""Finds where a traced function multiplies values by its parameters."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ class Use(NamedTuple):
 
     **Attributes:**
 
-    - `eqn`: the equation that does it, linear in the parameter.
-    - `operand`: which of the equation's inputs the parameter is.
+    - `eqn`: the equation of the product, which is linear in the parameter.
+    - `operand`: the position of the parameter among the inputs of the equation.
     - `layout`: how the gradient factors.
-    - `is_real`: whether the parameter is, whatever it meets.
+    - `is_real`: whether the parameter is real, even if the other values are complex.
     """
 
     eqn: JaxprEqn
@@ -40,13 +40,13 @@ class Use(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """All that happens to one parameter.
+    """All uses of a parameter.
 
     **Attributes:**
 
     - `linear`: the uses whose gradient can be factored.
-    - `others`: for every other equation in which it meets what depends on the example,
-        the size of the largest output.
+    - `others`: for every other equation that combines it with values that depend on the
+        example, the size of the largest output.
     """
 
     linear: list[Use]
@@ -54,10 +54,10 @@ class Uses(NamedTuple):
 
     @property
     def factors(self) -> bool:
-        """Whether all of the gradient can be."""
+        """Whether the whole gradient can be factored."""
         if not self.linear or self.others:
             return False
-        # Look-ups say which side of the matrix is which; products can be transposed.
+        # Look-ups determine the sides of the matrix; products can be transposed.
         lookups = [use.layout for use in self.linear if use.is_lookup]
         first = (lookups or [self.linear[0].layout])[0]
         alike = all(x.layout in (first, first.swapped) for x in self.linear)
@@ -72,8 +72,8 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
     jaxpr = closed.jaxpr
     found = [Uses([], []) for _ in range(count)]
     mapped = set(jaxpr.invars[count : count + num_mapped])
-    # Of which parameters a variable is made; and those variables that are a parameter,
-    # if with other axes or in another dtype.
+    # The parameters that each variable depends on, and the variables that are a
+    # parameter, possibly with other axes or in another dtype.
     made_of: dict[Any, set[int]] = {}
     views: dict[Any, tuple[int, Axes]] = {}
     for i, var in enumerate(jaxpr.invars[:count]):
@@ -140,7 +140,7 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "transpose":
         return tuple(axes[i] for i in params["permutation"])
     if name in ("reshape", "squeeze", "broadcast_in_dim"):
-        # Only axes of size 1 may come and go.
+        # Only axes of size 1 may be added or removed.
         old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
         if _not_one(old) != _not_one(new):
             return None

@@ -1,1 +1,1 @@
-"""Building blocks of the optimizers of this room."""
+"""Building blocks of the optimizers for matrices."""

@@ -28,10 +28,11 @@ class Table(NamedTuple):
     **Attributes:**
 
     - `rows`: the coefficients.
-    - `norm_factor`: what the Frobenius norm is multiplied by first: where the polynomial
-        is above 1 at 1, singular values of 1 and a rounding error more would diverge.
-    - `repeats_last`: whether steps beyond the rows take the last one; else the rows begin
-        again.
+    - `norm_factor`: a factor for the Frobenius norm at the start. If the polynomial is
+        above 1 at 1, singular values that exceed 1 by a rounding error would diverge
+        without it.
+    - `repeats_last`: whether steps beyond the last row repeat it. Otherwise, the rows
+        start again.
     """
 
     rows: Rows
@@ -47,7 +48,7 @@ _QUINTIC = (
     (2.8769, -3.1427, 1.2046),
     (2.8366, -3.0525, 1.2012),
 )
-# Computed with a safety of 0.02, which the norm factor makes up for.
+# Computed with a safety margin of 0.02, for which the norm factor compensates.
 _POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
@@ -55,7 +56,7 @@ _POLAR_EXPRESS = (
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
-# With a safety of 0.01, which these rows hold already.
+# Computed with a safety margin of 0.01, which these rows already include.
 _POLAR_EXPRESS_8 = (
     (8.2051, -22.9019, 16.4607),
     (4.0664, -2.8612, 0.5184),
@@ -108,12 +109,12 @@ def rows_of(
 
     **Raises:**
 
-    A `ValueError` if there is no table of this name, or the shape is wrong.
+    A `ValueError` if there is no table with this name, or if the shape is wrong.
     """
     if isinstance(coefficients, str):
         if coefficients not in TABLES:
             raise ValueError(
-                f"{owner}: `coefficients` must be one of {[*TABLES]}, or numbers, but is "
+                f"{owner}: `coefficients` must be one of {[*TABLES]} or numbers, but is "
                 f"{coefficients!r}."
             )
         table = TABLES[coefficients]
@@ -131,11 +132,11 @@ def rows_of(
 
 
 def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
-    """Coefficients given as numbers by the argument `name`: one row, or one per step."""
+    """The coefficients in the argument `name`: one row, or one row per step."""
     rows = jnp.asarray(coefficients, float)
     if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
         raise ValueError(
-            f"{owner}: `{name}` must have shape (3,), or (steps, 3) for a row per step, "
-            f"but has shape {rows.shape}."
+            f"{owner}: `{name}` must have shape (3,), or (steps, 3) for one row per "
+            f"step, but has shape {rows.shape}."
         )
     return rows

@@ -1,4 +1,4 @@
-"""The eigenvectors of a preconditioner, computed once and then tracked."""
+"""Computes the eigenvectors of a preconditioner once, and then tracks them."""
 
 from typing import Any, TypeAlias
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Inexact
 from ....numerics import abs_sq, safe_sqrt
 
 
-# One for each side of a matrix, rows first; `None` where a side has none.
+# One value for each side of a matrix, rows first; `None` for a side without one.
 Sides: TypeAlias = tuple[Any, ...]
 Matrix: TypeAlias = Inexact[Array, "rows columns"]
 
@@ -23,9 +23,9 @@ def has_side(shape: tuple[int, ...], max_dim: int, one_sided: bool) -> list[bool
 
 
 def gram(x: Matrix, side: int) -> Inexact[Array, "n n"]:
-    r"""$X X^*$ of the rows, $X^* X$ transposed of the columns."""
+    r"""$X X^*$ for the rows, or the transpose of $X^* X$ for the columns."""
     axis = 1 - side
-    # As `x @ x.T.conj()`, but XLA on a CPU would make a copy of the transpose.
+    # This is `x @ x.T.conj()`, for which XLA on a CPU would copy the transpose.
     return lax.dot_general(x, jnp.conj(x), (((axis,), (axis,)), ((), ())))
 
 
@@ -57,10 +57,10 @@ def accumulated(
     kl: bool,
     least: Any = 1e-8,
 ) -> Sides:
-    r"""$\beta L + (1 - \beta) G G^*$ and similar, for the sides that have a factor.
+    r"""$\beta L + (1 - \beta) G G^*$, and similarly for the other side.
 
-    With `kl`, each side is whitened by the other one, with eigenvalues of at least
-    `least`.
+    A side without a factor stays `None`. With `kl`, each side is whitened by the other
+    one, with eigenvalues of at least `least`.
     """
     new = []
     for side, factor in enumerate(factors):
@@ -81,16 +81,16 @@ def accumulated(
 
 
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
-    """All eigenvectors, starting with the one of the largest eigenvalue."""
+    """All eigenvectors of `factor`, in the order of descending eigenvalues."""
     _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
     return q[:, ::-1]
 
 
 def followed(factor: Any, q: Any) -> tuple[Any, Any]:
-    """The next `q`, by one step of orthogonal iteration, and the order of its columns.
+    """The next `q` after one step of orthogonal iteration, and the order of its columns.
 
-    The columns are first sorted by their eigenvalues, the largest first, so that the
-    iteration converges.
+    The columns are first sorted by descending eigenvalues, so that the iteration
+    converges.
     """
     factor, q = lax.stop_gradient((factor, q))
     order = jnp.argsort(-eigenvalues(factor, q))
@@ -99,7 +99,7 @@ def followed(factor: Any, q: Any) -> tuple[Any, Any]:
 
 
 def identities(factors: Sides) -> Sides:
-    """An initial basis: the one in which the matrices are given."""
+    """The initial basis, in which matrices stay unchanged."""
     return tuple(
         None if f is None else f + jnp.eye(f.shape[-1], dtype=f.dtype) for f in factors
     )
@@ -108,16 +108,16 @@ def identities(factors: Sides) -> Sides:
 def inverse_roots(
     correction: Any, eps: Any, exponent: Any, factors: Sides, roots: Sides
 ) -> Sides:
-    """The roots of the inverses; the old ones if the eigenvalues are not finite."""
+    """The roots of the inverses; the old roots where the new ones are not finite."""
     new = []
     for factor, old in zip(factors, roots, strict=True):
         if factor is None:
             new.append(None)
             continue
         values, q = jnp.linalg.eigh(lax.stop_gradient(factor / correction))
-        least = values[0]  # they ascend
+        least = values[0]  # the values are in ascending order
         values = values + eps - jnp.where(least < eps, least, 0)
-        # Without `eps`, zero has no inverse, and is skipped.
+        # If `eps` is 0, zero eigenvalues have no inverse and are omitted.
         powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
         powers = jnp.where(values > 0, powers, 0)
         root = (q * powers[None]) @ jnp.conj(q.T)
@@ -126,9 +126,9 @@ def inverse_roots(
 
 
 def started(factors: Sides, g: Any) -> Sides:
-    """Factors that are still zero become the identity at the scale of the gradient."""
+    """Replaces factors that are zero by the identity at the scale of the gradient."""
     there = [x for x in factors if x is not None]
-    # The covariance of the gradient is the product of both.
+    # The covariance of the gradient is the product of both factors.
     mean = jnp.mean(abs_sq(g))
     scale = safe_sqrt(mean) if len(there) == 2 else mean
     new = []
@@ -141,7 +141,7 @@ def started(factors: Sides, g: Any) -> Sides:
 
 
 def sides_followed(is_start: Any, factors: Sides, basis: Sides) -> Sides:
-    """The next basis: at the start all eigenvectors, then one step of iteration."""
+    """The next basis: at the start, all eigenvectors; then one step of iteration."""
     return lax.cond(is_start, _all_found, _all_followed, factors, basis)
 
 

@@ -10,22 +10,22 @@ import jax.numpy as jnp
 from ....numerics import abs_sq
 
 
-# How fast an estimate of a Lipschitz constant sinks, and the longest step of a rotation.
+# The decay of the estimate of a Lipschitz constant, and the longest step of a rotation.
 _LIPSCHITZ_BETA = 0.9
 _LONGEST_ROTATION = 1 / 8
 
-# How many steps of the power iteration a norm is estimated by.
+# The number of steps of the power iteration that estimates a norm.
 _POWER_STEPS = 2
 
 
 def fitted(rate: Any, damping: Any, g: Any, factors: Any, lipschitz: Any) -> Any:
-    """The next factors, after one step of the fit, and the next Lipschitz constants."""
+    """The factors and the Lipschitz constants after one step of the fit."""
     factors = _balanced(factors)
     squares = [squared(q) for q in factors]
     whitened = whitened_by(g, squares)
     pairs = []
     for side, (q, old) in enumerate(zip(factors, lipschitz, strict=True)):
-        # Noise of the size `damping` on the gradients, in expectation.
+        # The expected effect of noise of size `damping` on the gradients.
         others = float(g.size // q.shape[0])
         noise = damping**2 * jnp.sum(abs_sq(squares[1 - side]))
         is_diagonal = q.ndim == 1
@@ -45,12 +45,12 @@ def fitted(rate: Any, damping: Any, g: Any, factors: Any, lipschitz: Any) -> Any
 
 
 def at_scale(factors: Any, g: Any, damping: Any) -> Any:
-    """Factors that are still zero become the identity at the scale of the gradient."""
+    """Replaces factors that are zero by the identity at the scale of the gradient."""
     largest = jnp.max(jnp.abs(g))
     ratio = g / jnp.where(largest > 0, largest, 1)
     size = largest * jnp.mean(abs_sq(ratio) ** 2) ** 0.25
     scale = jnp.maximum(size, damping)
-    # The square of both factors together is one over it.
+    # The squares of both factors multiply to the inverse of the scale.
     scale = jnp.where(size > 0, jnp.where(scale > 0, scale, 1) ** -0.25, 0)
     identity = lambda q: (
         jnp.ones_like(q) if q.ndim == 1 else jnp.eye(len(q), dtype=q.dtype)
@@ -60,7 +60,7 @@ def at_scale(factors: Any, g: Any, damping: Any) -> Any:
 
 
 def _balanced(factors: Any) -> Any:
-    """The same product, with factors whose largest numbers are equal."""
+    """Factors with the same product, scaled so that their largest elements are equal."""
     left, right = (jnp.max(jnp.abs(q)) for q in factors)
     ratio = jnp.sqrt(jnp.where(left > 0, right, 1) / jnp.where(left > 0, left, 1))
     return [factors[0] * ratio, factors[1] / jnp.where(ratio > 0, ratio, 1)]
@@ -78,7 +78,7 @@ def whitened_by(x: Any, squares: Any) -> Any:
 
 
 def _norm(x: Any) -> Any:
-    """A lower bound of the spectral norm of a normal matrix, and close to it."""
+    """A close lower bound of the spectral norm of a normal matrix."""
     y = x[:, jnp.argmax(jnp.sum(abs_sq(x), 0))]
     for _ in range(_POWER_STEPS):
         y = x @ (y / _at_least_tiny(jnp.linalg.norm(y)))
@@ -90,7 +90,7 @@ def _at_least_tiny(x: Any) -> Any:
 
 
 def _rotated(q: Any) -> Any:
-    """`q`, turned a little towards the Hermitian matrix with the same square."""
+    """`q`, rotated slightly towards the Hermitian matrix with the same square."""
     r = jnp.conj(q.T) - q
     r = r / _at_least_tiny(_norm(r))
     once = r @ q

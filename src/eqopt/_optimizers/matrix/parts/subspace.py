@@ -1,4 +1,4 @@
-"""To a subspace of a matrix and back, leaf by leaf."""
+"""Projects matrices to subspaces and back, leaf by leaf."""
 
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from ....numerics import at_least_float32
 
 
 def subspace(x: Inexact[Array, "..."], axes: Axes, old: Any) -> Any:
-    """The leading left singular vectors, stored like the previous ones."""
+    """The leading left singular vectors, stored like `old`, the previous ones."""
     matrices = at_least_float32(to_matrices(x, axes))
-    # Without a derivative, which is infinite where singular values are equal.
+    # The derivative is stopped, because it is infinite if singular values are equal.
     u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
     return store_like(old, u[..., : old.shape[-1]].astype(old.dtype))
 
@@ -35,7 +35,7 @@ def projected(
 
 
 class There(NamedTuple):
-    """From a leaf to matrices: static, and equal for equal axes."""
+    """Converts a leaf to matrices. Static, and equal for equal axes."""
 
     axes: Axes
 
@@ -44,7 +44,7 @@ class There(NamedTuple):
 
 
 class Back(NamedTuple):
-    """From matrices to the axes of a leaf."""
+    """Converts matrices back to the axes of a leaf. Static, like `There`."""
 
     axes: Axes
 
@@ -61,7 +61,7 @@ def project(
     one: Float[Array, ""],
     axes: There,
 ) -> Inexact[Array, "*stack rank long"]:
-    # In turn, or XLA on a CPU projects all leaves first.
+    # Leaves wait for each other. Otherwise, XLA on a CPU would project all of them first.
     return projected(after(one, projector), axes(full))
 
 
@@ -74,7 +74,7 @@ def restore(
     scale: Float[Array, ""],
     axes: Back,
 ) -> Inexact[Array, "*leaf"]:
-    # In turn: the product is as large as the leaf.
+    # Leaves wait for each other, because the product is as large as the leaf.
     return axes(scale * (projector @ after(scale, low)), g)
 
 

@@ -1,4 +1,4 @@
-"""When it is the turn of each matrix to do expensive work."""
+"""Decides in which step each matrix does expensive work."""
 
 from typing import Any
 
@@ -13,20 +13,20 @@ from ...._types import Params, Updates
 
 
 class Turn(eqx.Module):
-    """The position of a matrix among those that take turns, static."""
+    """The position of a matrix among all matrices that take turns; static."""
 
     place: int = eqx.field(static=True)
     of: int = eqx.field(static=True)
 
     def is_due(self, steps: Any, every: Any) -> Bool[Array, ""]:
-        """Whether it is: turns are spread evenly over `every` steps."""
+        """Whether it is the turn of this matrix. Turns are spread over `every` steps."""
         return (steps + jnp.floor(self.place * every / self.of)) % every == 0
 
 
 def turns(
     owner: AbstractMatrixwise, params: Params | None, updates: Updates
 ) -> Updates:
-    """For each leaf, its position among the matrices; equal for all without `stagger`."""
+    """The position of each leaf among the matrices; without `stagger`, all are equal."""
     treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
     layouts = owner._layouts(updates, params)
     matrices = [i for i, x in enumerate(layouts) if x is not None]

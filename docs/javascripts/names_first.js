@@ -1,0 +1,60 @@
+// The search box ranks rare words first. So "adam" finds Adamax before Adam, whose name is
+// a word of many entries. Here, entries whose name is what was typed come first.
+//
+// The title of an entry has all of its names: eqopt's, then those in Optax, torch and papers.
+// This script runs before the theme starts the worker of the search box, and sorts the
+// answers of that worker before the theme sees them.
+{
+  const plain = (text) =>
+    text.replace(/<[^>]*>/g, "").replace(/\s+/g, " ").trim();
+  const isOwn = (name, typed) => name === typed || name.endsWith("." + typed);
+
+  // How well what was typed fits an entry: 0 is best, `null` is not at all.
+  const fit = (exact, { location, title }) => {
+    const typed = exact.toLowerCase();
+    const name = decodeURIComponent(location.split("#")[1] ?? "");
+    if (!name.startsWith("eqopt.") || name.includes("._")) return null;
+    if (isOwn(name.toLowerCase(), typed)) {
+      const otherCase = exact !== typed && !isOwn(name, exact); // Scale is not SCALE
+      return name.length / 1000 + otherCase / 2;
+    }
+    const names = ` ${plain(title).toLowerCase()} `;
+    for (let at = 0; (at = names.indexOf(typed, at)) >= 0; at++) {
+      const before = names[at - 1];
+      const after = names[at + typed.length];
+      if (/[ .]/.test(before) && after === " ") return 1;
+      if (/[ .]/.test(before) && /[(.]/.test(after)) return 2;
+    }
+    return null;
+  };
+
+  const namesFirst = (typed, groups) => {
+    const best = new Map();
+    for (const group of groups) {
+      const highest = Math.max(...group.map((found) => found.score));
+      for (const found of group) {
+        const fits = fit(typed, found);
+        if (fits === null) continue;
+        found.score = highest + 3 - fits; // the theme folds up what has a low score
+        best.set(group, Math.min(fits, best.get(group) ?? 3));
+      }
+      if (best.has(group)) group.sort((a, b) => b.score - a.score);
+    }
+    groups.sort((a, b) => (best.get(a) ?? 3) - (best.get(b) ?? 3)); // others stay in order
+  };
+
+  window.Worker = class extends window.Worker {
+    constructor(...options) {
+      super(...options);
+      let typed = "";
+      const post = this.postMessage.bind(this);
+      this.postMessage = (message) => {
+        if (typeof message.data === "string") typed = plain(message.data);
+        return post(message);
+      };
+      this.addEventListener("message", ({ data: answer }) => {
+        if (typed && answer.data?.items) namesFirst(typed, answer.data.items);
+      });
+    }
+  };
+}

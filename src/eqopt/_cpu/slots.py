@@ -1,0 +1,160 @@
+"""The order in which XLA on a CPU computes the result and the slots of a kernel.
+
+If the result needs the old value of a slot, and the slot needs the old parameter, XLA
+copies a donated array. If both share a quotient, XLA stores the quotient. With the
+order in this module it does neither, because each value is computed from values that
+are already stored.
+
+Measured on two cores, float32, 20 leaves of 1M elements, everything donated: a step of
+ADOPT, or of Schedule-Free with weight decay, takes no temporary memory instead of a
+copy of the parameters.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
+from jaxtyping import Array
+
+from .._jaxprs import bind
+from .._typecheck import no_type_check
+from . import order
+
+
+class Order(NamedTuple):
+    """The slots of a kernel, as indices, that must be stored in a given order.
+
+    **Attributes:**
+
+    - `first`: stored before the result, which is computed from their new values.
+    - `last`: computed again after the result, one after the other.
+    - `earlier`: the slots of the equations before the one that names the others. They
+        are stored first and not computed again. But if storing rounds them, no other
+        value is computed from their stored values, and they come last.
+    """
+
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    earlier: tuple[int, ...] = ()
+
+
+@no_type_check
+def reordered(
+    fn: Callable[..., tuple[Array, list]],
+    fn_on_cpu: Callable[..., tuple[Array, list]],
+    wanted: Order,
+    packed: Array,
+    g: Array,
+    *arguments: Any,
+) -> tuple[Array, list]:
+    """`fn(packed, g, *arguments)`: a result and a list of slots, in the order `wanted`.
+
+    On a CPU, it calls `fn_on_cpu`, which computes the same. Later values are computed
+    again, from the new values of the slots that are stored, and otherwise from the
+    arguments, which are read again. They do not use intermediate values: XLA would
+    store a quotient, as large as the leaf, for the results that share it. Dividing
+    again takes no memory.
+    """
+    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
+    has_order = wanted.first or wanted.last or fn is not fn_on_cpu
+    if is_debugging or g.size < order.SMALL or not has_order:
+        return fn(packed, g, *arguments)
+    leaves, treedef = jax.tree.flatten((packed, g, *arguments))
+    if not _vary_alike([x for x in leaves if x.shape == g.shape]):
+        return fn(packed, g, *arguments)
+    flat = lambda fn: lambda *leaves: fn(*treedef.unflatten(leaves))
+    jaxpr, shapes = jax.make_jaxpr(flat(fn), return_shape=True)(*leaves)
+    other = jaxpr if fn is fn_on_cpu else jax.make_jaxpr(flat(fn_on_cpu))(*leaves)
+    # The positions of each slot among the results. A slot may be a small tree.
+    places, end = [], len(jax.tree.leaves(shapes[0]))
+    for slot in shapes[1]:
+        places.append(range(end, end + len(jax.tree.leaves(slot))))
+        end = places[-1].stop
+
+    @jax.named_scope(order.SCOPE)
+    def in_order(*leaves):
+        return _in_order(other, wanted, places, leaves)
+
+    plain = jaxpr_as_fun(jaxpr)
+    results = lax.platform_dependent(*leaves, cpu=in_order, default=plain)
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+
+@no_type_check
+def _in_order(
+    jaxpr: ClosedJaxpr, wanted: Order, places: list[range], leaves: Sequence[Array]
+) -> list[Array]:
+    used = {v for x in jaxpr.eqns for v in x.invars if not isinstance(v, Literal)}
+    outputs = jaxpr.jaxpr.outvars
+    is_read = lambda x: not isinstance(x, Literal) and x in used
+    is_used = lambda i: all(is_read(outputs[j]) for j in places[i])
+    first = wanted.first if all(map(is_used, wanted.first)) else ()
+    last = [*wanted.last, *(i for i in wanted.earlier if not is_used(i))]
+    results = jaxpr_as_fun(jaxpr)(*leaves)
+    shape = results[0].shape
+    # The slots that are stored already, from which other slots are computed.
+    stored = [i for i in range(len(places)) if i not in (*first[1:], *last)]
+    stored = [i for i in stored if any(is_read(outputs[j]) for j in places[i])]
+
+    def again(previous):
+        """All results, from stored slots and from arguments not yet overwritten."""
+        # The first two arguments are never overwritten.
+        late = [*leaves[:2], *(_elementwise(previous, x) for x in leaves[2:])]
+        known = {
+            outputs[j]: _elementwise(previous, results[j])
+            for i in stored
+            for j in places[i]
+            if is_read(outputs[j])
+        }
+        return _evaluated(jaxpr, late, known)
+
+    previous = results[0]
+    for i in first:
+        if i not in stored:
+            new = again(previous)
+            for j in places[i]:
+                results[j] = new[j]
+            stored.append(i)
+        previous = results[places[i][-1]]
+    if first:
+        # Several arrays if a parameter is stored in two parts, which must fit together.
+        n = places[0].start
+        results[:n] = again(previous)[:n]
+        previous = results[0]
+    for i in last:
+        new = again(previous)
+        for j in places[i]:
+            results[j] = _elementwise(previous, new[j])
+            previous = results[j] if results[j].shape == shape else previous
+    return results
+
+
+@no_type_check
+def _vary_alike(leaves: Sequence[Array]) -> bool:
+    """Whether all leaves vary over the same axes of a mesh, within `shard_map`."""
+    # JAX 0.10 calls the attribute `manual_axis_type`, earlier versions `vma`.
+    axes = lambda t: getattr(t, "manual_axis_type", getattr(t, "vma", None))
+    return len({axes(jax.typeof(x)) for x in leaves}) == 1
+
+
+@no_type_check
+def _evaluated(
+    closed: ClosedJaxpr, leaves: Sequence[Array], known: Mapping[Var, Array]
+) -> list[Array]:
+    """The results of a traced function, if some of its values are known."""
+    jaxpr = closed.jaxpr
+    values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    values |= dict(zip(jaxpr.invars, leaves, strict=True))
+    read = lambda x: x.val if isinstance(x, Literal) else values[x]
+    for eqn in jaxpr.eqns:
+        out = bind(eqn, [read(x) for x in eqn.invars])
+        values |= dict(zip(eqn.outvars, out, strict=True))
+        values |= {v: known[v] for v in eqn.outvars if v in known}
+    return [read(x) for x in jaxpr.outvars]
+
+
+@no_type_check
+def _elementwise(first: Array, x: Array) -> Array:
+    return order.read_after(x, first) if x.shape == first.shape else x

@@ -1,0 +1,237 @@
+"""Kernels: compiled functions of one leaf that fuse neighbouring equations."""
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from ._cpu.order import computed_once
+from ._cpu.slots import Order, reordered
+from ._equations import KERNELS, Equation, ShapeMismatch, compute_dtype, widen
+from ._storage import has_stored, is_stored
+from ._typecheck import no_type_check
+
+
+# The result of a kernel: the last update, in full precision or rounded, or the
+# parameter.
+Result: TypeAlias = Literal["updates", "rounded updates", "params"]
+
+
+class Operation(NamedTuple):
+    """An equation with the static part of its arguments; hashable."""
+
+    equation: Equation
+    slots: tuple[str, ...]  # the positional names whose new values are stored
+    packed: tuple[str, ...]  # shared floats, which are passed in one vector
+    loose: tuple[str, ...]  # shared values of other dtypes
+    static: tuple[tuple[str, Any], ...]
+    first: tuple[str, ...] = ()  # slots to store before the result
+    last: tuple[str, ...] = ()  # slots to compute again after the result
+    on_cpu: Equation | None = None  # the equation to compile for a CPU instead
+    has_own_params: bool = False  # whether its `p` differs from the shared `p`
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The positional names, without the `p` that all operations share."""
+        names = self.equation.leaves
+        return names if self.has_own_params else tuple(x for x in names if x != "p")
+
+    @property
+    def reads_params(self) -> bool:
+        """Whether it takes the `p` that all operations share."""
+        return "p" in self.equation.leaves and not self.has_own_params
+
+
+@functools.lru_cache(KERNELS)
+def kernel(
+    program: tuple[Operation, ...], takes_params: bool, result: Result
+) -> Callable:
+    """A jitted function of one leaf that runs the equations of `program` in order.
+
+    Its arguments are the vector of all packed values, the update, the parameter if
+    `takes_params`, the other leaves of each operation, and the loose values of each
+    operation. It returns the `result` and the new slots, in one flat tuple. (Tracing
+    and calling a function take time for each argument, so scalars are packed into a
+    vector.)
+
+    Between the equations, the update stays in the precision in which they compute. The
+    results `"updates"`, for later parts, also keep this precision. Parameters and
+    `"rounded updates"` are rounded.
+    """
+    fn = functools.partial(_evaluate, program, takes_params, result)
+    name = "_".join(operation.equation.name for operation in program)
+    # The profiler shows this name. A partial accepts attributes, but its type does not.
+    fn.__name__ = fn.__qualname__ = f"{name}_apply" if result == "params" else name  # type: ignore
+    return jax.jit(fn)
+
+
+@no_type_check
+def _evaluate(
+    program: tuple[Operation, ...],
+    takes_params: bool,
+    kind: Result,
+    packed: Array,
+    g: Array,
+    *arguments: Any,
+) -> tuple:
+    # All dtypes are set explicitly here, so no promotion is accidental.
+    with jax.numpy_dtype_promotion("standard"):
+        run = functools.partial(_run, program, takes_params, kind)
+        if has_stored(arguments[takes_params:]):
+            # Slots in another storage are written after the result, each in a branch.
+            result, slots = run(packed, g, *arguments)
+            return result, *slots
+        on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
+        tricks = functools.partial(_run, on_cpu, takes_params, kind)
+        run_on_cpu = run if on_cpu == program else tricks
+        order = _order(program)
+        result, slots = reordered(run, run_on_cpu, order, packed, g, *arguments)
+        return result, *slots
+
+
+@no_type_check
+def _order(program: tuple[Operation, ...]) -> Order:
+    """The order in which to store the slots of all operations, as indices.
+
+    The slots of the last operation come first, because that operation reads values that
+    earlier operations store.
+    """
+    slots = [(i, name) for i, op in enumerate(program) for name in op.slots]
+    number = lambda i, names: [slots.index((i, name)) for name in names]
+    first, last, earlier = [], [], []
+    for i, op in reversed(list(enumerate(program))):
+        if first or last:
+            rest = [x for x in op.slots if x not in op.last + op.first]
+            earlier += number(i, rest)
+        first += number(i, op.first)
+        last += number(i, op.last)
+    return Order(tuple(first), tuple(last), tuple(earlier))
+
+
+@no_type_check
+def _run(
+    program: tuple[Operation, ...],
+    takes_params: bool,
+    kind: Result,
+    packed: Array,
+    *row: Any,
+) -> tuple[Any, list]:
+    """Returns the result, and a list of the new slots of all operations."""
+    return _lockstep(program, takes_params, kind, packed, [row])[0]
+
+
+@no_type_check
+def run_all(
+    program: tuple[Operation, ...],
+    takes_params: bool,
+    kind: Result,
+    packed: Array,
+    rows: Sequence[tuple],
+) -> list[tuple]:
+    """Returns the results of a `kernel` for each row of arguments.
+
+    Each equation is applied to all leaves before the next equation, so that an equation
+    of matrices can compute equal ones in batches. This is for accelerators only.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        found = _lockstep(program, takes_params, kind, packed, rows)
+    return [(result, *slots) for result, slots in found]
+
+
+@no_type_check
+def _lockstep(program, takes_params, kind, packed, rows):
+    runs = [_steps(program, takes_params, kind, packed, *row) for row in rows]
+    found = [next(run) for run in runs]
+    for operation in program:
+        outs = operation.equation.of_all(found)
+        found = [run.send(out) for run, out in zip(runs, outs, strict=True)]
+    return found
+
+
+@no_type_check
+def _steps(
+    program: tuple[Operation, ...],
+    takes_params: bool,
+    kind: Result,
+    packed: Array,
+    g: Array,
+    *arguments: Any,
+) -> Generator[Any, Any, None]:
+    """Takes one leaf through a kernel, as a coroutine.
+
+    It yields the arguments of each equation and receives the results by `send`. At the
+    end, it yields the result and the new slots.
+    """
+    rest = iter(arguments)
+    p: Any = next(rest) if takes_params else None
+    leaves = [
+        [next(rest) if name in op.leaves else p for name in op.equation.leaves]
+        for op in program
+    ]
+    real = compute_dtype(g, p, *(x for group in leaves for x in group))
+    values = iter(packed.astype(real))
+    u, slots_and_new = widen(g, real), []
+    for operation, old in zip(program, leaves, strict=True):
+        shared = {name: next(values) for name in operation.packed}
+        shared |= {name: next(rest) for name in operation.loose}
+        shared |= dict(operation.static)
+        out = yield (u, *(widen(x, real) for x in old)), shared
+        u, *new = out if isinstance(out, tuple) else (out,)
+        names = zip(operation.equation.leaves, old, strict=True)
+        slots = [x for name, x in names if name in operation.slots]
+        _check_outputs(operation, g, u, slots, new)
+        slots_and_new += zip(slots, new, strict=True)
+    if kind == "params":
+        if u.shape != p.shape:
+            raise ShapeMismatch(f"{u.shape} is added to {p.shape}")
+        u, like = widen(p, real) + u, p
+    else:
+        like = g if kind == "rounded updates" else widen(g, real)
+    result = narrow(u, like)
+    last = result
+    stored = []
+    for slot, new in slots_and_new:
+        stored.append(jax.tree.map(functools.partial(narrow, after=last), new, slot))
+        last = stored[-1]
+    yield result, stored
+
+
+@no_type_check
+def narrow(u: Array, like: Any, after: Any = None) -> Any:
+    """`u`, stored like `like`. On a CPU, it waits for `after`, which saves memory."""
+    if jnp.iscomplexobj(u) and not jnp.issubdtype(like.dtype, jnp.complexfloating):
+        raise ShapeMismatch("a complex value for a real slot")
+    if is_stored(like):
+        u = u if like._is_differentiable else lax.stop_gradient(u)
+        return computed_once(type(like).store, like, u, after)
+    return u.astype(like.dtype)
+
+
+@no_type_check
+def _check_outputs(
+    operation: Operation, g: Array, u: Array, slots: list, new: list
+) -> None:
+    if len(new) != len(slots):
+        raise TypeError(
+            f"The equation `{operation.equation.name}` must return the update and the "
+            f"new {operation.slots}, which are {1 + len(slots)} values, but returned "
+            f"{1 + len(new)}."
+        )
+    old, structure = jax.tree.flatten([g, *slots], is_leaf=is_stored)
+    new, new_structure = jax.tree.flatten([u, *new])
+    if structure != new_structure:
+        raise ShapeMismatch(f"{structure} became {new_structure}")
+    for x, like in zip(new, old, strict=True):
+        if x.shape != like.shape:
+            raise ShapeMismatch(f"{like.shape} became {x.shape}")
+
+
+@jax.jit
+def pack(values: tuple) -> Array:
+    """Packs shared values into the vector that a kernel takes."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    return jnp.stack([jnp.asarray(x, dtype) for x in values] or [jnp.zeros((), dtype)])

@@ -1,0 +1,214 @@
+"""Treats leaves as stacks of matrices, and applies equations of one matrix to leaves."""
+
+import functools
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ._dimension_numbers import Axes, from_matrices, size, to_matrices
+from ._equations import KERNELS, Call, Equation, ShapeMismatch
+from ._typecheck import no_type_check
+from .numerics import common_dtype
+
+
+class Layout(eqx.Module):
+    """How a leaf represents a stack of matrices. Static, and equal for equal axes."""
+
+    axes: Axes = eqx.field(static=True)
+    block_size: int | None = eqx.field(static=True)
+
+    @no_type_check
+    def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
+        """Applies `fn` to the matrices in `g` and `leaves`, and restores their layout."""
+        there = [self.split(x) for x in (g, *leaves)]
+        axes = [None if isinstance(x, eqx.Module) else 0 for x in there]
+        for _ in range(there[0].ndim - 2):
+            fn = jax.vmap(fn, axes)
+        out = fn(*there)
+        if isinstance(out, tuple) and leaves:
+            return tuple(self.joined(x, g.shape) for x in out)
+        return self.joined(out, g.shape)
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The numbers of rows and columns of each matrix in a leaf of this shape."""
+        sides = (size(shape, side) for side in self.axes[1:])
+        return tuple(math.ceil(n / self._blocks(n)) for n in sides)
+
+    def split(self, x: Any) -> Any:
+        """The matrices in an array, with the axes of the stack first."""
+        if isinstance(x, tuple | eqx.Module):
+            return x
+        x = to_matrices(x, self.axes)
+        counts = [self._blocks(n) for n in x.shape[-2:]]
+        if counts == [1, 1]:
+            return x
+        sides = [math.ceil(n / k) for n, k in zip(x.shape[-2:], counts, strict=True)]
+        *stack, rows, columns = x.shape
+        (k, j), (m, n) = counts, sides
+        x = jnp.pad(
+            x, [(0, 0)] * len(stack) + [(0, k * m - rows), (0, j * n - columns)]
+        )
+        return jnp.moveaxis(x.reshape(*stack, k, m, j, n), -3, -2)
+
+    def joined(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """The inverse of `split`, for a leaf of this shape."""
+        if isinstance(x, tuple):
+            return x
+        sides = [size(shape, side) for side in self.axes[1:]]
+        if x.ndim > len(self.axes.stack) + 2:
+            *stack, k, j, m, n = x.shape
+            x = jnp.moveaxis(x, -2, -3).reshape(*stack, k * m, j * n)
+            x = x[..., : sides[0], : sides[1]]
+        own = list(shape)
+        for side, n, found in zip(self.axes[1:], sides, x.shape[-2:], strict=True):
+            if found != n:
+                for axis in side:
+                    own[axis] = 1
+        return from_matrices(x, self.axes, jax.ShapeDtypeStruct(tuple(own), x.dtype))
+
+    def _blocks(self, n: int) -> int:
+        size = self.block_size
+        return 1 if size is None else max(1, math.ceil(n / size))
+
+
+class _OnMatrices(Equation):
+    """An equation of one matrix, applied to each matrix in a leaf."""
+
+    is_of_matrices = True
+
+    def __init__(self, equation: Equation):
+        functools.update_wrapper(self, equation)
+        self.name, self._equation = equation.name, equation
+        self.leaves = (*equation.leaves, "layout")
+        self.shared = equation.shared
+
+    def __call__(self, g: Any, *leaves: Any, **shared: Any) -> Any:
+        *arguments, layout = leaves
+        _check_complex(g, arguments)
+        fn = functools.partial(self._equation, **shared)
+        return layout.apply(fn, g, *arguments)
+
+    def likeness(self, g: Any, *leaves: Any) -> Hashable:
+        """A key that two leaves share if their matrices can be in one batch.
+
+        It is `None` if two of these matrices are too large for one batch.
+        """
+        *arguments, layout = leaves
+        sides = layout.sides(g.shape)
+        if 2 * math.prod(sides) > BATCH:
+            return None
+        # Of updates in several precisions, all are computed in float32 at least.
+        dtype = common_dtype(g.dtype, jnp.float32)
+        return sides, dtype, jax.tree.structure(arguments)
+
+    @no_type_check
+    def of_all(self, calls: Sequence[Call]) -> list[Any]:
+        """The results for several leaves, with equal matrices in batches."""
+        if len(calls) == 1:
+            return super().of_all(calls)
+        results: list[Any] = [None] * len(calls)
+        stacks = [_stacked(*call) for call in calls]
+        for batch in _batches(stacks):
+            _, shared = calls[batch[0]]
+            fn = functools.partial(self._equation, **shared)
+            some = _in_one_batch(fn, [stacks[i] for i in batch])
+            for i, out in zip(batch, some, strict=True):
+                results[i] = out
+        return results
+
+
+on_matrices = functools.lru_cache(KERNELS)(_OnMatrices)
+
+
+def _check_complex(g: Any, arguments: Sequence[Any]) -> None:
+    # Modules hold unrelated numbers, and equations without slots accept any dtype.
+    slots = jax.tree.leaves([x for x in arguments if not isinstance(x, eqx.Module)])
+    if jnp.iscomplexobj(g) and slots and not any(map(jnp.iscomplexobj, slots)):
+        raise ShapeMismatch("a complex update for real slots")
+
+
+# The number of elements in a batch of updates, 64 MB in float32. A larger matrix keeps
+# a device busy on its own, so joining it to others would only take memory.
+BATCH = 2**24
+
+
+class _Stack(NamedTuple):
+    """The arguments of an equation, with one leading axis over matrices.
+
+    **Attributes:**
+
+    - `arguments`: the matrices, and the modules that they share.
+    - `layout`, `shape`: the layout and the shape of the leaf.
+    - `stack`: the sizes of the axes that were joined to the leading one.
+    - `key`: equal for stacks of matrices that can be in one batch.
+    """
+
+    arguments: list[Any]
+    layout: Layout
+    shape: tuple[int, ...]
+    stack: tuple[int, ...]
+    key: Hashable
+
+
+@no_type_check
+def _stacked(leaves, shared):
+    g, *arguments, layout = leaves
+    _check_complex(g, arguments)
+    there = [layout.split(x) for x in (g, *arguments)]
+    stack = there[0].shape[:-2]
+    count = math.prod(stack)
+    of_one = lambda x: (
+        x.reshape(count, *x.shape[len(stack) :]) if stack else lax.expand_dims(x, (0,))
+    )
+    there = [x if isinstance(x, eqx.Module) else jax.tree.map(of_one, x) for x in there]
+    found, structure = jax.tree.flatten(there)
+    types = [(x.shape[1:], x.dtype) for x in found]
+    # Modules have no axis of matrices, so they must be the same arrays.
+    modules = jax.tree.leaves([x for x in there if isinstance(x, eqx.Module)])
+    key = structure, tuple(types), tuple(map(id, modules))
+    return _Stack(there, layout, g.shape, stack, key)
+
+
+@no_type_check
+def _in_one_batch(fn: Callable, stacks: list[_Stack]) -> list[Any]:
+    """Applies `fn` to all matrices at once, and restores the layouts of the leaves."""
+    columns = [*zip(*(s.arguments for s in stacks), strict=True)]
+    is_module = [isinstance(column[0], eqx.Module) for column in columns]
+    together = [
+        column[0] if one else jax.tree.map(lambda *x: lax.concatenate(x, 0), *column)
+        for column, one in zip(columns, is_module, strict=True)
+    ]
+    out = jax.vmap(fn, [None if one else 0 for one in is_module])(*together)
+    counts = [math.prod(s.stack) for s in stacks]
+    leaves, structure = jax.tree.flatten(out)
+    parts = zip(*(lax.split(x, counts) for x in leaves), strict=True)
+    results = []
+    for s, part in zip(stacks, parts, strict=True):
+        own = [lax.reshape(x, (*s.stack, *x.shape[1:])) for x in part]
+        result = structure.unflatten(own)
+        back = lambda x, s=s: s.layout.joined(x, s.shape)
+        is_many = isinstance(result, tuple)
+        results.append(tuple(map(back, result)) if is_many else back(result))
+    return results
+
+
+def _batches(stacks: Sequence[_Stack]) -> Iterator[list[int]]:
+    """The indices of the stacks in each batch."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, stack in enumerate(stacks):
+        groups.setdefault(stack.key, []).append(i)
+    for group in groups.values():
+        batch, elements = [], 0
+        for i in group:
+            found = math.prod(stacks[i].arguments[0].shape)
+            if batch and elements + found > BATCH:
+                yield batch
+                batch, elements = [], 0
+            batch.append(i)
+            elements += found
+        yield batch

@@ -1,0 +1,129 @@
+"""On an accelerator, equal matrices are computed in batches, with the same results."""
+
+import collections
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+
+import eqopt
+from eqopt import _matrices
+
+from ..interpreter import interpreted, on_an_accelerator
+from ..methods import BY_FAMILY
+from .registry import law
+from .subjects import assert_close, train
+
+
+# Of all methods for matrices, and of their building blocks.
+ROWS = {row.name for method in BY_FAMILY["matrix"] for row in method.laws}
+QUICK = {"ScaleByMuon", "SOAP"}
+
+
+def calls(text):
+    """How often a lowered program computes each expensive operation."""
+    parts = re.split(r"^ *func\.func (?:\w+ )?@([\w.]+)\(", text, flags=re.M)
+    bodies = dict(zip(parts[1::2], parts[2::2], strict=True))
+
+    def of(name):
+        found = collections.Counter(
+            re.findall(r"stablehlo\.(dot_general)|custom_call @(\w+)", bodies[name])
+        )
+        for callee in re.findall(r"\bcall @([\w.]+)\(", bodies[name]):
+            found += of(callee)
+        return found
+
+    return of("main")
+
+
+def expensive(opt, params, platform="cuda"):
+    arrays, others = eqx.partition(opt.init(params), eqx.is_array)
+
+    def step(params, arrays):
+        new = opt.step(params, eqx.combine(arrays, others), params)
+        return eqx.filter(new, eqx.is_array)
+
+    traced = jax.jit(step).trace(eqx.filter(params, eqx.is_array), arrays)
+    return calls(traced.lower(lowering_platforms=(platform,)).as_text())
+
+
+def equal(n):
+    return n * [jnp.ones((4, 3))]
+
+
+def times(n, found):
+    return collections.Counter({name: n * count for name, count in found.items()})
+
+
+# Sums and elementwise operations only.
+NOTHING_EXPENSIVE = {
+    "CorrectByMARS",
+    "Hyperball(Adam)",
+    "KeepNorm",
+    "MARS",
+    "RadialBrake",
+    "RadialBrake(component)",
+    "RelativeUpdate",
+    "SCALE",
+    "SCALE(last layer)",
+    "ScaleByLMO(columns)",
+    "ScaleByRowNorm",
+    "ScaleBySinkhorn",
+    "SinkGD",
+    "UpdateNormFloor",
+    "UpdateNormFloor(row)",
+}
+
+
+@law(QUICK, ROWS)
+def test_equal_matrices_are_computed_at_once(row):
+    alone = expensive(row(), equal(1))
+    assert bool(alone) != (row.name in NOTHING_EXPENSIVE)
+    assert expensive(row(), equal(3)) == alone
+
+
+@pytest.mark.parametrize("opt", [eqopt.SOAP(0.1), eqopt.Shampoo(0.1)], ids=repr)
+def test_a_cpu_takes_one_after_the_other(opt):
+    """So the law above counts what there is."""
+    alone = expensive(opt, equal(1), "cpu")
+    assert expensive(opt, equal(3), "cpu") == times(3, alone)
+    assert "lapack_ssyevd_ffi" in {name for _, name in alone}
+
+
+def model():
+    """Matrices of one shape: alone, with inputs first, and two in a stack."""
+    make = lambda key: eqx.nn.Linear(3, 4, key=key)
+    keys = jr.split(jr.key(0), 2)
+    inputs_first = [jr.normal(key, (3, 4)) for key in keys]
+    return make(jr.key(1)), inputs_first, eqx.filter_vmap(make)(keys), jnp.ones(2)
+
+
+# In elements: for all, for two matrices, and for less than two.
+@pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 3), (23, 4)])
+def test_batches_are_limited(size, batches, monkeypatch):
+    monkeypatch.setattr(_matrices, "BATCH", size)
+    opt = eqopt.ScaleByMuon()
+    found = expensive(opt, model())
+    assert found and found == times(batches, expensive(opt, equal(1)))
+
+
+def test_precisions_share_a_batch():
+    """Both are computed in float32."""
+    opt, mixed = eqopt.ScaleByMuon(), [jnp.ones((4, 3), x) for x in ("f4", "bfloat16")]
+    assert expensive(opt, mixed) == expensive(opt, equal(1))
+
+
+@law(QUICK, ROWS)
+def test_batches_do_not_change_results(row, monkeypatch):
+    opt, params = row(), model()
+    expected = train(opt, params, 3)
+    for size in (2**24, 24):
+        monkeypatch.setattr(_matrices, "BATCH", size)
+        # A function of its own, which is traced again.
+        call = interpreted(lambda opt, grads, *rest: opt.step(grads, *rest))
+        with on_an_accelerator():
+            found = train(opt, params, 3, call=call)
+        assert_close(found, expected, rtol=1e-4, atol=1e-5)
