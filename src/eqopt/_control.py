@@ -1,12 +1,19 @@
-"""Branches and loops for trees, and for arrays whose values may be known."""
+"""Branches and loops for trees, and for arrays whose values may be known.
+
+Inside `jax.shard_map`, JAX tracks which arrays may differ between devices, and both
+branches and all rounds of a loop must agree about it. Here, they are made to agree: an
+array may differ as soon as it does in one of them.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
+import jax
 import jax.tree_util as jtu
 from jax import lax
 from jax.core import Tracer
+from jax.extend.core import jaxpr_as_fun
 
 from ._leaves import disagreement, is_none, keystr
 from ._typecheck import no_type_check
@@ -28,6 +35,8 @@ def while_loop(
         if not more:
             return now
         now = body(now)
+    if _is_in_shard_map():
+        return _while_varying(goes_on, body, now)
     return lax.while_loop(goes_on, body, now)
 
 
@@ -59,10 +68,71 @@ def filter_cond(pred, true_fn, false_fn):
             _check_same(*branches)
         return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
 
-    arrays = lax.cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
+    cond = _cond_varying if _is_in_shard_map() else lax.cond
+    arrays = cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
     _, treedef, others = branches[0]
     pairs = zip(treedef.flatten_up_to(arrays), others, strict=True)
     return treedef.unflatten(x if other is _ARRAY else other for x, other in pairs)
+
+
+def _is_in_shard_map() -> bool:
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    return bool(mesh.manual_axes)
+
+
+@no_type_check
+def _cond_varying(pred, *fns):
+    """`lax.cond`, where the branches may differ in what varies between devices."""
+    traced = [jax.make_jaxpr(fn, return_shape=True)() for fn in fns]
+    kinds = zip(*(jaxpr.out_avals for jaxpr, _ in traced), strict=True)
+    axes = [frozenset().union(*map(_axes, kind)) for kind in kinds]
+    branches = [
+        lambda jaxpr=jaxpr: list(map(_vary, jaxpr_as_fun(jaxpr)(), axes))
+        for jaxpr, _ in traced
+    ]
+    leaves = lax.cond(pred, *branches)
+    return jtu.tree_unflatten(jtu.tree_structure(traced[0][1]), leaves)
+
+
+@no_type_check
+def _while_varying(goes_on, body, start):
+    """`lax.while_loop`, where a round may make more vary between devices."""
+    first, treedef = jtu.tree_flatten(start)
+    axes, before = [_axes(jax.typeof(x)) for x in first], None
+
+    def varied(leaves):
+        return list(map(_vary, leaves, axes))
+
+    def round_of(leaves):
+        return jtu.tree_leaves(body(treedef.unflatten(leaves)))
+
+    while axes != before:  # ends, because axes are only added
+        kinds = jax.make_jaxpr(round_of)(varied(first)).out_avals
+        before, axes = axes, [old | _axes(x) for old, x in zip(axes, kinds, strict=True)]
+    leaves = lax.while_loop(
+        lambda leaves: goes_on(treedef.unflatten(leaves)),
+        lambda leaves: varied(round_of(leaves)),
+        varied(first),
+    )
+    return treedef.unflatten(leaves)
+
+
+@no_type_check
+def _axes(kind):
+    """The axes of the mesh along which an array of this type varies."""
+    kind = getattr(kind, "manual_axis_type", kind)  # from JAX 0.10 on
+    return getattr(kind, "varying", None) or getattr(kind, "vma", frozenset())
+
+
+@no_type_check
+def _vary(x, axes):
+    """`x` as an array that varies along `axes`, too."""
+    more = tuple(sorted(axes - _axes(jax.typeof(x))))
+    if not more:
+        return x
+    if hasattr(lax, "pcast"):
+        return lax.pcast(x, more, to="varying")
+    return lax.pvary(x, more)
 
 
 _ARRAY = object()

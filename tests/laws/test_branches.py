@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._control import filter_cond
+from eqopt._control import filter_cond, while_loop
 
 
 def both(x, y, pred=True):
@@ -154,3 +154,34 @@ def test_states_that_change_without_arrays(name):
     state = opt.init(params)
     with pytest.raises(ValueError, match=r"\['count'\]`, one has .*must be an array"):
         jax.eval_shape(lambda g, p: opt.step(g, state, p)[0], params, params)
+
+
+def test_what_varies_between_devices():
+    """Inside `shard_map`: in one branch, after one round, or after two."""
+
+    def work(same, own):
+        chosen = [
+            filter_cond(pred, lambda: (own, same), lambda: (same, own))
+            for pred in (same > 0, own > 2)
+        ]
+        start = (jnp.zeros((), jnp.int32), same, same)
+        body = lambda now: (now[0] + 1, now[1] + now[2], own)
+        looped = while_loop(lambda now: now[0] < 3, body, start)
+        same_again = filter_cond(same > 0, lambda: same + 1, lambda: same)
+        return jax.tree.map(lambda x: x.reshape(1), (chosen, looped[1:])), same_again
+
+    spec, auto = jax.sharding.PartitionSpec, jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(auto,))
+    mapped = jax.shard_map(
+        lambda same, own: work(same, own[0]),
+        mesh=mesh,
+        in_specs=(spec(), spec("x")),
+        out_specs=(spec("x"), spec()),  # what is the same in both branches stays so
+    )
+    own = jnp.arange(4.0)
+    (chosen, looped), same_again = jax.jit(mapped)(jnp.asarray(7.0), own)
+    sevens = 7 + 0 * own
+    one, other = jnp.where(own > 2, own, 7), jnp.where(own > 2, 7, own)
+    assert eqx.tree_equal(chosen, [(own, sevens), (one, other)])
+    assert eqx.tree_equal(looped, (7 + 7 + 2 * own, own))
+    assert same_again == 8
