@@ -108,7 +108,10 @@ def _while_varying(goes_on, body, start):
 
     while axes != before:  # ends, because axes are only added
         kinds = jax.make_jaxpr(round_of)(varied(first)).out_avals
-        before, axes = axes, [old | _axes(x) for old, x in zip(axes, kinds, strict=True)]
+        before, axes = (
+            axes,
+            [old | _axes(x) for old, x in zip(axes, kinds, strict=True)],
+        )
     leaves = lax.while_loop(
         lambda leaves: goes_on(treedef.unflatten(leaves)),
         lambda leaves: varied(round_of(leaves)),

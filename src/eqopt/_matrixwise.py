@@ -24,10 +24,16 @@ from .tree import zeros_like
 
 
 class AbstractContracting(AbstractFused):
-    """A fused transformation whose equations contract or reshape axes of the leaves.
+    """A fused transformation that treats leaves as matrices.
 
     On a mesh with explicit axes, XLA chooses how its results are sharded.
     """
+
+    weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
+
+    # Whether the equation maps a transposed matrix to the transposed result. If so, the
+    # rows are the shorter side, or the first one in memory, to avoid transposing.
+    _is_symmetric: ClassVar[bool] = False
 
     @abc.abstractmethod
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
@@ -44,6 +50,21 @@ class AbstractContracting(AbstractFused):
         )
         pipeline.replace(updates)
         return lambda: new
+
+    def _layouts(self, tree: PyTree, params: Params | None) -> list[Layout | None]:
+        """The axes of each leaf (counting `None`s); `None` if it is not a matrix."""
+        axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
+        block_size = getattr(self, "block_size", None)
+        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+        return [
+            None if a is None else Layout(self._rows_first(a, x), block_size)
+            for a, x in zip(axes, leaves, strict=True)
+        ]
+
+    def _rows_first(self, axes: Axes, x: Any) -> Axes:
+        if self._is_symmetric:
+            return axes.short_side_first(x.shape)
+        return Axes(axes.stack, axes.output, axes.reduction)
 
 
 def _at_once(
@@ -109,12 +130,6 @@ class AbstractMatrixwise(AbstractContracting):
         matrix.
     """
 
-    weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
-
-    # Whether the equation maps a transposed matrix to the transposed result. If so, the
-    # rows are the shorter side, or the first one in memory, to avoid transposing.
-    _is_symmetric: ClassVar[bool] = False
-
     @abc.abstractmethod
     def matrixwise(
         self, state: State, params: Params | None = None, **extra: Any
@@ -150,21 +165,6 @@ class AbstractMatrixwise(AbstractContracting):
             None if layout is None else _made(make, x, layout, dtype)
             for x, layout in zip(zeros, layouts, strict=True)
         )
-
-    def _layouts(self, tree: PyTree, params: Params | None) -> list[Layout | None]:
-        """The axes of each leaf (counting `None`s); `None` if it is not a matrix."""
-        axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
-        block_size = getattr(self, "block_size", None)
-        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-        return [
-            None if a is None else Layout(self._rows_first(a, x), block_size)
-            for a, x in zip(axes, leaves, strict=True)
-        ]
-
-    def _rows_first(self, axes: Axes, x: Any) -> Axes:
-        if self._is_symmetric:
-            return axes.short_side_first(x.shape)
-        return Axes(axes.stack, axes.output, axes.reduction)
 
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         params, extra = pipeline.params, pipeline.extra

@@ -1,24 +1,19 @@
 """GaLore: an optimizer whose state is for gradients projected to a low rank."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
 from ..._checks import check_count, check_scalar
 from ..._combinators.chain import Chain
 from ..._control import filter_cond
-from ..._dimension_numbers import (
-    Axes,
-    DimensionNumbers,
-    resolve_dimension_numbers,
-    to_matrices,
-)
+from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
-from ..._leaves import align, flatten_updates, is_leaf, keystr, parameters
+from ..._leaves import align, flatten_updates, keystr, parameters
+from ..._matrices import Layout
 from ..._matrixwise import AbstractContracting
 from ..._misfits import check_real
 from ..._owners import name_of
@@ -39,8 +34,6 @@ from ...numerics import safe_increment
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
 from .parts.subspace import (
-    Back,
-    There,
     keep,
     low_shape,
     project,
@@ -118,6 +111,10 @@ class ScaleByGaLore(AbstractContracting):
     inner: AbstractTransformation = ScaleByAdam()
     weight_dimension_numbers: DimensionNumbers | None = None
 
+    # Differs from Optax: this projects the short side, like the paper and its code. Optax
+    # projects the long side.
+    _is_symmetric = True
+
     def __check_init__(self):
         check_count(self, "rank")
         check_count(self, "update_proj_gap")
@@ -127,8 +124,10 @@ class ScaleByGaLore(AbstractContracting):
         leaves, treedef = flatten_updates(parameters(params))
         zeros, _ = flatten_updates(zeros_like(params))
         projectors: list = [None] * len(leaves)
-        for i, a in self._matrices(params, None):
-            matrices = to_matrices(zeros[i], a)
+        for i, layout in enumerate(self._layouts(params, None)):
+            if layout is None:
+                continue
+            matrices = layout.split(zeros[i])
             *stack, short, _ = matrices.shape
             shape = *stack, short, min(self.rank, short)
             projectors[i] = jnp.zeros(shape, matrices.dtype)
@@ -147,40 +146,40 @@ class ScaleByGaLore(AbstractContracting):
         updates = pipeline.wide()
         pipeline.replace(updates)
         leaves, treedef = flatten_updates(updates)
-        axes = dict(self._matrices(updates, pipeline.params))
-        projectors = self._projectors(updates, state, axes)
-        reads = {"full": updates, "projector": treedef.unflatten(projectors)}
-        low = list(leaves)
-        for i, a in axes.items():
-            low[i] = jnp.zeros(low_shape(leaves[i], a, projectors[i]), leaves[i].dtype)
-        inner = Pipeline(treedef.unflatten(low), None, pipeline.extra)
-        masks = {
-            of: treedef.unflatten(axes.get(i) == of for i in range(len(leaves)))
-            for of in dict.fromkeys([None, *axes.values()])
+        layouts = self._layouts(updates, pipeline.params)
+        projectors = self._projectors(updates, state, layouts)
+        is_matrix = [layout is not None for layout in layouts]
+        reads = {
+            "projector": treedef.unflatten(projectors),
+            "layout": treedef.unflatten(layouts),
         }
-        for of, mask in masks.items():
-            if of is not None:
-                shared = {"one": 1.0, "axes": There(of)}
-                inner.push(name_of(self), Leafwise(project, None, shared, reads, mask))
+        matrices = treedef.unflatten(is_matrix)
+        low = [
+            x if layout is None else jnp.zeros(low_shape(layout, x, p), x.dtype)
+            for x, layout, p in zip(leaves, layouts, projectors, strict=True)
+        ]
+        inner = Pipeline(treedef.unflatten(low), None, pipeline.extra)
+        full = {"full": updates, **reads}
+        inner.push(name_of(self), Leafwise(project, None, {"one": 1.0}, full, matrices))
         promise = self.inner._feed(inner, state.inner_state)
-        reads = {"low": inner.finish(), "projector": reads["projector"]}
-        for of, mask in masks.items():
-            shared = {"scale": self.scale, "axes": of and Back(of)}
-            back = restore if of else keep
-            pipeline.push(name_of(self), Leafwise(back, None, shared, reads, mask))
+        reads["low"] = inner.finish()
+        shared = {"scale": self.scale}
+        pipeline.push(name_of(self), Leafwise(restore, None, shared, reads, matrices))
+        others = treedef.unflatten(not one for one in is_matrix)
+        pipeline.push(name_of(self), Leafwise(keep, None, {}, reads, others))
         new_state = ScaleByGaLoreState(
             safe_increment(state.count), inner.state_of(promise), reads["projector"]
         )
         return lambda: new_state
 
     def _projectors(
-        self, updates: Updates, state: ScaleByGaLoreState, axes: dict[int, Axes]
+        self, updates: Updates, state: ScaleByGaLoreState, layouts: list[Layout | None]
     ) -> list:
         """The projectors of this step, aligned with the leaves of `updates`."""
         leaves, treedef = flatten_updates(updates)
         projectors = align(treedef, state.projector, "state.projector", updates)
-        for i in axes:
-            if projectors[i] is None:
+        for i, layout in enumerate(layouts):
+            if layout is not None and projectors[i] is None:
                 raise ValueError(
                     _MISSING.format(owner=name_of(self), path=keystr(updates, i))
                 )
@@ -188,24 +187,14 @@ class ScaleByGaLore(AbstractContracting):
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
         # With one branch for all, XLA on a CPU would transpose all of them for LAPACK at
         # once.
-        for i, a in axes.items():
-            x, old = leaves[i], projectors[i]
-            projectors[i] = filter_cond(
-                is_due, functools.partial(subspace, x, a, old), lambda old=old: old
+        return [
+            old
+            if layout is None
+            else filter_cond(
+                is_due, functools.partial(subspace, x, layout, old), lambda old=old: old
             )
-        return projectors
-
-    def _matrices(
-        self, tree: Params, params: Params | None
-    ) -> Iterator[tuple[int, Axes]]:
-        """The index and the axes, short side first, of each leaf that is a matrix."""
-        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-        axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
-        for i, (x, a) in enumerate(zip(leaves, axes, strict=True)):
-            if a is not None:
-                # Differs from Optax: this projects the short side, like the paper and its
-                # code. Optax projects the long side.
-                yield i, a.short_side_first(x.shape)
+            for x, layout, old in zip(leaves, layouts, projectors, strict=True)
+        ]
 
 
 _MISSING = (
