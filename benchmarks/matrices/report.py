@@ -15,6 +15,7 @@ the same run, and the temporary memory as a share of the bytes of the parameters
 is the mean over 10 steps, in which each basis, root and subspace is computed once. *Of
 torch* is the ratio to the time of the same step in torch, on as many threads, by
 pytorch-optimizer.
+AdamW's own ratios show the noise.
 """
 
 END = """\
@@ -48,7 +49,7 @@ def table(rows: list[Row]) -> str:
         found = [costs[name, size] for size in sizes]
         lines.append([name, f"{max(x.state for x in found):.1f}"])
         for x in found:
-            time = f"{1e3 * x.seconds.eqopt.best:.3g} ms"
+            time = f"{float(f'{1e3 * x.seconds.eqopt.best:.3g}'):g} ms"
             lines[-1] += [time, f"{x.ratio:.1f}", f"{100 * x.temporary:.0f} %"]
             if with_torch:
                 lines[-1].append(_of_torch(x))

@@ -86,6 +86,7 @@ def _fields(cls: griffe.Class) -> list[griffe.Attribute]:
         for member in cls.members.values()
         if isinstance(member, griffe.Attribute)
         and member.annotation is not None
+        and member.name[0] != "_"
         and "property" not in member.labels
     ]
 

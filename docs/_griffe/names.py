@@ -179,6 +179,8 @@ def on_page_content(content: str, *, config: Any, **kwargs: object) -> str:
     def with_names(found: re.Match[str]) -> str:
         names = html.escape(" ".join(others.get(found[2], [])))
         hidden = f"<span hidden> {names}</span>" if names else ""
-        return f"{found[1]}{hidden}{found[3]}"
+        # On small screens, a long name is broken after a dot.
+        title = re.sub(r"(?<=\w)\.(?=\w[^<>]*<)", ".<wbr>", found[1])
+        return f"{title}{hidden}{found[3]}"
 
     return _HEADING.sub(with_names, content)

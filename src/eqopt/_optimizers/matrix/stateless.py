@@ -206,7 +206,9 @@ class SinkGD(AbstractOptimizer):
     - `scale`: $\alpha$, a number or a 0-d array: a factor for the learning rate of
         matrices.
     - `base_width`: $n_0 > 0$, or `None` for the same $\alpha$ at all widths. Do not use
-        it with `spectral_target="unit_rms"`, which also corrects for the width.
+        it with `spectral_target="unit_rms"`, which also corrects for the width. It
+        concerns matrices only; [`eqopt.groups.mup`][] makes factors for all parameters
+        and other optimizers.
     - `width_exponent`: $\kappa$, a number or a 0-d array.
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
