@@ -86,13 +86,17 @@ def _fields(cls: griffe.Class) -> list[griffe.Attribute]:
         for member in cls.members.values()
         if isinstance(member, griffe.Attribute)
         and member.annotation is not None
-        and member.name[0] != "_"
-        and "property" not in member.labels
+        and "instance-attribute" in member.labels  # not a `ClassVar`
     ]
 
 
 def _add_init(cls: griffe.Class) -> None:
-    # Abstract classes of ours have no fields, so those of the class itself are all.
+    fields = {
+        field.name: field
+        for ancestor in [*reversed(cls.mro()), cls]
+        for field in _fields(ancestor)
+        if not str(field.annotation).startswith(("AbstractVar", "eqx.AbstractVar"))
+    }
     parameters = [
         griffe.Parameter(
             field.name,
@@ -100,7 +104,7 @@ def _add_init(cls: griffe.Class) -> None:
             kind=griffe.ParameterKind.positional_or_keyword,
             default=_default(field.value),
         )
-        for field in _fields(cls)
+        for field in fields.values()
     ]
     if parameters:
         init = griffe.Function(

@@ -135,7 +135,7 @@ def _vary(x, axes):
         return x
     if hasattr(lax, "pcast"):
         return lax.pcast(x, more, to="varying")
-    return lax.pvary(x, more)
+    return getattr(lax, "pvary")(x, more)  # noqa: B009, it is gone from JAX 0.10 on
 
 
 _ARRAY = object()

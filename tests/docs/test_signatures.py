@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import equinox as eqx
 import pytest
 
 import eqopt
@@ -114,6 +115,16 @@ def test_pages_say_what_help_says(documented):
     for name in CLASSES:
         page = documented[name.removeprefix("eqopt.")].docstring.value
         assert section(page) == section(inspect.getdoc(resolve(name))), name
+
+
+def test_pages_show_the_arguments_of_the_class(documented):
+    """Also inherited ones, but no class variables."""
+    for name in PUBLIC:
+        cls = resolve(name)
+        if isinstance(cls, type) and issubclass(cls, eqx.Module):
+            init = documented[name.removeprefix("eqopt.")].members.get("__init__")
+            shown = [p.name for p in init.parameters][1:] if init else []
+            assert shown == [*inspect.signature(cls).parameters], name
 
 
 def test_everybody_sees_the_whole_docstring():

@@ -147,7 +147,7 @@ def test_apart_inside_shard_map(row):
         found = jax.jit(mapped)(params, x)[0]
         for device in (0, 5):
             one = scaled(x[device], params)
-            here = jax.tree.map(lambda p: p[device], found)
+            here = jax.tree.map(lambda p, i=device: p[i], found)
             assert_close(here, alone(row, one, one))
 
 
