@@ -74,10 +74,14 @@ def _classes(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Class]:
 
 def _is_module(cls: griffe.Class) -> bool:
     return any(
-        isinstance(base, griffe.Expr) and base.canonical_path == "equinox.Module"
+        _path(base) == "equinox.Module"
         for ancestor in (cls, *cls.mro())
         for base in ancestor.bases
     )
+
+
+def _path(of: str | griffe.Expr | None) -> str | None:
+    return of.canonical_path if isinstance(of, griffe.Expr) else None
 
 
 def _fields(cls: griffe.Class) -> list[griffe.Attribute]:
@@ -95,7 +99,7 @@ def _add_init(cls: griffe.Class) -> None:
         field.name: field
         for ancestor in [*reversed(cls.mro()), cls]
         for field in _fields(ancestor)
-        if not str(field.annotation).startswith(("AbstractVar", "eqx.AbstractVar"))
+        if _path(field.annotation) != "equinox.AbstractVar"
     }
     parameters = [
         griffe.Parameter(

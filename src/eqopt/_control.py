@@ -15,6 +15,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
 
+from ._jaxprs import manual_type
 from ._leaves import disagreement, is_none, keystr
 from ._typecheck import no_type_check
 
@@ -98,7 +99,7 @@ def _cond_varying(pred, *fns):
 def _while_varying(goes_on, body, start):
     """`lax.while_loop`, where a round may make more vary between devices."""
     first, treedef = jtu.tree_flatten(start)
-    axes, before = [_axes(jax.typeof(x)) for x in first], None
+    axes = [_axes(jax.typeof(x)) for x in first]
 
     def varied(leaves):
         return list(map(_vary, leaves, axes))
@@ -106,12 +107,12 @@ def _while_varying(goes_on, body, start):
     def round_of(leaves):
         return jtu.tree_leaves(body(treedef.unflatten(leaves)))
 
-    while axes != before:  # ends, because axes are only added
+    while True:  # ends, because axes are only added
         kinds = jax.make_jaxpr(round_of)(varied(first)).out_avals
-        before, axes = (
-            axes,
-            [old | _axes(x) for old, x in zip(axes, kinds, strict=True)],
-        )
+        after = [old | _axes(x) for old, x in zip(axes, kinds, strict=True)]
+        if after == axes:
+            break
+        axes = after
     leaves = lax.while_loop(
         lambda leaves: goes_on(treedef.unflatten(leaves)),
         lambda leaves: varied(round_of(leaves)),
@@ -123,8 +124,8 @@ def _while_varying(goes_on, body, start):
 @no_type_check
 def _axes(kind):
     """The axes of the mesh along which an array of this type varies."""
-    kind = getattr(kind, "manual_axis_type", kind)  # from JAX 0.10 on
-    return getattr(kind, "varying", None) or getattr(kind, "vma", frozenset())
+    found = manual_type(kind)
+    return getattr(found, "varying", found) or frozenset()
 
 
 @no_type_check

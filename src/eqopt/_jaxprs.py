@@ -1,4 +1,4 @@
-"""Evaluates the equations of traced functions."""
+"""Evaluates the equations of traced functions, and reads the types of their arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,3 +13,12 @@ def bind(eqn: JaxprEqn, inputs: Sequence[Any]) -> Sequence[Any]:
     functions, params = params if isinstance(params, tuple) else ((), params)
     outputs = eqn.primitive.bind(*functions, *inputs, **params)
     return outputs if eqn.primitive.multiple_results else [outputs]
+
+
+def manual_type(aval: Any) -> Any:
+    """How an array varies between devices inside `jax.shard_map`.
+
+    It is the set of the axes along which the array varies, and from JAX 0.10 on, an
+    object that has this set as `varying`.
+    """
+    return getattr(aval, "manual_axis_type", getattr(aval, "vma", None))

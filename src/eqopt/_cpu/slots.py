@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._jaxprs import bind
+from .._jaxprs import bind, manual_type
 from .._typecheck import no_type_check
 from . import order
 
@@ -134,9 +134,7 @@ def _in_order(
 @no_type_check
 def _vary_alike(leaves: Sequence[Array]) -> bool:
     """Whether all leaves vary over the same axes of a mesh, within `shard_map`."""
-    # JAX 0.10 calls the attribute `manual_axis_type`, earlier versions `vma`.
-    axes = lambda t: getattr(t, "manual_axis_type", getattr(t, "vma", None))
-    return len({axes(jax.typeof(x)) for x in leaves}) == 1
+    return len({manual_type(jax.typeof(x)) for x in leaves}) == 1
 
 
 @no_type_check

@@ -35,6 +35,7 @@ from ..._types import (
 )
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
 from .parts.recipe import matrices_and_others
+from .parts.subspace import leading
 
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]
@@ -92,7 +93,8 @@ def apollo(
         p = normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
         p = p / len(mu[0]) ** 0.5
     else:
-        p = lax.cond(is_due, _leading, lambda x, old: old, x, old)
+        renewed = lambda x, old: leading(x, old.shape[1])
+        p = lax.cond(is_due, renewed, lambda x, old: old, x, old)
         projector = (p,)
     r = jnp.conj(p.T).astype(g.dtype) @ x
     new_mu = b1 * mu[0] + (1 - b1) * r
@@ -117,12 +119,6 @@ def apollo(
 def _wide(x: Any) -> Any:
     """`x` with the short side as rows; if both sides are equal, with the inputs."""
     return x if x.shape[0] < x.shape[1] else x.T
-
-
-def _leading(x: Inexact[Array, "short long"], old: Any) -> Inexact[Array, "short r"]:
-    """The leading left singular vectors of `x`."""
-    u, _, _ = jnp.linalg.svd(lax.stop_gradient(x), full_matrices=False)
-    return u[:, : old.shape[1]]
 
 
 class ScaleByAPOLLO(AbstractMatrixwise):

@@ -16,9 +16,17 @@ from ....numerics import at_least_float32
 def subspace(x: Inexact[Array, "..."], layout: Layout, old: Any) -> Any:
     """The leading left singular vectors, stored like `old`, the previous ones."""
     matrices = at_least_float32(layout.split(x))
+    u = leading(matrices, old.shape[-1])
+    return store_like(old, u.astype(old.dtype))
+
+
+def leading(
+    matrices: Inexact[Array, "*stack short long"], rank: int
+) -> Inexact[Array, "*stack short rank"]:
+    """The leading left singular vectors."""
     # The derivative is stopped, because it is infinite if singular values are equal.
     u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
-    return store_like(old, u[..., : old.shape[-1]].astype(old.dtype))
+    return u[..., :rank]
 
 
 def low_shape(layout: Layout, x: Array, projector: Any) -> tuple[int, ...]:
