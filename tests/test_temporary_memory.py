@@ -111,9 +111,6 @@ CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
         (eqopt.AdamP(0.1, weight_decay=0.1), 0.12),
         (eqopt.LAMB(0.1, weight_decay=0.1), 0.11),
         (eqopt.LARS(0.1), 0.01),
-        # The singular vectors of one matrix, and on the way back one update in full.
-        (eqopt.GaLore(0.1), 0.24),
-        (eqopt.GaLore(0.1, 16), 0.24),
         # The direction, for its norm, and the parameters in the layout of matrices.
         (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1), 0.31),
         (eqopt.MoMo(weight_decay=0.1), 0.01),
@@ -202,6 +199,9 @@ EIGHT_BITS = eqopt.storage.BlockwiseQuantized()
         (eqopt.APOLLO(0.1), 2.1),
         (eqopt.Aurora(0.1), 3.1),
         (eqopt.Scion(0.1), 3.1),
+        # A copy of the matrix, and the singular vectors of both sides.
+        (eqopt.GaLore(0.1), 3.1),
+        (eqopt.GaLore(0.1, 16), 3.1),
         # Two sides, each with a decomposition or a product that is not done in place.
         (eqopt.SOAP(0.1), 10.2),
         (eqopt.SOAPMuon(0.1), 10.2),

@@ -17,6 +17,7 @@ class Equation:
     """The result of [`eqopt.equation`][] for a function of arrays."""
 
     is_of_matrices = False
+    keeps_shape = True  # whether the result has the shape of the update
 
     def __init__(self, fn: Callable):
         parameters = inspect.signature(fn).parameters.values()

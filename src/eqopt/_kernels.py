@@ -180,10 +180,11 @@ def _steps(
         shared |= {name: next(rest) for name in operation.loose}
         shared |= dict(operation.static)
         out = yield (u, *(widen(x, real) for x in old)), shared
-        u, *new = out if isinstance(out, tuple) else (out,)
+        before, (u, *new) = u, out if isinstance(out, tuple) else (out,)
         names = zip(operation.equation.leaves, old, strict=True)
         slots = [x for name, x in names if name in operation.slots]
-        _check_outputs(operation, g, u, slots, new)
+        before = before if operation.equation.keeps_shape else u
+        _check_outputs(operation, before, u, slots, new)
         slots_and_new += zip(slots, new, strict=True)
     if kind == "params":
         if u.shape != p.shape:
@@ -213,7 +214,7 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
 
 @no_type_check
 def _check_outputs(
-    operation: Operation, g: Array, u: Array, slots: list, new: list
+    operation: Operation, before: Array, u: Array, slots: list, new: list
 ) -> None:
     if len(new) != len(slots):
         raise TypeError(
@@ -221,7 +222,7 @@ def _check_outputs(
             f"new {operation.slots}, which are {1 + len(slots)} values, but returned "
             f"{1 + len(new)}."
         )
-    old, structure = jax.tree.flatten([g, *slots], is_leaf=is_stored)
+    old, structure = jax.tree.flatten([before, *slots], is_leaf=is_stored)
     new, new_structure = jax.tree.flatten([u, *new])
     if structure != new_structure:
         raise ShapeMismatch(f"{structure} became {new_structure}")

@@ -33,7 +33,7 @@ from ._leaves import (
     mask_out,
 )
 from ._owners import name_of
-from ._stages import walk
+from ._stages import laid_out, walk
 from ._typecheck import no_type_check
 from ._types import Mask, Params, State, Updates
 from .numerics import wide_dtype
@@ -108,6 +108,7 @@ class Pipeline:
         self._pending: list[tuple[str, Leafwise]] = []
         self._states: list[State] = []  # the new states of all equations that have run
         self._unread: dict[int, str] = {}
+        self._moved: dict[int, Callable[[], State]] = {}
         self._last: list[tuple[list, str, Leafwise]] = []
         self._ended: Params | None = None
         self._hidden: list[Params | None] = []  # the parameters while others are shown
@@ -133,6 +134,8 @@ class Pipeline:
 
     @no_type_check
     def _kept(self, index: int, owner: str) -> State:
+        if index in self._moved:
+            self._states[index] = self._moved[index]()
         if self._states[index] is _NOT_YET:
             raise RuntimeError(
                 f"{owner}: its new state was requested before its equation has run. Call "
@@ -152,6 +155,23 @@ class Pipeline:
                 "must call the promise that the part returns, and return its result."
             )
         return state
+
+    def move(self, to: "Pipeline") -> bool:
+        """Moves all equations to the end of another pipeline, if that is possible.
+
+        It must have a tree of updates with the same structure. It is not possible if
+        some equations have run, or depend on the shape of the updates or on an order.
+        The promises of this pipeline stay valid.
+        """
+        self._push_the_last()
+        pending = [leafwise for _, leafwise in self._pending]
+        if self._updates is not self.given or not all(map(_is_movable, pending)):
+            return False
+        indices = range(len(self._states) - len(pending), len(self._states))
+        for i, (owner, leafwise) in zip(indices, self._pending, strict=True):
+            self._moved[i] = to.push(owner, laid_out(leafwise, self.given))
+        self._pending = []
+        return True
 
     def push_last(self, owner: str, leafwise: Leafwise) -> Callable[[], State | None]:
         """Adds an equation that runs after all others, even after ones pushed later.
@@ -251,6 +271,12 @@ class Pipeline:
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result
+
+
+def _is_movable(leafwise: Leafwise) -> bool:
+    equation, has_order = leafwise.equation, leafwise.first or leafwise.last
+    is_of_leaf = not equation.is_of_matrices and "p" not in equation.leaves
+    return is_of_leaf and not has_order and leafwise.on_cpu is None
 
 
 @no_type_check

@@ -18,6 +18,7 @@ from ._leaves import (
     align,
     flatten_updates,
     is_function,
+    is_leaf,
     keystr,
     listed,
     resolve_mask,
@@ -147,6 +148,17 @@ def _lay_out(
                 raise stateless(owner, name, keystr(updates, i))
     values = [*packed.values()], [*loose.values()]
     return Stage(owner, operation, leafwise.state, columns, *values, flags)
+
+
+@no_type_check
+def laid_out(leafwise: Any, updates: Updates) -> Any:
+    """`leafwise` with the trees that functions of `updates` return in their place."""
+    reads = {k: _tree_to_read(x, updates) for k, x in leafwise.reads.items()}
+    if leafwise.mask is None:
+        return leafwise._replace(reads=reads)
+    mask = resolve_mask(leafwise.mask, updates, None)
+    treedef = jax.tree.structure(updates, is_leaf=is_leaf)
+    return leafwise._replace(reads=reads, mask=treedef.unflatten(mask))
 
 
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:

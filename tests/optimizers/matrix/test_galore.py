@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import eqopt
+from eqopt._pipeline import Pipeline
 
 
 @pytest.mark.parametrize("shape", [(3, 6), (6, 3), (4, 4)])
@@ -46,6 +47,46 @@ def test_at_full_rank_nothing_is_lost(shape, dtype):
     g = jr.normal(jr.key(0), shape, dtype)
     updates, _ = opt.update(g, opt.init(g))
     np.testing.assert_allclose(updates, 2 * g, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("inner", "is_one"),
+    [
+        (eqopt.ScaleByAdam(), True),
+        (eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), eqopt.ScaleByRMS()), False),
+        (eqopt.Masked(eqopt.Trace(0.9), lambda tree: [x.ndim > 1 for x in tree]), True),
+        (eqopt.Chain(eqopt.AddNoise(0.1, 0.5, key=1), eqopt.ScaleByAdam()), True),
+        (eqopt.ScaleByLion(), False),
+        (eqopt.ApplyIfFinite(eqopt.ScaleByAdam(), 5), False),
+        (eqopt.ScaleByMuon(), False),
+    ],
+    ids=repr,
+)
+def test_one_kernel_or_several(inner, is_one, monkeypatch):
+    """The inner equations run in the kernel that projects and restores, if they can."""
+    opt = eqopt.Chain(eqopt.ScaleByGaLore(2, 2, inner=inner), eqopt.SGD(0.1))
+    start = [
+        jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 5), (6,), (4, 2)])
+    ]
+    moved = []
+
+    def trail():
+        params, state = start, opt.init(start)
+        for t in range(3):
+            grads = [jr.normal(jr.key(t), p.shape) for p in params]
+            params, state = opt.step(grads, state, params)
+        return params, state
+
+    move = Pipeline.move
+    monkeypatch.setattr(
+        Pipeline, "move", lambda *a, **k: moved.append(move(*a, **k)) or moved[-1]
+    )
+    one = trail()
+    assert moved == [is_one] * 3
+    monkeypatch.setattr(Pipeline, "move", lambda self, to: False)
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, one, trail())
 
 
 @pytest.mark.slow

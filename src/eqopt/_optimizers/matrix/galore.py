@@ -33,14 +33,7 @@ from ..._types import (
 from ...numerics import safe_increment
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
-from .parts.subspace import (
-    keep,
-    low_shape,
-    project,
-    projected,
-    restore,
-    subspace,
-)
+from .parts.subspace import low_shape, project, projected, restore, subspace
 
 
 class ScaleByGaLoreState(eqx.Module):
@@ -150,6 +143,7 @@ class ScaleByGaLore(AbstractContracting):
         projectors = self._projectors(updates, state, layouts)
         is_matrix = [layout is not None for layout in layouts]
         reads = {
+            "full": updates,
             "projector": treedef.unflatten(projectors),
             "layout": treedef.unflatten(layouts),
         }
@@ -159,18 +153,18 @@ class ScaleByGaLore(AbstractContracting):
             for x, layout, p in zip(leaves, layouts, projectors, strict=True)
         ]
         inner = Pipeline(treedef.unflatten(low), None, pipeline.extra)
-        full = {"full": updates, **reads}
-        inner.push(name_of(self), Leafwise(project, None, {"one": 1.0}, full, matrices))
+        inner.push(
+            name_of(self), Leafwise(project, None, {"one": 1.0}, reads, matrices)
+        )
         promise = self.inner._feed(inner, state.inner_state)
-        reads["low"] = inner.finish()
+        # One kernel projects, runs the inner optimizer and restores, if that is possible.
+        if not inner.move(to=pipeline):
+            pipeline.replace(inner.finish())
         shared = {"scale": self.scale}
         pipeline.push(name_of(self), Leafwise(restore, None, shared, reads, matrices))
-        others = treedef.unflatten(not one for one in is_matrix)
-        pipeline.push(name_of(self), Leafwise(keep, None, {}, reads, others))
-        new_state = ScaleByGaLoreState(
+        return lambda: ScaleByGaLoreState(
             safe_increment(state.count), inner.state_of(promise), reads["projector"]
         )
-        return lambda: new_state
 
     def _projectors(
         self, updates: Updates, state: ScaleByGaLoreState, layouts: list[Layout | None]

@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact
 
 from ...._cpu.order import after
-from ...._equations import equation
+from ...._equations import Equation
 from ...._matrices import Layout
 from ...._storage import store_like
 from ....numerics import at_least_float32
@@ -42,9 +42,13 @@ def projected(
     return adjoint @ matrices
 
 
-@equation
+class _Reshaping(Equation):
+    keeps_shape = False
+
+
+@_Reshaping
 def project(
-    g: Inexact[Array, "*stack rank long"],
+    g: Inexact[Array, "..."],
     full: Inexact[Array, "*leaf"],
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
@@ -55,21 +59,14 @@ def project(
     return projected(after(one, projector), layout.split(full))
 
 
-@equation
+@_Reshaping
 def restore(
-    g: Inexact[Array, "*leaf"],
-    low: Inexact[Array, "*stack rank long"],
+    g: Inexact[Array, "*stack rank long"],
+    full: Inexact[Array, "*leaf"],
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
     *,
     scale: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
     # Leaves wait for each other, because the product is as large as the leaf.
-    return layout.joined(scale * (projector @ after(scale, low)), g.shape)
-
-
-@equation
-def keep(
-    g: Inexact[Array, "*leaf"], low: Inexact[Array, "*leaf"]
-) -> Inexact[Array, "*leaf"]:
-    return low
+    return layout.joined(scale * (projector @ after(scale, g)), full.shape)
