@@ -25,6 +25,10 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 )
 
+# The tests are about what is computed, not how fast: compiling is most of the cost. The
+# memory that a program takes is the same. Programs that tests start inherit this.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
 # A third of the programs have been compiled by another worker, or before the last time
 # that all were forgotten. Workers have the environment of the process that starts them.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -44,9 +48,6 @@ from . import contexts
 from .extras import needs_extras
 
 
-# The tests are about what is computed, not how fast: compiling is most of the cost. The
-# memory that a program takes is the same.
-jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Nobody reads which line of Python a piece of a program comes from. And pytest hides

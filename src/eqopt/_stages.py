@@ -152,7 +152,7 @@ def _lay_out(
 
 @no_type_check
 def laid_out(leafwise: Any, updates: Updates) -> Any:
-    """`leafwise` with the trees that functions of `updates` return in their place."""
+    """`leafwise` with trees instead of functions that compute them from `updates`."""
     reads = {k: _tree_to_read(x, updates) for k, x in leafwise.reads.items()}
     if leafwise.mask is None:
         return leafwise._replace(reads=reads)

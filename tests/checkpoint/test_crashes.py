@@ -37,8 +37,6 @@ class Trainer:
         self.arguments = [str(PROGRAM), "--steps", str(steps), "--checkpoint"]
         self.arguments += [str(self.checkpoint)]
         self.environment = os.environ | {
-            # As in this process: other optimizations round in other ways.
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "JAX_COMPILATION_CACHE_DIR": str(cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

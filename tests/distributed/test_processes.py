@@ -27,7 +27,6 @@ def run(processes: int, folder: pathlib.Path) -> dict[str, np.ndarray]:
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }

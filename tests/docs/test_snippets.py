@@ -50,6 +50,15 @@ def test_snippets_run(page, tmp_path, monkeypatch):
     _run(page, [block for block in SNIPPETS[page] if not needs(block)])
 
 
+def test_the_readme_trains_first_and_tests_second():
+    """`.ci/run` finds each command by its number, and gives each an environment."""
+    code = [block.code for block in blocks(ROOT / "README.md") if block.info == "bash"]
+    train, check, *_ = [text.strip() for text in code]
+    install = r"python -m pip install (-e )?'\.\[(\w+)\]' && python "
+    assert re.fullmatch(install + r"docs/examples/train_digits\.py", train)
+    assert re.fullmatch(install + r"-m pytest -n auto", check)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of others, about others
 @pytest.mark.parametrize("page", OPTIONAL)
