@@ -319,6 +319,7 @@ OTHERS = {
     "shift_right_logical": _shift_right_logical,
     "slice": _slice,
     "split": _split,
+    "safe_sqrt": _sqrt,
     "sqrt": _sqrt,
     "squeeze": lambda x, dimensions: np.squeeze(x, dimensions),
     "stack": lambda *args, axis: np.stack(args, axis),

@@ -65,6 +65,8 @@ def test_safe_sqrt():
     np.testing.assert_allclose(eqopt.numerics.safe_sqrt(x), [0, 2, jnp.nan])
     assert jax.grad(eqopt.numerics.safe_sqrt)(0.0) == 0
     assert jax.grad(eqopt.numerics.safe_sqrt)(4.0) == 0.25
+    twice = jax.jit(jax.vmap(jax.grad(jax.grad(eqopt.numerics.safe_sqrt))))
+    np.testing.assert_allclose(twice(jnp.array([0.0, 4.0])), [0, -1 / 32])
 
 
 def test_abs_sq():

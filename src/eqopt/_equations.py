@@ -40,6 +40,7 @@ class Equation:
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
 
+    @no_type_check
     def of_all(self, calls: "Sequence[Call]") -> list[Any]:
         """The results for several leaves."""
         return [self(*leaves, **shared) for leaves, shared in calls]
