@@ -37,6 +37,7 @@ class Equation:
         is_annotated = bool(getattr(fn, "__annotations__", None))
         self._fn = checked(fn) if is_annotated else fn
 
+    @no_type_check
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
 

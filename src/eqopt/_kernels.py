@@ -35,18 +35,21 @@ class Operation(NamedTuple):
     has_own_params: bool = False  # whether its `p` differs from the shared `p`
 
     @property
+    @no_type_check
     def leaves(self) -> tuple[str, ...]:
         """The positional names, without the `p` that all operations share."""
         names = self.equation.leaves
         return names if self.has_own_params else tuple(x for x in names if x != "p")
 
     @property
+    @no_type_check
     def reads_params(self) -> bool:
         """Whether it takes the `p` that all operations share."""
         return "p" in self.equation.leaves and not self.has_own_params
 
 
 @functools.lru_cache(KERNELS)
+@no_type_check
 def kernel(
     program: tuple[Operation, ...], takes_params: bool, result: Result
 ) -> Callable:
@@ -180,11 +183,12 @@ def _steps(
         shared |= {name: next(rest) for name in operation.loose}
         shared |= dict(operation.static)
         out = yield (u, *(widen(x, real) for x in old)), shared
-        before, (u, *new) = u, out if isinstance(out, tuple) else (out,)
+        before = u
+        u, *new = out if isinstance(out, tuple) else (out,)
         names = zip(operation.equation.leaves, old, strict=True)
         slots = [x for name, x in names if name in operation.slots]
-        before = before if operation.equation.keeps_shape else u
-        _check_outputs(operation, before, u, slots, new)
+        like = before if operation.equation.keeps_shape else u
+        _check_outputs(operation, like, u, slots, new)
         slots_and_new += zip(slots, new, strict=True)
     if kind == "params":
         if u.shape != p.shape:
@@ -232,6 +236,7 @@ def _check_outputs(
 
 
 @jax.jit
+@no_type_check
 def pack(values: tuple) -> Array:
     """Packs shared values into the vector that a kernel takes."""
     dtype = jax.dtypes.canonicalize_dtype(float)

@@ -98,6 +98,7 @@ _NOT_YET = object()
 class Pipeline:
     """The updates of one call of `update` or `step`, and the equations still to apply."""
 
+    @no_type_check
     def __init__(
         self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
     ):

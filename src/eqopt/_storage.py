@@ -143,6 +143,7 @@ def standard_promotion() -> Any:
     return jax.numpy_dtype_promotion("standard")
 
 
+@no_type_check  # called once per leaf
 def has_stored(tree: PyTree) -> bool:
     return any(map(is_stored, jax.tree.leaves(tree, is_leaf=is_stored)))
 
