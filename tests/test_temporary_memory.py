@@ -111,6 +111,9 @@ CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
         (eqopt.AdamP(0.1, weight_decay=0.1), 0.12),
         (eqopt.LAMB(0.1, weight_decay=0.1), 0.11),
         (eqopt.LARS(0.1), 0.01),
+        # The singular vectors of one matrix.
+        (eqopt.GaLore(0.1), 0.24),
+        (eqopt.GaLore(0.1, 16), 0.24),
         # The direction, for its norm, and the parameters in the layout of matrices.
         (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1), 0.31),
         (eqopt.MoMo(weight_decay=0.1), 0.01),

@@ -275,6 +275,7 @@ class Pipeline:
 
 
 def _is_movable(leafwise: Leafwise) -> bool:
+    # With an order, a CPU evaluates all equations of a kernel again.
     equation, has_order = leafwise.equation, leafwise.first or leafwise.last
     is_of_leaf = not equation.is_of_matrices and "p" not in equation.leaves
     return is_of_leaf and not has_order and leafwise.on_cpu is None

@@ -121,7 +121,7 @@ def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
     - `x`: a non-negative array.
     """
-    return _safe_sqrt.bind(x if isinstance(x, jax.Array) else jnp.asarray(x))
+    return _safe_sqrt.bind(x)
 
 
 def _slope_of_safe_sqrt(t: Any, root: Any, x: Any) -> Any:

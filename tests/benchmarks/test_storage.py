@@ -67,7 +67,7 @@ GOOD_IN_4_BITS = {("language", "AdamW"), ("language", "Lion")}
 def test_few_bits_train_as_float32_does(task: str, name: str):
     """8 bits: no worse than the worst of three seeds, by more than these differ.
 
-    In fewer steps than on the page, which the learning rate is fitted to.
+    There are fewer steps than on the page. The learning rate falls to zero in them.
     """
     found = TASKS[task]()._replace(steps=100)
     full = [train(found, name, FULL, seed) for seed in range(3)]

@@ -141,13 +141,12 @@ class ScaleByGaLore(AbstractContracting):
         leaves, treedef = flatten_updates(updates)
         layouts = self._layouts(updates, pipeline.params)
         projectors = self._projectors(updates, state, layouts)
-        is_matrix = [layout is not None for layout in layouts]
         reads = {
             "full": updates,
             "projector": treedef.unflatten(projectors),
             "layout": treedef.unflatten(layouts),
         }
-        matrices = treedef.unflatten(is_matrix)
+        matrices = treedef.unflatten(layout is not None for layout in layouts)
         low = [
             x if layout is None else jnp.zeros(low_shape(layout, x, p), x.dtype)
             for x, layout, p in zip(leaves, layouts, projectors, strict=True)

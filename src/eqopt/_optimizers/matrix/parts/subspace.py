@@ -43,6 +43,8 @@ def projected(
 
 
 class _Reshaping(Equation):
+    """An equation whose result has another shape than its update."""
+
     keeps_shape = False
 
 
