@@ -206,7 +206,7 @@ EIGHT_BITS = eqopt.storage.BlockwiseQuantized()
         (eqopt.GaLore(0.1), 3.1),
         (eqopt.GaLore(0.1, 16), 3.1),
         # Two sides, each with a decomposition or a product that is not done in place.
-        (eqopt.SOAP(0.1), 10.2),
+        (eqopt.SOAP(0.1), 9.2),
         (eqopt.SOAPMuon(0.1), 10.2),
         (eqopt.Shampoo(0.1), 9.2),
         (eqopt.KLShampoo(0.1), 7.2),

@@ -56,7 +56,8 @@ class ScaleByShampooState(eqx.Module):
         matrix.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side without a factor.
-    - `roots`: the inverse roots of the factors. With `kl`, their eigenvectors.
+    - `roots`: the inverse roots of the factors. With `kl`, their
+        eigenvectors, as rows.
     """
 
     count: Int[Array, ""]
@@ -99,11 +100,11 @@ def shampoo(
         given = started(factors, g), roots, g
         factors = accumulated(*given, b2, jnp.asarray(False), True, eps)
         follow = functools.partial(sides_followed, is_start)
-        roots = lax.cond(is_due, follow, lambda factors, q: q, factors, roots)
+        roots = lax.cond(is_due, follow, lambda factors, v: v, factors, roots)
         u = to_basis(filtered, roots)
-        for side, (factor, q) in enumerate(zip(factors, roots, strict=True)):
+        for side, (factor, v) in enumerate(zip(factors, roots, strict=True)):
             if factor is not None:
-                values = jnp.maximum(eigenvalues(factor, q), eps) ** -exponent
+                values = jnp.maximum(eigenvalues(factor, v), eps) ** -exponent
                 u = u * jnp.expand_dims(values, 1 - side)
         u = from_basis(u, roots)
     else:
@@ -114,7 +115,7 @@ def shampoo(
         )
         renew = functools.partial(inverse_roots, factor_correction, eps, exponent)
         roots = lax.cond(is_due, renew, lambda factors, roots: roots, factors, roots)
-        u = from_basis(filtered, roots)
+        u = to_basis(filtered, roots)
     if graft is None:
         return jnp.where(is_on, u, filtered), mu, nu, factors, roots
     grafted = filtered

@@ -30,12 +30,12 @@ from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from .parts.eigenbasis import (
     Sides,
     accumulated,
-    eigenvectors,
     followed,
     from_basis,
     gram,
     has_side,
     identities,
+    seeded,
     to_basis,
 )
 from .parts.recipe import matrices_and_others
@@ -43,17 +43,18 @@ from .parts.turns import Turn, turns
 
 
 class ScaleBySOAPState(eqx.Module):
-    r"""The moments, and the preconditioner in whose eigenbasis the second moment is.
+    r"""The preconditioner, and the moments in its eigenbasis.
 
     **Attributes:**
 
     - `count`: the number of calls so far, a 0-d int32 array.
-    - `mu`: the mean of the gradients, a tree like the parameters, with `None` for
-        parameters that are not matrices.
+    - `mu`: the mean of the gradients in the eigenbasis, a tree like the parameters, with
+        `None` for parameters that are not matrices.
     - `nu`: the mean of the squared gradients in the eigenbasis.
     - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
         side without a factor.
-    - `basis`: $(Q_L, Q_R)$ for each matrix, in the same form.
+    - `basis`: $(Q_L^*, Q_R^\top)$ for each matrix, in the same form. Their rows are the
+        eigenvectors.
     """
 
     count: Int[Array, ""]
@@ -86,41 +87,44 @@ def soap(
     new_factors = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
     if not skips_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
-        basis = _if_due(is_first, _seed, (new_factors, basis, nu))[0]
+        basis = seeded(is_first, new_factors, basis)
     h = to_basis(g, basis)
-    new_mu = b1 * mu + (1 - b1) * g
+    new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
-    u = from_basis(to_basis(new_mu, basis) / (safe_sqrt(new_nu) + eps), basis)
-    u = step_size * u
+    u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + eps), basis)
+    is_due = turn.is_due(since_refresh, precondition_frequency)
     if skips_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)
             for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
         )
-        basis = _if_due(is_first, _seed, (new_factors, basis, new_nu))[0]
-    is_due = turn.is_due(since_refresh, precondition_frequency)
-    if skips_first:
+        basis = seeded(is_first, new_factors, basis)
         is_due = is_due & ~is_first
-    basis, new_nu = _if_due(is_due, _refresh, (new_factors, basis, new_nu))
+    basis, new_mu = _refreshed(is_due, new_factors, basis, new_mu)
     return u, new_mu, new_nu, new_factors, basis
 
 
-def _if_due(is_due: Bool[Array, ""], fn: Any, operands: Any) -> tuple[Sides, Any]:
-    """A basis and the second moment in it: `fn(*operands)` if due, else unchanged."""
-    return lax.cond(is_due, fn, lambda factors, basis, nu: (basis, nu), *operands)
+def _refreshed(
+    is_due: Bool[Array, ""], factors: Sides, basis: Sides, mu: Any
+) -> tuple[Sides, Any]:
+    """If due, the next basis, and `mu` in it.
 
-
-def _seed(factors: Sides, basis: Sides, nu: Any) -> tuple[Sides, Any]:
-    return tuple(None if f is None else eigenvectors(f) for f in factors), nu
-
-
-def _refresh(factors: Sides, basis: Sides, nu: Any) -> tuple[Sides, Any]:
-    new: list = [None, None]
+    One side after the other takes less memory than both at once.
+    """
+    new = list(basis)
     for side, factor in enumerate(factors):
         if factor is not None:
-            new[side], order = followed(factor, basis[side])
-            nu = jnp.take(nu, order, side)
-    return tuple(new), nu
+            refresh = functools.partial(_refresh, side)
+            unchanged = lambda factor, v, mu: (v, mu)
+            arguments = factor, basis[side], mu
+            new[side], mu = lax.cond(is_due, refresh, unchanged, *arguments)
+    return tuple(new), mu
+
+
+def _refresh(side: int, factor: Any, v: Any, mu: Any) -> tuple[Any, Any]:
+    new = followed(factor, v)
+    old_pair, new_pair = ((None, x) if side else (x, None) for x in (v, new))
+    return new, to_basis(from_basis(mu, old_pair), new_pair)
 
 
 class ScaleBySOAP(AbstractMatrixwise):
@@ -129,20 +133,21 @@ class ScaleBySOAP(AbstractMatrixwise):
     For each matrix $G_t$ with $m$ outputs and $n$ inputs,
 
     $$\begin{aligned}
-      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t &
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, Q_L^* G_t Q_R &
       \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |Q_L^* G_t Q_R|^2 \\
       L_t &= \beta L_{t-1} + (1 - \beta)\, G_t G_t^* &
       R_t &= \beta R_{t-1} + (1 - \beta)\, G_t^* G_t
     \end{aligned}$$
 
     $$u_t = \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\;
-      Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
+      Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
     where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They start
     as the eigenvectors for the first gradient. After every $k$ steps, one step of
-    orthogonal iteration updates them. The first call only initializes the preconditioner:
-    its updates are zero, and $t$ does not count it. Parameters that are not matrices pass
-    unchanged and have no state. Stacked matrices are transformed separately.
+    orthogonal iteration updates them, and $\mu$ is transformed to the new basis. The
+    first call only initializes the preconditioner: its updates are zero, and $t$ does
+    not count it. Parameters that are not matrices pass unchanged and have no state.
+    Stacked matrices are transformed separately.
 
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 

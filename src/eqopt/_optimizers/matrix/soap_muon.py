@@ -25,8 +25,7 @@ class SOAPMuon(AbstractOptimizer):
     r"""SOAP-Muon: orthogonalizes the update of SOAP for each matrix.
 
     $$p_t = p_{t-1} - \eta_t\, \big(s \operatorname{NS}(v_t) + \lambda p_{t-1}\big),
-      \qquad v_t = Q_L \left( \frac{Q_L^* \mu_t Q_R}{\sqrt{\nu_t} + \varepsilon} \right)
-      Q_R^*,$$
+      \qquad v_t = Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
     where [`eqopt.ScaleBySOAP`][] defines $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$, and
     [`eqopt.Orthogonalize`][] defines $\operatorname{NS}$ and $s$. They have the

@@ -30,22 +30,27 @@ def gram(x: Matrix, side: int) -> Inexact[Array, "n n"]:
 
 
 def to_basis(x: Matrix, basis: Sides) -> Matrix:
-    r"""$Q_L^* X \bar Q_R$."""
-    left, right = basis
-    x = x if left is None else jnp.conj(left.T) @ x
-    return x if right is None else x @ jnp.conj(right)
-
-
-def from_basis(x: Matrix, basis: Sides) -> Matrix:
-    r"""$Q_L X Q_R^\top$, the inverse of `to_basis`."""
+    r"""$V_L X V_R^\top$, for bases with the eigenvectors, conjugated, as rows."""
     left, right = basis
     x = x if left is None else left @ x
     return x if right is None else x @ right.T
 
 
-def eigenvalues(factor: Any, q: Any) -> Float[Array, " n"]:
-    """An estimate of the eigenvalues, in the order of the columns of `q`."""
-    return jnp.sum((jnp.conj(q) * (factor @ q)).real, 0)
+def from_basis(x: Matrix, basis: Sides) -> Matrix:
+    r"""$V_L^* X \bar V_R$, the inverse of `to_basis`."""
+    left, right = basis
+    x = x if left is None else jnp.conj(left.T) @ x
+    return x if right is None else x @ jnp.conj(right)
+
+
+def eigenvalues(factor: Any, v: Any) -> Float[Array, " n"]:
+    """An estimate of the eigenvalues, in the order of the rows of `v`."""
+    return _rayleigh(v, v @ factor)
+
+
+def _rayleigh(v: Any, product: Any) -> Float[Array, " n"]:
+    """The Rayleigh quotient of each row of `v`, from its product with the factor."""
+    return jnp.sum((jnp.conj(v) * product).real, 1)
 
 
 def accumulated(
@@ -66,11 +71,11 @@ def accumulated(
     for side, factor in enumerate(factors):
         x, other = g, 1 - side
         if kl and factors[other] is not None:
-            q = basis[other]
-            inverse = 1 / jnp.maximum(eigenvalues(factors[other], q), least)
+            v = basis[other]
+            inverse = 1 / jnp.maximum(eigenvalues(factors[other], v), least)
             # At first, there is no other factor to whiten with.
             root = jnp.where(is_first, 1, jnp.sqrt(inverse))
-            pair = (None, q) if other else (q, None)
+            pair = (None, v) if other else (v, None)
             x = to_basis(g, pair) * (root[None] if other else root[:, None])
         if kl:
             x = x / jnp.sqrt(float(g.shape[other]))
@@ -81,21 +86,26 @@ def accumulated(
 
 
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
-    """All eigenvectors of `factor`, in the order of descending eigenvalues."""
-    _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
-    return q[:, ::-1]
+    """All eigenvectors of `factor`, as rows, in the order of descending eigenvalues.
 
-
-def followed(factor: Any, q: Any) -> tuple[Any, Any]:
-    """The next `q` after one step of orthogonal iteration, and the order of its columns.
-
-    The columns are first sorted by descending eigenvalues, so that the iteration
-    converges.
+    LAPACK stores matrices by columns, so these rows need no copy.
     """
-    factor, q = lax.stop_gradient((factor, q))
-    order = jnp.argsort(-eigenvalues(factor, q))
-    q, _ = jnp.linalg.qr(factor @ q[:, order])
-    return q, order
+    _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
+    return jnp.conj(q.T)[::-1]
+
+
+def followed(factor: Any, v: Any) -> Any:
+    """The next `v` after one step of orthogonal iteration, its rows in the same order.
+
+    The iteration converges if the first row has the largest eigenvalue, and so on. So
+    the rows are sorted for it, and afterwards moved back: what was computed in the old
+    basis, such as a second moment, needs no sorting.
+    """
+    factor, v = lax.stop_gradient((factor, v))
+    product = v @ factor
+    order = jnp.argsort(-_rayleigh(v, product))
+    q, _ = jnp.linalg.qr(jnp.conj(product[order].T))
+    return jnp.conj(q.T)[jnp.argsort(order)]
 
 
 def identities(factors: Sides) -> Sides:
@@ -140,6 +150,11 @@ def started(factors: Sides, g: Any) -> Sides:
     return tuple(new)
 
 
+def seeded(is_first: Any, factors: Sides, basis: Sides) -> Sides:
+    """The first basis, with all eigenvectors, at the first call; later, `basis`."""
+    return lax.cond(is_first, _all_found, lambda _, basis: basis, factors, basis)
+
+
 def sides_followed(is_start: Any, factors: Sides, basis: Sides) -> Sides:
     """The next basis: at the start, all eigenvectors; then one step of iteration."""
     return lax.cond(is_start, _all_found, _all_followed, factors, basis)
@@ -151,4 +166,4 @@ def _all_found(factors: Sides, basis: Sides) -> Sides:
 
 def _all_followed(factors: Sides, basis: Sides) -> Sides:
     pairs = zip(factors, basis, strict=True)
-    return tuple(None if f is None else followed(f, q)[0] for f, q in pairs)
+    return tuple(None if f is None else followed(f, v) for f, v in pairs)
