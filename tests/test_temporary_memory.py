@@ -208,7 +208,7 @@ EIGHT_BITS = eqopt.storage.BlockwiseQuantized()
         # Two sides, each with a decomposition or a product that is not done in place.
         (eqopt.SOAP(0.1), 9.2),
         (eqopt.SOAPMuon(0.1), 10.2),
-        (eqopt.Shampoo(0.1), 9.2),
+        (eqopt.Shampoo(0.1), 6.2),
         (eqopt.KLShampoo(0.1), 7.2),
         (eqopt.PSGDKron(0.1), 11.2),
         (eqopt.StoreState(eqopt.SOAP(0.1), EIGHT_BITS), 11.3),

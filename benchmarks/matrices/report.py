@@ -13,14 +13,15 @@ This table compares the methods for matrices with AdamW, on square float32 matri
 for each size, there are the time of a step, the ratio to the time of AdamW's step in
 the same run, and the temporary memory as a share of the bytes of the parameters. A step
 is the mean over 10 steps, in which each basis, root and subspace is computed once. *Of
-torch* is the ratio to the time of the same step in torch, on as many threads, by
-pytorch-optimizer.
-AdamW's own ratios show the noise.
+torch* is the ratio to the time of the same step in torch, on as many threads: SOAP of
+pytorch-optimizer, and Shampoo of its authors. AdamW's own ratios show the noise.
 """
 
 END = """\
-`python -m benchmarks.matrices --write` writes this table. Its column on torch needs
-`pip install torch pytorch-optimizer`.
+`python -m benchmarks.matrices --write` writes this table, with `OPENBLAS_NUM_THREADS=1`: see
+[Methods for matrices](api/optimizers/matrix.md). Its column on torch needs
+`pip install torch pytorch-optimizer`, and for Shampoo a copy of
+[facebookresearch/optimizers](https://github.com/facebookresearch/optimizers) on the path.
 """
 
 

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -31,9 +31,10 @@ class AbstractContracting(AbstractFused):
 
     weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
 
-    # Whether the equation maps a transposed matrix to the transposed result. If so, the
-    # rows are the shorter side, or the first one in memory, to avoid transposing.
-    _is_symmetric: ClassVar[bool] = False
+    # Which side of the matrices are the rows. If the equation maps a transposed matrix to
+    # the transposed result, it can be the side that costs less: the shorter one, or the
+    # first one in memory, so that nothing is transposed.
+    _rows: ClassVar[Literal["outputs", "shorter", "first"]] = "outputs"
 
     @abc.abstractmethod
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
@@ -62,9 +63,13 @@ class AbstractContracting(AbstractFused):
         ]
 
     def _rows_first(self, axes: Axes, x: Any) -> Axes:
-        if self._is_symmetric:
+        if self._rows == "shorter":
             return axes.short_side_first(x.shape)
-        return Axes(axes.stack, axes.output, axes.reduction)
+        sides = axes.output, axes.reduction
+        # With one factor for a square matrix, its sides are not alike.
+        if self._rows == "first" and not getattr(self, "one_sided", False):
+            sides = sorted(sides)
+        return Axes(axes.stack, *sides)
 
 
 def _at_once(

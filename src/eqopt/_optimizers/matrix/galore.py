@@ -106,7 +106,7 @@ class ScaleByGaLore(AbstractContracting):
 
     # Differs from Optax: this projects the short side, like the paper and its code. Optax
     # projects the long side.
-    _is_symmetric = True
+    _rows = "shorter"
 
     def __check_init__(self):
         check_count(self, "rank")

@@ -1,6 +1,6 @@
 """Orthogonalized momentum: the main part of Muon."""
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -159,7 +159,7 @@ class ScaleByMuon(AbstractMatrixwise):
     preconditioning: Preconditioning = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    _is_symmetric: ClassVar[bool] = True
+    _rows = "shorter"
 
     def __check_init__(self):
         check_count(self, "ns_steps")

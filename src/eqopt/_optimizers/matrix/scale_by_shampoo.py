@@ -5,7 +5,6 @@ from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
 from ..._checks import check_count, check_range
@@ -26,12 +25,13 @@ from .parts.eigenbasis import (
     Sides,
     accumulated,
     eigenvalues,
+    found_or_followed,
     from_basis,
     gram,
     has_side,
     identities,
-    inverse_roots,
-    sides_followed,
+    inverse_root,
+    renewed,
     started,
     to_basis,
 )
@@ -54,8 +54,9 @@ class ScaleByShampooState(eqx.Module):
         parameters that are not matrices.
     - `nu`: the second moment of the grafted method; if that has none, `()` for each
         matrix.
-    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
-        side without a factor.
+    - `factors`: for each matrix, a pair of factors, with the axes of its stack first;
+        `None` for a side without a factor. The pair is $(L, R^\top)$ for the layers
+        of Equinox, and $(R^\top, L)$ for arrays whose inputs come first.
     - `roots`: the inverse roots of the factors. With `kl`, their
         eigenvectors, as rows.
     """
@@ -99,8 +100,8 @@ def shampoo(
     if kl:
         given = started(factors, g), roots, g
         factors = accumulated(*given, b2, jnp.asarray(False), True, eps)
-        follow = functools.partial(sides_followed, is_start)
-        roots = lax.cond(is_due, follow, lambda factors, v: v, factors, roots)
+        follow = functools.partial(found_or_followed, is_start)
+        roots = renewed(is_due, follow, factors, roots)
         u = to_basis(filtered, roots)
         for side, (factor, v) in enumerate(zip(factors, roots, strict=True)):
             if factor is not None:
@@ -113,8 +114,8 @@ def shampoo(
             None if x is None else b2 * x + weight * gram(g, side)
             for side, x in enumerate(factors)
         )
-        renew = functools.partial(inverse_roots, factor_correction, eps, exponent)
-        roots = lax.cond(is_due, renew, lambda factors, roots: roots, factors, roots)
+        renew = functools.partial(inverse_root, factor_correction, eps, exponent)
+        roots = renewed(is_due, renew, factors, roots)
         u = to_basis(filtered, roots)
     if graft is None:
         return jnp.where(is_on, u, filtered), mu, nu, factors, roots
@@ -247,6 +248,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    _rows = "first"
 
     def __check_init__(self):
         for name in ("b1", "b3", "graft_b2"):

@@ -51,8 +51,9 @@ class ScaleBySOAPState(eqx.Module):
     - `mu`: the mean of the gradients in the eigenbasis, a tree like the parameters, with
         `None` for parameters that are not matrices.
     - `nu`: the mean of the squared gradients in the eigenbasis.
-    - `factors`: $(L, R)$ for each matrix, with the axes of its stack first; `None` for a
-        side without a factor.
+    - `factors`: for each matrix, a pair of factors, with the axes of its stack first;
+        `None` for a side without a factor. The pair is $(L, R^\top)$ for the layers
+        of Equinox, and $(R^\top, L)$ for arrays whose inputs come first.
     - `basis`: $(Q_L^*, Q_R^\top)$ for each matrix, in the same form. Their rows are the
         eigenvectors.
     """
@@ -216,6 +217,8 @@ class ScaleBySOAP(AbstractMatrixwise):
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    _rows = "first"
 
     def __check_init__(self):
         for name in ("b1", "b2", "shampoo_beta"):

@@ -1,11 +1,13 @@
 """Computes the eigenvectors of a preconditioner once, and then tracks them."""
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
+from ...._cpu.order import after
 from ....numerics import abs_sq, safe_sqrt
 
 
@@ -86,12 +88,19 @@ def accumulated(
 
 
 def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
-    """All eigenvectors of `factor`, as rows, in the order of descending eigenvalues.
+    """All eigenvectors of `factor`, as rows, in the order of descending eigenvalues."""
+    return _eigh(factor)[1][::-1]
 
-    LAPACK stores matrices by columns, so these rows need no copy.
+
+def _eigh(factor: Any) -> tuple[Any, Any]:
+    """The eigenvalues of `factor`, ascending, and its eigenvectors as rows, conjugated.
+
+    LAPACK stores matrices by columns, so neither its argument nor these rows are
+    transposed in memory.
     """
-    _, q = jnp.linalg.eigh(lax.stop_gradient(factor))
-    return jnp.conj(q.T)[::-1]
+    hermitian = jnp.conj(lax.stop_gradient(factor).T)
+    values, q = jnp.linalg.eigh(hermitian, symmetrize_input=False)
+    return values, jnp.conj(q.T)
 
 
 def followed(factor: Any, v: Any) -> Any:
@@ -115,24 +124,18 @@ def identities(factors: Sides) -> Sides:
     )
 
 
-def inverse_roots(
-    correction: Any, eps: Any, exponent: Any, factors: Sides, roots: Sides
-) -> Sides:
-    """The roots of the inverses; the old roots where the new ones are not finite."""
-    new = []
-    for factor, old in zip(factors, roots, strict=True):
-        if factor is None:
-            new.append(None)
-            continue
-        values, q = jnp.linalg.eigh(lax.stop_gradient(factor / correction))
-        least = values[0]  # the values are in ascending order
-        values = values + eps - jnp.where(least < eps, least, 0)
-        # If `eps` is 0, zero eigenvalues have no inverse and are omitted.
-        powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
-        powers = jnp.where(values > 0, powers, 0)
-        root = (q * powers[None]) @ jnp.conj(q.T)
-        new.append(jnp.where(jnp.all(jnp.isfinite(root)), root, old))
-    return tuple(new)
+def inverse_root(
+    correction: Any, eps: Any, exponent: Any, factor: Any, old: Any
+) -> Any:
+    """The root of the inverse of `factor / correction`; `old` if it is not finite."""
+    values, v = _eigh(factor / correction)
+    least = values[0]  # the values are in ascending order
+    values = values + eps - jnp.where(least < eps, least, 0)
+    # If `eps` is 0, zero eigenvalues have no inverse and are omitted.
+    powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
+    powers = jnp.where(values > 0, powers, 0)
+    root = jnp.conj(v.T * powers[None]) @ v
+    return jnp.where(jnp.all(jnp.isfinite(root)), root, old)
 
 
 def started(factors: Sides, g: Any) -> Sides:
@@ -150,20 +153,27 @@ def started(factors: Sides, g: Any) -> Sides:
     return tuple(new)
 
 
+def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
+    """If due, `renew` of each factor and its old value; otherwise the old values.
+
+    On a CPU, one side comes after the other. Two decompositions at once would take
+    memory for both. They would also take longer, because LAPACK uses all cores for one.
+    """
+    new = []
+    for factor, x in zip(factors, old, strict=True):
+        if factor is not None:
+            x = lax.cond(is_due, renew, lambda factor, x: x, factor, x)
+            is_due = after(x, is_due)
+        new.append(x)
+    return tuple(new)
+
+
 def seeded(is_first: Any, factors: Sides, basis: Sides) -> Sides:
     """The first basis, with all eigenvectors, at the first call; later, `basis`."""
-    return lax.cond(is_first, _all_found, lambda _, basis: basis, factors, basis)
+    return renewed(is_first, lambda factor, v: eigenvectors(factor), factors, basis)
 
 
-def sides_followed(is_start: Any, factors: Sides, basis: Sides) -> Sides:
+def found_or_followed(is_start: Any, factor: Any, v: Any) -> Any:
     """The next basis: at the start, all eigenvectors; then one step of iteration."""
-    return lax.cond(is_start, _all_found, _all_followed, factors, basis)
-
-
-def _all_found(factors: Sides, basis: Sides) -> Sides:
-    return tuple(None if f is None else eigenvectors(f) for f in factors)
-
-
-def _all_followed(factors: Sides, basis: Sides) -> Sides:
-    pairs = zip(factors, basis, strict=True)
-    return tuple(None if f is None else followed(f, v) for f, v in pairs)
+    find = lambda factor, v: eigenvectors(factor)
+    return lax.cond(is_start, find, followed, factor, v)
