@@ -18,8 +18,8 @@ pytorch-optimizer, and Shampoo of its authors. AdamW's own ratios show the noise
 """
 
 END = """\
-`python -m benchmarks.matrices --write` writes this table, with `OPENBLAS_NUM_THREADS=1`: see
-[Methods for matrices](api/optimizers/matrix.md). Its column on torch needs
+`python -m benchmarks.matrices --write` writes this table, with `OPENBLAS_NUM_THREADS=1`
+([why](api/optimizers/matrix.md)). Its column on torch needs
 `pip install torch pytorch-optimizer`, and for Shampoo a copy of
 [facebookresearch/optimizers](https://github.com/facebookresearch/optimizers) on the path.
 """
