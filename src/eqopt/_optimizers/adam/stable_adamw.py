@@ -14,7 +14,6 @@ from ..._fields import static_choice
 from ..._leaves import is_leaf, resolve_mask
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.block import block_rms
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import is_off
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
@@ -49,12 +48,11 @@ def _surprise(
     eps: Float[Array, ""],
 ) -> Float[Array, ""]:
     """How much larger than expected the gradient of a leaf is, at least 1."""
-    # XLA on a CPU would store the squares divided by squares, the result of a selection
-    # by a comparison, and a quotient or a root that the update shares. This form stores
-    # nothing.
-    least = jnp.maximum(eps * eps, jnp.finfo(nu.dtype).tiny)
-    root = jnp.sqrt(jnp.maximum(nu * (1 / nu_correction), least))
-    return jnp.maximum(1, block_rms(g / root))
+    # XLA on a CPU would store the squares of `g`, or a root or quotient that the update
+    # shares. This form stores nothing.
+    least = jnp.maximum(eps * eps * nu_correction, jnp.finfo(nu.dtype).tiny)
+    ratios = (g / jnp.maximum(nu, least) * jnp.conj(g)).real
+    return jnp.maximum(1, safe_sqrt(nu_correction * jnp.mean(ratios)))
 
 
 @equation
