@@ -17,13 +17,14 @@ OF_MATRICES = {name: case for name, case in ALL.items() if case.shape is not Non
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_updates(name):
+def test_updates(name, x64):
     opt, by_hand, _ = CASES[name]
-    grads = gradients(12)
-    state = opt.init(jnp.zeros(4))
-    for g, expected in zip(grads, by_hand(grads), strict=True):
-        updates, state = opt.update(jnp.asarray(g, jnp.float32), state)
-        np.testing.assert_allclose(updates, expected, rtol=2e-5, atol=1e-7)
+    grads = gradients(30)
+    with x64():
+        state, update = opt.init(jnp.zeros(4)), jax.jit(opt.update)
+        for g, expected in zip(grads, by_hand(grads), strict=True):
+            updates, state = update(jnp.asarray(g), state)
+            np.testing.assert_allclose(updates, expected, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", OF_MATRICES)

@@ -13,6 +13,7 @@ import pytest
 import eqopt
 
 from ..interpreter import interpreted
+from ..parity.by_hand import B1, B2, EPS, adam_by_hand
 
 
 ETAS = (0.5, 0.25, 0.0, 0.125)
@@ -50,6 +51,80 @@ def test_modes(mode, is_recipe):
         before = params["w"]
         params, state = step({"w": jnp.zeros(2)}, state, params)
         np.testing.assert_allclose(params["w"], (1 - taken_off) * before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cautious", [False, True])
+@pytest.mark.parametrize("mode", TAKEN_OFF)
+def test_trajectory(mode, cautious, x64):
+    """AdamW, with a schedule, against NumPy."""
+    rng = np.random.default_rng(0)
+    p, *grads = rng.normal(size=(31, 7))
+    rates = 0.5 * rng.uniform(size=30)
+    how_much = {
+        "decoupled": rates,
+        "corrected": rates**2 / 0.5,
+        "fully_decoupled": rates / 0.5,
+        "independent": np.ones(30),
+        "squared": rates**2,
+    }
+    decay = how(mode, cautious=cautious)
+    with x64():
+        schedule = lambda count: jnp.asarray(rates)[count]
+        opt = eqopt.AdamW(schedule, B1, B2, EPS, weight_decay=decay)
+        params = jnp.asarray(p)
+        state, step = opt.init(params), jax.jit(opt.step)
+        directions = adam_by_hand(grads, B1, B2, EPS)
+        for t, (g, u) in enumerate(zip(grads, directions, strict=True)):
+            params, state = step(jnp.asarray(g), state, params)
+            decays = u * p >= 0 if cautious else 1.0
+            p = p - rates[t] * u - 0.2 * how_much[mode][t] * decays * p
+            np.testing.assert_allclose(params, p, rtol=1e-9, atol=1e-12)
+
+
+def test_cautious_steps_do_not_overshoot(x64):
+    """Where the whole step stays on its side of zero, decay only shortens an entry."""
+    p, g = np.random.default_rng(0).normal(size=(2, 200))
+    cautious, without = (
+        eqopt.AdamW(0.1, weight_decay=eqopt.AddDecayedWeights(rate, cautious=True))
+        for rate in (0.5, 0.0)
+    )
+    with x64():
+        params, grads = jnp.asarray(p), jnp.asarray(g)
+        new, plain = (
+            np.asarray(opt.step(grads, opt.init(params), params)[0])
+            for opt in (cautious, without)
+        )
+    stays = new * p > 0
+    assert stays.sum() > 100 and np.all(np.abs(new[stays]) <= np.abs(plain[stays]))
+    grows = g * p < 0
+    np.testing.assert_array_equal(new[grows], plain[grows])
+
+
+@pytest.mark.parametrize("mode", ["decoupled", "corrected"])
+def test_weights_without_a_scale_find_their_norm(mode, x64):
+    """Steps across the weights, as behind a norm layer, against the decay.
+
+    The squared norm at rest is eta / (2 lambda) if the decay is decoupled. If it is
+    corrected, the norm does not depend on the learning rate.
+    """
+
+    def norm(rate):
+        decay = how(mode, learning_rate=lambda count: jnp.asarray(rate))
+        opt = eqopt.Chain(decay, eqopt.ScaleByLearningRate(rate))
+
+        def step(carry, _):
+            p, state = carry
+            across = jnp.stack([-p[1], p[0]]) / jnp.linalg.norm(p)
+            return opt.step(across, state, p), None
+
+        with x64():
+            start = jnp.array([1.0, 2.0])
+            (p, _), _ = jax.lax.scan(step, (start, opt.init(start)), length=20_000)
+            return float(jnp.sum(p**2))
+
+    found = np.array([norm(rate) for rate in (0.02, 0.04)])
+    at_rest = {"decoupled": np.array([0.02, 0.04]), "corrected": np.full(2, 0.5)}[mode]
+    np.testing.assert_allclose(found, at_rest / (2 * 0.2), rtol=0.01)
 
 
 def test_at_the_largest_rate_three_modes_are_one():

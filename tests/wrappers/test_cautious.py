@@ -9,15 +9,16 @@ import pytest
 import eqopt
 
 from ..interpreter import interpreted
-from ..parity.by_hand import adam_by_hand
+from ..parity.by_hand import B1, B2, EPS, adam_by_hand
 
 
 RNG = np.random.default_rng(0)
-P, *GRADS = RNG.normal(size=(9, 12))
+P, *GRADS = RNG.normal(size=(31, 12))
+MOMENTS = B1, B2, EPS
 
 
 def c_adamw(p, rate=0.1, decay=0.3):
-    for d, g in zip(adam_by_hand(GRADS), GRADS, strict=True):
+    for d, g in zip(adam_by_hand(GRADS, *MOMENTS), GRADS, strict=True):
         mask = d * g > 0
         p = p - rate * (d * mask / max(mask.mean(), 1e-3) + decay * p)
         yield p
@@ -26,22 +27,24 @@ def c_adamw(p, rate=0.1, decay=0.3):
 def c_lion(p, rate=0.1, decay=0.3):
     m = 0
     for g in GRADS:
-        d, m = np.sign(0.9 * m + 0.1 * g), 0.99 * m + 0.01 * g
+        d, m = np.sign(B1 * m + (1 - B1) * g), B2 * m + (1 - B2) * g
         mask = d * g > 0
         p = p - rate * (d * mask * p.size / (mask.sum() + 1) + decay * p)
         yield p
 
 
 OF_DIRECTION = eqopt.Chain(
-    eqopt.Cautious(eqopt.ScaleByAdam()),
+    eqopt.Cautious(eqopt.ScaleByAdam(*MOMENTS)),
     eqopt.AddDecayedWeights(0.3),
     eqopt.ScaleByLearningRate(0.1),
 )
+ADAMW = eqopt.AdamW(0.1, *MOMENTS, weight_decay=0.3)
+LION = eqopt.Lion(0.1, B1, B2, weight_decay=0.3)
 CASES = {
-    "AdamW": (eqopt.Cautious(eqopt.AdamW(0.1, weight_decay=0.3)), c_adamw),
+    "AdamW": (eqopt.Cautious(ADAMW), c_adamw),
     "direction": (OF_DIRECTION, c_adamw),
-    "chain": (eqopt.Cautious(eqopt.Chain(eqopt.AdamW(0.1, weight_decay=0.3))), c_adamw),
-    "Lion": (eqopt.Cautious(eqopt.Lion(0.1, weight_decay=0.3), "plus_one"), c_lion),
+    "chain": (eqopt.Cautious(eqopt.Chain(ADAMW)), c_adamw),
+    "Lion": (eqopt.Cautious(LION, "plus_one"), c_lion),
 }
 
 

@@ -138,6 +138,19 @@ def test_without_effect_it_is_the_inner_one(opt, x64):
     assert_follows(opt, x64, plain())
 
 
+def test_outer_nesterov_of_each_step_is_nesterov(x64):
+    found = trained(eqopt.OuterNesterov(eqopt.SGD(RATE), 1, 0.7, 0.5), x64)
+    expected = trained(eqopt.SGD(0.7 * RATE, 0.5, nesterov=True), x64)
+    for (ours, _), (sgd, _) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, sgd, rtol=1e-9, atol=1e-12)
+
+
+def test_outer_nesterov_without_effect_over_several_steps(x64):
+    found = (p for p, _ in trained(eqopt.OuterNesterov(inner(), 4, 1.0, 0.0), x64))
+    for ours, (expected, _) in zip(found, plain(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_a_constant_step_becomes_longer(x64):
     """By $1 / (1 - β)$, in the end."""
     opt = eqopt.EMANesterov(eqopt.SGD(1.0), 0.4, 0.9)

@@ -146,9 +146,7 @@ class Cautious(AbstractFused):
         """The parts of `inner`, with the cautious part inserted after the direction."""
         parts = _parts(self.inner)
         end = len(parts)
-        while end and isinstance(
-            parts[end - 1], AddDecayedWeights | ScaleByLearningRate
-        ):
+        while end and isinstance(parts[end - 1], _BEHIND):
             end -= 1
         is_downhill = any(map(has_learning_rate, parts[:end]))
         caution = _Caution(grads, self.rescale, is_downhill)

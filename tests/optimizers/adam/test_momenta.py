@@ -115,3 +115,18 @@ def test_adopt_without_past_is_not_nan():
 def test_bad_hyperparameters(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_laprop_starts_with_signs():
+    """If epsilon is small, also with decays for which Adam may diverge."""
+    path = trajectory(eqopt.LaProp(0.1, b1=0.95, b2=0.5), GRADS[:1], START)
+    np.testing.assert_allclose(path[0], START - 0.1 * np.sign(GRADS[0]), 1e-6)
+
+
+def test_laprop_without_momentum_is_rmsprop():
+    laprop = eqopt.LaProp(0.1, b1=0.0, b2=0.8, eps=1e-3)
+    rmsprop = eqopt.RMSprop(
+        0.1, decay=0.8, eps=1e-3, eps_in_sqrt=False, bias_correction=True
+    )
+    paths = [trajectory(opt, GRADS, START) for opt in (laprop, rmsprop)]
+    np.testing.assert_allclose(*paths, rtol=1e-6)

@@ -9,12 +9,13 @@ import pytest
 import eqopt
 
 from ...interpreter import interpreted
-from ...parity.by_hand import adam_by_hand
+from ...parity.by_hand import B1, B2, EPS, adam_by_hand
 from ...parity.matrices import NUMBERS
 
 
 RNG = np.random.default_rng(0)
-P, *GRADS = RNG.normal(size=(11, 4, 3))
+P, *GRADS = RNG.normal(size=(31, 4, 3))
+ADAM = eqopt.ScaleByAdam(B1, B2, EPS)
 # By rows, or whole.
 AXES = {"matrix": (0, 1), "row": 1}
 OF_MATRICES = {"weight_dimension_numbers": NUMBERS}
@@ -37,7 +38,8 @@ def trained(opt, x64, p=P):
 
 def assert_follows(opt, x64, by_hand):
     p = P
-    for u, found in zip(adam_by_hand(GRADS), trained(opt, x64), strict=True):
+    directions = adam_by_hand(GRADS, B1, B2, EPS)
+    for u, found in zip(directions, trained(opt, x64), strict=True):
         p = by_hand(p, u)
         np.testing.assert_allclose(found, p, rtol=1e-9, atol=1e-12)
 
@@ -46,7 +48,7 @@ def assert_follows(opt, x64, by_hand):
 @pytest.mark.parametrize("radius", ["current", "initial", 2.5])
 def test_hyperball(radius, per, x64):
     """As in its equations; the norms stay, whatever the gradients."""
-    opt = eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1, radius, per, **OF_MATRICES)
+    opt = eqopt.Hyperball(ADAM, 0.1, radius, per, **OF_MATRICES)
     kept = radius if radius == 2.5 else norms(P, per)
 
     def by_hand(p, u):
@@ -78,7 +80,7 @@ def test_the_angle_is_the_learning_rate(x64):
 def test_floor(per, x64):
     floor = eqopt.UpdateNormFloor(0.9, per, **OF_MATRICES)
     step = eqopt.ScaleByLearningRate(0.1)
-    opt = eqopt.Chain(eqopt.ScaleByAdam(), floor, step)
+    opt = eqopt.Chain(ADAM, floor, step)
 
     def by_hand(p, u):
         return p - 0.1 * u * np.maximum(1, 0.9 * norms(p, per) / norms(u, per))
@@ -86,10 +88,18 @@ def test_floor(per, x64):
     assert_follows(opt, x64, by_hand)
 
 
+@pytest.mark.parametrize("per", ["matrix", "row"])
+def test_relative_update(per, x64):
+    relative = eqopt.RelativeUpdate(per, **OF_MATRICES)
+    opt = eqopt.Chain(ADAM, relative, eqopt.ScaleByLearningRate(0.1))
+    by_hand = lambda p, u: p - 0.1 * u * norms(p, per) / norms(u, per)
+    assert_follows(opt, x64, by_hand)
+
+
 @pytest.mark.parametrize("of", ["norm", "component"])
 def test_brake(of, x64):
     brake = eqopt.RadialBrake(0.25, 0.75, of, **OF_MATRICES)
-    opt = eqopt.Chain(eqopt.ScaleByAdam(), eqopt.ScaleByLearningRate(0.1), brake)
+    opt = eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), brake)
 
     def of_norm(p, u):
         change = norms(p - 0.1 * u) - norms(p)

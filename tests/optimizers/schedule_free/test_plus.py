@@ -88,6 +88,25 @@ def test_trajectory(annealed, x64):
                 np.testing.assert_allclose(evaluated[k], x[k], rtol=1e-9, atol=1e-12)
 
 
+def test_with_a_step_size_of_one_it_is_schedule_free(x64):
+    """The loss is chosen so that Polyak's step is the learning rate."""
+    rate, moments = 0.1, {"b1": 0.7, "b2": 0.9, "eps": 1e-3}
+    plus = eqopt.ScheduleFreePlus(rate, **moments, beta=0.8, weight_lr_power=1.0)
+    adam = eqopt.ScaleByAdam(**moments)
+    inner = eqopt.Chain(adam, eqopt.ScaleByLearningRate(rate))
+    plain = eqopt.ScheduleFree(inner, rate, b1=0.8, weight_lr_power=1.0)
+    with x64():
+        params = theirs = jnp.asarray(START["w"])
+        state, other = plus.init(params), plain.init(params)
+        for i in range(30):
+            g = jnp.cos(3 * params + i)
+            ahead = jnp.sum(g * (state.z - params))
+            value = jnp.sqrt(jnp.pi / 2) * jnp.sum(jnp.abs(g)) - ahead
+            params, state = plus.step(g, state, params, value=value)
+            theirs, other = plain.step(g, other, theirs)
+            np.testing.assert_allclose(params, theirs, rtol=1e-9)
+
+
 def test_it_comes_to_the_least_loss():
     opt, params = eqopt.ScheduleFreePlus(), jnp.array([3.0, -1.0])
     state = opt.init(params)
