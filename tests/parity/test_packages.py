@@ -1,7 +1,8 @@
-"""Matrix methods against packages for torch, for as long as they run the same equations.
+"""Against packages for torch, for as long as they run the same equations.
 
-Apollo-torch is its authors' code. In pytorch_optimizer 4.1.0, SOAP, SCION and MARS follow
-the code of the authors. Muon is compared with `torch.optim` in `tests/interop`.
+Apollo-torch is its authors' code. In pytorch_optimizer 4.1.0, the optimizers below follow
+the code of the authors, but for a tiny epsilon. Muon is compared with `torch.optim` in
+`tests/interop`.
 """
 
 import functools
@@ -58,6 +59,10 @@ def pytorch_optimizer(name):
     return load
 
 
+def optimi(name):
+    return lambda monkeypatch: getattr(pytest.importorskip("optimi"), name)
+
+
 @pytest.fixture(autouse=True)
 def decompositions_of_numpy(monkeypatch):
     """In float64, and with the signs of the vectors as in JAX, which also asks LAPACK."""
@@ -103,7 +108,9 @@ class Package(NamedTuple):
 
 RATE = 0.1
 BETAS = {"b1": 0.8, "b2": 0.95}
+THEIRS = {"lr": RATE, "betas": (0.8, 0.95), "eps": 1e-30, "weight_decay": 0.3}
 OURS = {"weight_dimension_numbers": NUMBERS}
+PROJECTION = {"eps": 1e-30, "weight_decay": 0.3, "delta": 0.3, "wd_ratio": 0.2}
 APOLLO = {"rank": 2, "scale": 3.0, "update_proj_gap": 4, "proj": "svd"}
 SOAP = {"shampoo_beta": 0.7, "precondition_frequency": 3, "eps": 1e-3}
 
@@ -167,13 +174,56 @@ CASES = {
     "MARS": Package(
         eqopt.MARS(RATE, **BETAS, eps=1e-30, gamma=0.1, weight_decay=0.3, **OURS),
         pytorch_optimizer("MARS"),
+        {**THEIRS, "gamma": 0.1, "foreach": False},
+    ),
+    # It takes the decay off the new parameters.
+    "LaProp": Package(
+        eqopt.LaProp(RATE, **BETAS, eps=1e-30),
+        pytorch_optimizer("LaProp"),
+        {**THEIRS, "weight_decay": 0.0, "foreach": False},
+    ),
+    **{
+        f"AdamP{', Nesterov' * nesterov}": Package(
+            eqopt.AdamP(RATE, **BETAS, **PROJECTION, nesterov=nesterov, **OURS),
+            pytorch_optimizer("AdamP"),
+            {**THEIRS, "delta": 0.3, "wd_ratio": 0.2, "nesterov": nesterov},
+        )
+        for nesterov in (False, True)
+    },
+    "CAME": Package(
+        eqopt.CAME(RATE, 0.8, 0.95, 0.98, clipping_threshold=0.7, weight_decay=0.3),
+        pytorch_optimizer("CAME"),
         {
             "lr": RATE,
-            "betas": (0.8, 0.95),
-            "eps": 1e-30,
-            "gamma": 0.1,
+            "betas": (0.8, 0.95, 0.98),
+            "clip_threshold": 0.7,
             "weight_decay": 0.3,
             "foreach": False,
+        },
+    ),
+    "StableAdamW": Package(
+        eqopt.StableAdamW(RATE, **BETAS, eps=1e-3, weight_decay=0.3),
+        optimi("StableAdamW"),
+        {**THEIRS, "eps": 1e-3, "kahan_sum": False, "foreach": False, "triton": False},
+    ),
+    "AdamW, fully decoupled": Package(
+        eqopt.AdamW(
+            RATE,
+            **BETAS,
+            eps=1e-3,
+            weight_decay=eqopt.AddDecayedWeights(
+                9e-4, mode="fully_decoupled", max_learning_rate=2 * RATE
+            ),
+        ),
+        optimi("AdamW"),
+        {
+            **THEIRS,
+            "eps": 1e-3,
+            "weight_decay": 9e-4,
+            "decouple_lr": True,
+            "max_lr": 2 * RATE,
+            "foreach": False,
+            "triton": False,
         },
     ),
 }
