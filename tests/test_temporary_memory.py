@@ -59,8 +59,10 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.GPA(eqopt.AdamW(0.1, weight_decay=0.1)),
         eqopt.GPA(eqopt.AdamW(0.1, weight_decay=0.1), sees="y"),
         eqopt.Grams(0.1, weight_decay=0.1),
+        eqopt.LaProp(0.1, weight_decay=0.1),
         eqopt.MADGRAD(0.1, weight_decay=0.1),
         eqopt.MARS(0.1),
+        eqopt.MARS(0.1, mars_type="lion"),
         eqopt.NAdamW(0.1),
         eqopt.NoisySGD(0.1, key=0),
         eqopt.OptimisticAdam(0.1),
@@ -83,6 +85,12 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
 )
 def test_elementwise(opt):
     assert temporary(opt) < 0.01
+
+
+@mostly_slow("mode", ["decoupled", "corrected", "independent", "squared"])
+def test_modes_of_decay(mode):
+    decay = eqopt.AddDecayedWeights(0.1, mode=mode, max_learning_rate=0.1)
+    assert temporary(eqopt.AdamW(0.1, weight_decay=decay)) < 0.01
 
 
 HALF = [True, False] * 5

@@ -124,6 +124,9 @@ def test_stored_parameters(row):
             step(opt, grads, of_opt, params)
             for opt, (params, of_opt) in zip(opts, stored, strict=True)
         ]
+    evaluated = eqopt.tree.cast(plain.eval_params(state, full), jnp.bfloat16)
     for opt, (params, of_opt) in zip(opts, stored, strict=True):
+        # The split rounds what is halfway to the other side.
+        assert_close(opt.eval_params(of_opt, params), evaluated, 2**-7, 0)
         assert_equal(opt.full_params(of_opt, params), full)
         assert_equal(of_opt.inner_state, state)

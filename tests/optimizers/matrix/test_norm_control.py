@@ -154,17 +154,43 @@ def test_zeros_and_what_is_no_matrix(block):
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
 
 
-def test_each_matrix_of_a_stack_has_a_norm(x64):
-    """As of scanned layers: one by one they do the same."""
-    layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 4, key=key))(
-        jax.random.split(jax.random.key(0), 3)
-    )
-    opt = eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1)
-    grads = jax.tree.map(jnp.cos, eqx.filter(layers, eqx.is_array))
-    new, _ = opt.step(grads, opt.init(layers), layers)
-    lengths = lambda model: jnp.linalg.norm(model.weight, axis=(1, 2))
-    np.testing.assert_allclose(lengths(new), lengths(layers), rtol=1e-6)
-    assert not np.allclose(new.weight, layers.weight)
+@pytest.mark.parametrize("per", ["matrix", "row"])
+@pytest.mark.parametrize("block", [eqopt.RelativeUpdate, eqopt.UpdateNormFloor])
+def test_each_matrix_of_a_stack_is_on_its_own(block, per):
+    check_stacked(eqopt.Chain(ADAM, block(per=per), eqopt.ScaleByLearningRate(0.1)))
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Hyperball(ADAM, 0.1),
+        eqopt.Hyperball(ADAM, 0.1, "initial", "row"),
+        eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), eqopt.RadialBrake(0.5)),
+    ],
+    ids=["Hyperball", "Hyperball of rows", "RadialBrake"],
+)
+def test_each_matrix_of_a_stack_has_a_norm(opt):
+    check_stacked(opt)
+
+
+def check_stacked(opt):
+    """Scanned layers are trained as one by one, and as they are not together."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 4, key=key))(keys)
+    sizes = jnp.arange(1.0, 4).reshape(3, 1, 1)
+    layers = eqx.tree_at(lambda m: m.bias, layers, None)
+    layers = eqx.tree_at(lambda m: m.weight, layers, sizes * layers.weight)
+
+    def trained(model):
+        state = opt.init(model)
+        for i in range(3):
+            grads = jax.tree.map(lambda x, i=i: jnp.cos(7 * x + i), model)
+            model, state = opt.step(grads, state, model)
+        return model.weight
+
+    together = trained(layers)
+    np.testing.assert_allclose(together, eqx.filter_vmap(trained)(layers), rtol=1e-5)
+    assert not np.allclose(together, layers.weight)
 
 
 @pytest.mark.parametrize(

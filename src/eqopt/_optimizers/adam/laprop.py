@@ -114,8 +114,10 @@ class LaProp(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLaProp`][], which has the equations and
-    the reference. In the authors' code, $\eta_t$ multiplies the averaged values, but
-    not the decay. This makes a difference only while a schedule changes $\eta_t$.
+    the reference. The authors' code differs in two points. It averages $\eta_t$ times the
+    normalized gradient, which makes a difference while a schedule changes $\eta_t$. And
+    $\eta_t$ does not multiply its decay, as with the mode `"independent"` of
+    [`eqopt.AddDecayedWeights`][].
 
     **Arguments:**
 
