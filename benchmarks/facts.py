@@ -20,6 +20,7 @@ import eqopt
 from .workloads.__main__ import Found, found_in
 from .workloads.protocol import Cell
 from .workloads.results import FOLDER
+from .workloads.summary import Row
 
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -28,6 +29,8 @@ _ENTRY = re.compile(
     r"(?:\n\*State:\* .*\n)?",
     re.MULTILINE,
 )
+# The workloads that the line names: small versions of what most users train.
+_NAMED = {"digits": "digits", "language": "language model"}
 _ROW = re.compile(r"^\| (\w+) \| .+? ms \| .+? ms \| ([\d.]+) \|", re.MULTILINE)
 
 
@@ -73,11 +76,25 @@ def line(method: Method, page: pathlib.Path, found: Found | None = None) -> str:
             reached = f"reached on {row.reached} of {len(found.workloads)}"
             if math.isfinite(row.relative):
                 reached = f"{row.relative:.2f} (median), {reached}"
-            facts.append(f"*Steps to the target, relative to tuned AdamW:* {reached}.")
+            [adamw] = [row for row in found.rows if row.name == "AdamW"]
+            named = " and ".join(
+                f"{_relative(row, adamw, workload)} on the {what}"
+                for workload, what in _NAMED.items()
+            )
+            facts.append(
+                f"*Steps to the target, relative to tuned AdamW:* {reached}; {named}."
+            )
     if method.in_optax and method.name in ratios:
         time = link(f"{ratios[method.name]} of Optax's", "benchmarks.md")
         facts.append(f"*Time of a step:* {time}.")
     return " ".join(facts)
+
+
+def _relative(row: Row, adamw: Row, workload: str) -> str:
+    there = row.marks.get(workload)
+    if there is None or not math.isfinite(there.to_target):
+        return "never"
+    return f"{there.to_target / adamw.marks[workload].to_target:.2f}"
 
 
 def _range(rates: list[float]) -> str:

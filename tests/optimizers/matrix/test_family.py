@@ -1,0 +1,74 @@
+"""What all methods for matrices have in common: stacks, low ranks and fallbacks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ...methods import BY_FAMILY
+from ...parity.matrices import NUMBERS
+
+
+pytestmark = pytest.mark.slow
+
+METHODS = {method.name: method for method in BY_FAMILY["matrix"]}
+# Their steps depend on more than one matrix, or on the place of a matrix.
+OF_ALL = {
+    "APOLLO": "each matrix has other random projections",
+    "GaLore": "its inner optimizer is Adam, which has its own fallback",
+    "MARS": "clips the gradients of a leaf, which may be a stack, together",
+}
+# Muon's fallback is Adam, and Hyperball's has no learning rate of its own.
+OTHER_FALLBACKS = {"GaLore", "Hyperball", "MARS", "Muon", "Scion"}
+
+
+def trained(opt, params, steps=6, rank=None):
+    state, step = opt.init(params), jax.jit(opt.step)
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        grads = jax.tree.map(lambda p: _gradient(rng, p, rank), params)
+        params, state = step(grads, state, params)
+    return params
+
+
+def _gradient(rng, p, rank):
+    if rank is None or p.ndim < 2:
+        return jnp.asarray(rng.normal(size=p.shape), p.dtype)
+    left, right = rng.normal(size=(p.shape[-2], rank)), rng.normal(size=(rank, 4))
+    return jnp.asarray(left @ right, p.dtype)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - OF_ALL))
+def test_stacked_matrices_are_trained_one_by_one(name, x64):
+    opt = eqopt.tree.set(METHODS[name].ours(0.1), weight_dimension_numbers=NUMBERS)
+    with x64():
+        start = jnp.asarray(np.random.default_rng(1).normal(size=(3, 4, 4)))
+        together = trained(opt, start)
+        state, step = jax.vmap(opt.init)(start), jax.jit(jax.vmap(opt.step))
+        rng, params = np.random.default_rng(0), start
+        for _ in range(6):
+            grads = _gradient(rng, params, None)
+            params, state = step(grads, state, params)
+    np.testing.assert_allclose(together, params, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", METHODS)
+def test_gradients_of_low_rank(name, rank, dtype):
+    """Most singular values are zero, and so are most eigenvalues of the factors."""
+    params = {"w": jnp.ones((5, 4), dtype), "b": jnp.ones(3, dtype)}
+    new = trained(METHODS[name].ours(0.01), params, rank=rank)
+    for x in jax.tree.leaves(new):
+        assert jnp.isfinite(x).all() and jnp.abs(x).max() < 10
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - OTHER_FALLBACKS))
+def test_what_is_no_matrix_has_an_adamw(name):
+    params = {"w": jnp.ones((4, 4)), "b": jnp.ones(3)}
+    opt = METHODS[name].subject(0.1, weight_decay=0.3)
+    found = trained(opt, params)["b"]
+    adamw = eqopt.AdamW(0.1, b2=0.95, weight_decay=0.3)
+    np.testing.assert_allclose(found, trained(adamw, params)["b"], rtol=1e-6)
