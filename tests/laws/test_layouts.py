@@ -93,7 +93,10 @@ def test_explicit_axes(row):
 
 @with_explicit_axes
 @pytest.mark.parametrize("in_use", [True, False], ids=["set_mesh", "arrays alone"])
-@law(names={"AdaptiveGradClip", "Flatten(nested)", "Muon", "ScaleByGaLore"})
+@law(
+    names={"AdaptiveGradClip", "Flatten(nested)", "Muon", "ScaleByGaLore"}
+    | {"Shampoo", "NorMuon", "Dion2"}
+)
 def test_results_on_explicit_axes(row, in_use):
     """Of those that JAX would ask where their results are to be."""
     mesh = mesh_of(AxisType.Explicit)

@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.extend as jex
+import jax.numpy as jnp
 
 
 DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr"}
@@ -47,3 +48,27 @@ def compiled_decompositions(fn, *arguments):
         program[x].count('custom_call_target="lapack') for x in names
     )
     return count(always), count(program.keys() - always)
+
+
+def executed_decompositions(monkeypatch, opt, params, steps):
+    """How many are executed in each step: those in branches that are not taken are not.
+
+    The sides of `params` must be new ones, so that nothing was traced before.
+    """
+    calls = []
+    for name in ("eigh", "qr"):
+        plain = getattr(jnp.linalg, name)
+
+        def counted(*args, plain=plain, **kwargs):
+            jax.debug.callback(lambda: calls.append(None))
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(jnp.linalg, name, counted)
+    state, update, counts = opt.init(params), jax.jit(opt.update), []
+    for t in range(steps):
+        grads = [jax.random.normal(jax.random.key(t), p.shape) for p in params]
+        _, state = update(grads, state)
+        jax.effects_barrier()
+        counts.append(len(calls))
+        calls.clear()
+    return counts

@@ -10,7 +10,11 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
-from .programs import compiled_decompositions, decompositions
+from .programs import (
+    compiled_decompositions,
+    decompositions,
+    executed_decompositions,
+)
 
 
 pytestmark = pytest.mark.slow
@@ -130,6 +134,24 @@ def test_decompositions_are_under_conditions(kl):
     if jax.default_backend() == "cpu":
         always, sometimes = compiled_decompositions(opt.update, *arguments)
         assert always == 0 and sometimes > 0
+
+
+@pytest.mark.parametrize("kl", [False, True])
+@pytest.mark.parametrize("stagger", [False, True])
+def test_decompositions_at_run_time(stagger, kl, monkeypatch):
+    """Two for each of three matrices, from the third step on, or by turns."""
+    opt = shampoo(
+        precondition_frequency=3,
+        start_preconditioning_step=3,
+        b2=0.9,
+        stagger=stagger,
+        kl=kl,
+    )
+    side = 20 + 4 * stagger + 2 * kl
+    params = [jnp.zeros((side, side + 1))] * 3
+    counts = executed_decompositions(monkeypatch, opt, params, 8)
+    later = [2] * 5 if stagger else [0, 0, 6, 0, 0]
+    assert counts == [0, 0, 6, *later]
 
 
 @pytest.mark.parametrize("stagger", [False, True])

@@ -10,7 +10,11 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
-from .programs import compiled_decompositions, decompositions
+from .programs import (
+    compiled_decompositions,
+    decompositions,
+    executed_decompositions,
+)
 
 
 def run(opt, grads, params=None):
@@ -104,6 +108,16 @@ def test_decompositions_are_under_conditions(shape, skip_first):
     if jax.default_backend() == "cpu":
         always, sometimes = compiled_decompositions(opt.update, *arguments)
         assert always == 0 and sometimes > 0
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_decompositions_at_run_time(stagger, monkeypatch):
+    """Two for each of three matrices, at first and every three steps, or by turns."""
+    opt = soap(precondition_frequency=3, stagger=stagger)
+    side = 30 + 2 * stagger
+    params = [jnp.zeros((side, side + 1))] * 3
+    counts = executed_decompositions(monkeypatch, opt, params, 7)
+    assert counts == [6, *([2] * 6 if stagger else [0, 0, 6] * 2)]
 
 
 def test_decompositions_are_seen():

@@ -198,7 +198,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `kl`: whether to fit the product of both factors to the covariance of the
         gradients, as in [`eqopt.KLShampoo`][].
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
-        them computes its roots.
+        them computes its roots. All matrices of a stack take the same turn. The first
+        roots of all matrices are computed in one step.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].

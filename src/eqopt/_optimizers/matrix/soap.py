@@ -168,9 +168,10 @@ class ScaleBySOAP(AbstractMatrixwise):
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
-        similarly for $R$.
+        similarly for $R$, with eigenvalues of at least $10^{-8}$.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
-        them refreshes its eigenvectors.
+        them refreshes its eigenvectors. All matrices of a stack take the same turn. The
+        first eigenvectors of all matrices are computed in one step.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
