@@ -60,6 +60,20 @@ def test_as_the_authors_do(opt, by_hand, x64):
             np.testing.assert_allclose(params, expected, rtol=1e-9)
 
 
+def test_the_decay_of_matrices_only_is_masked_with_the_step():
+    """But not if it comes after the wrapper."""
+    muon = eqopt.ScaleByMuon(beta=0.0, nesterov=False)
+    decay, rate = eqopt.AddDecayedWeights(0.5), eqopt.ScaleByLearningRate(0.1)
+    params = {"w": jnp.ones((3, 3))}
+    grads = {"w": jnp.diag(jnp.array([1.0, 0.0, -1.0]))}
+    inner = eqopt.Muon(0.1, beta=0.0, nesterov=False, weight_decay=0.5)
+    behind = eqopt.Chain(eqopt.Cautious(muon, "none"), decay, rate)
+    whole = eqopt.Cautious(inner, "none")
+    for opt, decayed in ((behind, 0.95), (whole, 1.0)):
+        new, _ = opt.step(grads, opt.init(params), params)
+        np.testing.assert_allclose(new["w"][1, 1], decayed, rtol=1e-6)
+
+
 def test_what_gives_updates_as_a_whole_waits_as_a_whole():
     """Where nothing says what decays, what is added to the parameters is masked."""
     inner = eqopt.MultiSteps(eqopt.SGD(0.5, momentum=0.9), 1)
