@@ -78,8 +78,8 @@ class Cautious(AbstractFused):
     [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is not masked, as in C-AdamW. A
     decay that is not at the end of `inner` is masked with its step: in methods for
     matrices, which decay only matrices, and where it is part of the method, as in
-    [`eqopt.StableAdamW`][]. To avoid this, write the decay after this wrapper, in a chain.
-    `inner` can also be a transformation without a learning rate, such as
+    [`eqopt.StableAdamW`][]. To avoid this, add the decay after this wrapper, in a
+    chain. `inner` can also be a transformation without a learning rate, such as
     [`eqopt.ScaleByAdam`][] in a chain: then $u$ also points uphill. The gradient is the
     input of this wrapper.
 
