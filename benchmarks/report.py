@@ -121,7 +121,7 @@ def compact(rows: list[Row]) -> str:
                 time.target,
                 *(share(x) for x in (memory.eqopt_fraction, memory.other_fraction)),
                 memory.target,
-                "yes" if all(met) else "no",
+                "" if not met else "yes" if all(met) else "no",
             ]
         )
     lines.insert(1, [":--", *["--:"] * 7, ":-:"])

@@ -44,7 +44,8 @@ class Method:
         Empty if it is not for batches.
     - `temporary`: the target in `python -m benchmarks`: temporary memory of a step below
         this times the parameters. `None` for those that do not work element by element.
-    - `ratio`: the target for the time of a step, over Optax's.
+    - `ratio`: the target for the time of a step, over Optax's. `None` for methods that do
+        more work than what they are compared with.
     - `per_example`: whether it wants the gradients of each example.
     - `deviates`: why it does not follow Optax's trajectory, where it does not.
     """
@@ -61,7 +62,7 @@ class Method:
     default_rate: float = 1e-3
     rates: tuple[float, ...] = ()
     temporary: float | None = 0.01
-    ratio: float = 1.05
+    ratio: float | None = 1.05
     per_example: bool = False
     deviates: str = ""
 

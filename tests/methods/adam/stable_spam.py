@@ -57,7 +57,7 @@ METHODS = [
         deviates="Optax has no Stable-SPAM; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 lambda **data: eqopt.ScaleByAdamWithReset(

@@ -55,7 +55,7 @@ METHODS = [
         default_rate=0.0002,
         rates=(0.0032, 0.01, 0.001, 0.0001),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 eqopt.ScaleByCAME,

@@ -78,7 +78,7 @@ METHODS = [
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 lambda b1=0.9, **data: eqopt.ScaleByAPOLLO(

@@ -60,7 +60,7 @@ METHODS = [
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 lambda ef_decay=0.95, eps=1e-8: eqopt.ScaleByDion2(

@@ -22,7 +22,7 @@ METHODS = [
         default_rate=0.01,
         rates=(0.0032, 0.01, 0.0032, 0.01),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(eqopt.RelativeUpdate),
             row(eqopt.UpdateNormFloor, floor=0.8),

@@ -96,7 +96,7 @@ METHODS = [
         deviates="Optax has no PSGD; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 eqopt.ScaleByPSGDKron,

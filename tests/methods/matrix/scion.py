@@ -62,7 +62,7 @@ METHODS = [
         deviates="Optax has no Scion; beside it is its Muon",
         rates=(0.001, 0.001, 0.001, 0.0032),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(eqopt.ScaleByLMO, radius=2.0, beta=0.8, eps=1e-3),
             row(

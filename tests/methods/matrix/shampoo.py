@@ -111,7 +111,7 @@ METHODS = [
         deviates="Optax has no Shampoo; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 eqopt.ScaleByShampoo,
@@ -155,7 +155,7 @@ METHODS = [
         deviates="Optax has no KL-Shampoo; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 lambda b1=0.9, b2=0.95, eps=1e-12: eqopt.ScaleByShampoo(

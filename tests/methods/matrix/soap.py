@@ -59,7 +59,7 @@ METHODS = [
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(eqopt.ScaleBySOAP, b1=0.8, b2=0.9, eps=1e-3, shampoo_beta=0.7),
             row(

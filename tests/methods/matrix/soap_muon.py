@@ -45,7 +45,7 @@ METHODS = [
         deviates="Optax has no SOAP-Muon; beside it is its Muon",
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 eqopt.SOAPMuon,

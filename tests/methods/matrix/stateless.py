@@ -73,7 +73,7 @@ METHODS = [
         default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.01),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 lambda eps=1e-8: eqopt.ScaleBySinkhorn(2, eps),
@@ -145,7 +145,7 @@ METHODS = [
         deviates="Optax has no SCALE; beside it is its AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(eqopt.ScaleByRowNorm, eps=1e-3),
             row(

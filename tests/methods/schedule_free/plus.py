@@ -17,7 +17,7 @@ METHODS = [
         default_rate=1.0,
         rates=(0.032, 0.032, 0.1, 0.1),
         temporary=None,
-        ratio=100.0,
+        ratio=None,
         laws=[
             row(
                 # Random gradients are not those of the loss: long steps lead far away.
