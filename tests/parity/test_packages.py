@@ -1,7 +1,7 @@
 """Against packages for torch, for as long as they run the same equations.
 
 Apollo-torch is its authors' code. In pytorch_optimizer 4.1.0, the optimizers below follow
-the code of the authors, but for a tiny epsilon. Muon is compared with `torch.optim` in
+the code of the authors if epsilon is tiny. Muon is compared with `torch.optim` in
 `tests/interop`.
 """
 

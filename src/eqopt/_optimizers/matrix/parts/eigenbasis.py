@@ -87,8 +87,8 @@ def accumulated(
     return tuple(new)
 
 
-def eigenvectors(factor: Inexact[Array, "n n"]) -> Inexact[Array, "n n"]:
-    """All eigenvectors of `factor`, as rows, in the order of descending eigenvalues."""
+def found(factor: Any, v: Any) -> Any:
+    """All eigenvectors, as rows, in the order of descending eigenvalues; ignores `v`."""
     return _eigh(factor)[1][::-1]
 
 
@@ -170,10 +170,9 @@ def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
 
 def seeded(is_first: Any, factors: Sides, basis: Sides) -> Sides:
     """The first basis, with all eigenvectors, at the first call; later, `basis`."""
-    return renewed(is_first, lambda factor, v: eigenvectors(factor), factors, basis)
+    return renewed(is_first, found, factors, basis)
 
 
 def found_or_followed(is_start: Any, factor: Any, v: Any) -> Any:
     """The next basis: at the start, all eigenvectors; then one step of iteration."""
-    find = lambda factor, v: eigenvectors(factor)
-    return lax.cond(is_start, find, followed, factor, v)
+    return lax.cond(is_start, found, followed, factor, v)
