@@ -254,14 +254,15 @@ def _keeps(jaxpr: ClosedJaxpr) -> bool:
         is_kept = equation.primitive is _materialized
         if is_kept and any(x.aval.size >= LARGE for x in equation.invars):
             return True
-        if any(map(_keeps, _inside(equation.params.values()))):
+        if any(map(_keeps, inside(equation.params.values()))):
             return True
     return False
 
 
-def _inside(values: Iterable[Any]) -> Iterable[ClosedJaxpr]:
+def inside(values: Iterable[Any]) -> Iterable[ClosedJaxpr]:
+    """The traced functions among the parameters of an equation."""
     for value in values:
         if isinstance(value, ClosedJaxpr):
             yield value
         elif isinstance(value, tuple | list):
-            yield from _inside(value)
+            yield from inside(value)

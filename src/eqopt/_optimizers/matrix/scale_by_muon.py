@@ -82,9 +82,9 @@ class ScaleByMuon(AbstractMatrixwise):
     state.
 
     The iteration runs in at least float32. With all methods for matrices, a CPU processes
-    one leaf after the other, so that a step with many leaves needs memory for only one.
-    Accelerators process matrices of equal shape in batches, except with GaLore and with
-    methods that refresh their factors in turn.
+    one leaf after the other, or two small leaves in one loop. So a step with many leaves
+    needs memory for only one or two. Accelerators process matrices of equal shape in
+    batches, except with GaLore and with methods that refresh their factors in turn.
 
     **Arguments:**
 
