@@ -54,8 +54,24 @@ def _share_loop(run: Any, packed: Array, pair: list[list]) -> bool:
         jaxpr = run.trace(packed, *row).jaxpr
     except (ShapeMismatch, TypeCheckError):
         return False  # it fails again when it runs alone, with its key path
-    has_loop = any(eqn.primitive.name == "scan" for eqn in jaxpr.eqns)
-    return has_loop and not _decomposes(jaxpr)
+    return _has_loop(jaxpr) and not _decomposes(jaxpr)
+
+
+@no_type_check
+def _has_loop(jaxpr: ClosedJaxpr) -> bool:
+    below = filter(None, map(_for_cpu, jaxpr.eqns))
+    has_own = any(eqn.primitive.name == "scan" for eqn in jaxpr.eqns)
+    return has_own or any(map(_has_loop, below))
+
+
+@no_type_check
+def _for_cpu(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """What a CPU computes, of an equation that depends on the platform."""
+    platforms = eqn.params.get("branches_platforms") or ()
+    for branch, names in zip(eqn.params.get("branches", ()), platforms, strict=False):
+        if names is None or "cpu" in names:
+            return branch
+    return None
 
 
 @no_type_check
@@ -99,8 +115,12 @@ def _in_lockstep(closed: ClosedJaxpr, rows: list[list[Array]]) -> list[list[Arra
     read = lambda of, xs: [x.val if isinstance(x, Literal) else of[x] for x in xs]
     for eqn in jaxpr.eqns:
         inputs = [read(of, eqn.invars) for of in values]
-        is_loop = eqn.primitive.name == "scan"
-        outs = _loop(eqn, inputs) if is_loop else [bind(eqn, x) for x in inputs]
+        if eqn.primitive.name == "scan":
+            outs = _loop(eqn, inputs)
+        elif branch := _for_cpu(eqn):
+            outs = _in_lockstep(branch, [x[1:] for x in inputs])
+        else:
+            outs = [bind(eqn, x) for x in inputs]
         for of, out in zip(values, outs, strict=True):
             of |= dict(zip(eqn.outvars, out, strict=True))
     return [read(of, jaxpr.outvars) for of in values]

@@ -1,14 +1,17 @@
 """What the laws do not say of Orthogonalize, in float64."""
 
+import re
+
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import eqopt
-from eqopt._optimizers.matrix.parts.coefficients import TABLES
+from eqopt._optimizers.matrix.parts import coefficients
 
-from ...parity.matrices import NUMBERS
+from ...parity.matrices import NUMBERS, TABLES
 from .untyped import unchecked
 
 
@@ -34,15 +37,19 @@ def composed(values, rows):
     return values
 
 
+def test_all_tables_are_tested():
+    assert {*TABLES} == {*coefficients.TABLES}
+
+
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_map_singular_values(name, shape, x64):
     """Singular vectors stay as they are."""
     values = np.array([1.0, 0.3, 0.05, 0.002])
     g, u, vh = with_values(values, shape)
-    table = TABLES[name]
-    start = values / (np.linalg.norm(values) * table.norm_factor)
-    expected = (u * composed(start, table.rows)) @ vh
+    rows, norm_factor, _ = TABLES[name]
+    start = values / (np.linalg.norm(values) * norm_factor)
+    expected = (u * composed(start, rows)) @ vh
     with x64():
         updates = orthogonalized(jnp.asarray(g), name, eps=0.0)
     np.testing.assert_allclose(updates, expected, atol=1e-11)
@@ -72,6 +79,91 @@ def test_gram_is_the_same(name, restarts, x64):
     np.testing.assert_allclose(by_gram, plain, atol=1e-10)
 
 
+def test_gram_leaves_squares_alone():
+    program = lambda **options: str(
+        jax.make_jaxpr(lambda g: orthogonal(g, **options))(jnp.ones((4, 4)))
+    )
+    orthogonal = lambda g, **options: eqopt.Orthogonalize(**options).update(g, None)[0]
+    assert program(gram=True) == program()
+
+
+COARSE = ["standard", "dion", "polar_express", "aol", "deepseek", "simple"]
+SPECTRA = {
+    "equal": np.ones(16),
+    "two": np.r_[1, 1, np.full(14, 1e-2)],
+    "rank one": np.r_[1, np.zeros(15)],
+    "powers": np.geomspace(1, 1e-4, 16),
+    "evenly spaced": np.linspace(1, 0.01, 16),
+}
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+@pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
+@pytest.mark.parametrize("name", COARSE)
+def test_bfloat16_does_not_diverge(name, shape, spectrum):
+    g = jnp.asarray(with_values(SPECTRA[spectrum], shape)[0], jnp.float32)
+    fine, coarse = (
+        orthogonalized(g, name, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    assert coarse.dtype == jnp.float32
+    assert (coarse != fine).any()
+    assert np.linalg.norm(coarse, 2) < 1.25  # 1.21 without rounding
+    # About the same direction, where rounding does not decide it.
+    if spectrum not in ("rank one", "powers"):
+        assert np.vdot(fine, coarse) > 0.98 * np.linalg.norm(fine) * np.linalg.norm(
+            coarse
+        )
+
+
+@pytest.mark.parametrize("name", ["standard", "dion", "polar_express", "aol"])
+def test_gram_in_float16(name):
+    g = jnp.asarray(with_values(SPECTRA["evenly spaced"], (16, 40))[0], jnp.float32)
+    fine = orthogonalized(g, name, gram=True)
+    coarse = orthogonalized(g, name, gram=True, dtype=jnp.float16)
+    assert (coarse != fine).any()
+    np.testing.assert_allclose(coarse, fine, atol=0.02)
+
+
+def products(opt, platform, dtype=jnp.float32):
+    """The dtypes of the matrix products that are compiled for a platform."""
+    g = jnp.ones((4, 8), dtype)
+    exported = jax.export.export(jax.jit(opt.update), platforms=[platform])
+    text = exported(g, opt.init(g)).mlir_module()
+    return {*re.findall(r"dot_general.*-> tensor<(?:\d+x)*(.*)>", text)}
+
+
+@pytest.mark.parametrize(
+    ("opt", "on_cpu", "on_accelerator"),
+    [
+        (eqopt.Orthogonalize(), "f32", "bf16"),
+        *((eqopt.Orthogonalize(name), "f32", "bf16") for name in COARSE),
+        *(
+            (eqopt.Orthogonalize(name), "f32", "f32")
+            for name in TABLES
+            if name not in COARSE
+        ),
+        (eqopt.Orthogonalize((2.0, -1.5, 0.5)), "f32", "f32"),
+        (eqopt.Orthogonalize(gram=True), "f32", "f32"),
+        (eqopt.Orthogonalize(dtype=jnp.float32), "f32", "f32"),
+        (eqopt.Orthogonalize(dtype=jnp.bfloat16), "bf16", "bf16"),
+        (eqopt.Orthogonalize(gram=True, dtype=jnp.float16), "f16", "f16"),
+        (eqopt.ScaleByNorMuon(), "f32", "bf16"),
+        (eqopt.ScaleByMuon(), "f32", "f32"),
+        (eqopt.ScaleByMuon(ns_dtype=jnp.bfloat16), "bf16", "bf16"),
+    ],
+    ids=repr,
+)
+def test_precision_by_platform(opt, on_cpu, on_accelerator, x64):
+    assert products(opt, "cpu") == {on_cpu}
+    for platform in ("cuda", "tpu"):
+        for dtype in (jnp.float32, jnp.bfloat16):
+            assert products(opt, platform, dtype) == {on_accelerator}
+    assert products(opt, "cuda", jnp.complex64) == {"complex<f32>"}
+    with x64():
+        expected = on_accelerator if "dtype=" in repr(opt) else "f64"
+        assert products(opt, "cuda", jnp.float64) == {expected}
+
+
 @pytest.mark.parametrize("shape", [(2, 8), (8, 2), (3, 3)])
 def test_scales(shape, x64):
     (m, n), g = shape, np.random.default_rng(0).normal(size=shape)
@@ -89,22 +181,19 @@ def test_scales(shape, x64):
             np.testing.assert_allclose(updates, factor * plain, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["polar_express", "cans", "deepseek", "dion", "cubic"])
-def test_more_steps_than_rows(name, x64):
+@pytest.mark.parametrize("name", TABLES)
+def test_more_and_fewer_steps_than_rows(name, x64):
     """Some tables go on with their last row, others begin again."""
-    table = TABLES[name]
-    again = (table.rows[-1],) * 3 if table.repeats_last else table.rows[:3]
-    g = with_values(np.array([1.0, 0.5, 0.2, 0.1]))[0] / table.norm_factor
+    rows, norm_factor, repeats_last = TABLES[name]
+    values = np.array([1.0, 0.5, 0.2, 0.1])
+    g, u, vh = with_values(values)
+    start = values / (np.linalg.norm(values) * norm_factor)
+    more = rows + ([rows[-1]] * 3 if repeats_last else rows[:3])
     with x64():
-        g = jnp.asarray(g)
-        updates = orthogonalized(g, name, len(table.rows) + 3, eps=0.0)
-        # The norm comes to the factor by which the named one is divided.
-        rows = np.asarray(table.rows + again)
-        rows[0] *= table.norm_factor ** -np.array([1, 3, 5])
-        expected = orthogonalized(g, rows, eps=0.0)
-        np.testing.assert_allclose(updates, expected, atol=1e-11)
-        fewer = orthogonalized(g, table.rows, 2), orthogonalized(g, table.rows[:2])
-    np.testing.assert_allclose(*fewer, rtol=1e-12)
+        for steps, some in ((len(more), more), (2, rows[:2])):
+            updates = orthogonalized(jnp.asarray(g), name, steps, eps=0.0)
+            expected = (u * composed(start, some)) @ vh
+            np.testing.assert_allclose(updates, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
@@ -146,6 +235,10 @@ def test_zeros_stay_zero(options):
         ({"coefficients": (1.0, 2.0)}, r"must have shape \(3,\), or \(steps, 3\)"),
         ({"steps": 0}, "Orthogonalize: `steps` must be an integer of at least 1"),
         ({"eps": -1.0}, r"Orthogonalize: `eps` must be in \[0, inf\)"),
+        (
+            {"coefficients": "cans", "dtype": jnp.bfloat16},
+            "`dtype` must not be bfloat16 with `coefficients='cans'`",
+        ),
     ],
 )
 def test_errors(options, message):

@@ -117,6 +117,7 @@ class Muon(AbstractOptimizer):
     nesterov: bool = True
     adaptive: bool = False
     preconditioning: Preconditioning = eqx.field(static=True, default="frobenius")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     consistent_rms: Hyperparameter | None = None
     fallback: AbstractTransformation | None = None

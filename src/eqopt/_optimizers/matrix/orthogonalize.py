@@ -19,7 +19,7 @@ from ..._types import Hyperparameter, Params
 from ...numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
 from .parts.eigenbasis import gram
-from .parts.newton_schulz import polynomial
+from .parts.newton_schulz import in_dtype, polynomial
 
 
 Matrix: TypeAlias = Inexact[Array, "m n"]
@@ -48,7 +48,8 @@ class NewtonSchulz(eqx.Module):
     - `norm_factor`: a factor for the Frobenius norm, before $X$ is divided by it.
     - `by_gram`: whether to iterate only on $X X^*$.
     - `restarts`: with `by_gram`, the steps before which $X X^*$ is computed again.
-    - `ns_dtype`: the dtype of the iteration.
+    - `ns_dtype`: the dtype of the iteration, if it is given.
+    - `is_coarse`: whether float32 matrices are iterated in bfloat16 on accelerators.
     """
 
     rows: Float[Array, "steps 3"]
@@ -56,6 +57,7 @@ class NewtonSchulz(eqx.Module):
     by_gram: bool = eqx.field(static=True)
     restarts: tuple[int, ...] = eqx.field(static=True)
     ns_dtype: DTypeLike | None = eqx.field(static=True)
+    is_coarse: bool = eqx.field(static=True)
 
     def __call__(self, g: Matrix, eps: Any = NS_EPS) -> Matrix:
         is_tall = g.shape[0] > g.shape[1]
@@ -63,13 +65,21 @@ class NewtonSchulz(eqx.Module):
         squares = jnp.sum(abs_sq(x))
         norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
         x = x / (norm * self.norm_factor + eps).astype(x.dtype)
-        if self.ns_dtype is not None and not jnp.iscomplexobj(x):
-            x = x.astype(self.ns_dtype)
-        x = self._by_gram(x) if self.by_gram else self._iterated(x)
-        x = x.astype(g.dtype)
+        x = self._iterated(x)
         return jnp.conj(x.T) if is_tall else x
 
     def _iterated(self, x: Matrix) -> Matrix:
+        # On the gram matrix of a square matrix, the products would not be smaller.
+        by_gram = self.by_gram and x.shape[0] < x.shape[1]
+        iterate = self._by_gram if by_gram else self._plainly
+        if self.ns_dtype is not None or by_gram or x.dtype != jnp.float32:
+            return in_dtype(self.ns_dtype, iterate, x)
+        if not self.is_coarse:
+            return iterate(x)
+        coarse = lambda x: in_dtype(jnp.bfloat16, iterate, x)
+        return lax.platform_dependent(x, cpu=lambda x: iterate(x), default=coarse)
+
+    def _plainly(self, x: Matrix) -> Matrix:
         # A loop is compiled once, not once per step.
         step = lambda x, row: (polynomial(x, *row), None)
         return lax.scan(step, x, self.rows)[0]
@@ -161,11 +171,16 @@ class Orthogonalize(AbstractMatrixwise):
     - `eps`: $\varepsilon \ge 0$. Defaults to 1e-7.
     - `gram`: whether to iterate on $X X^*$ and multiply by $X$ at the end. The result is
         the same up to rounding, at a lower cost if one side is much longer than the
-        other.
+        other. Square matrices are iterated as they are.
     - `restarts`: with `gram`, the steps, counted from 0, before which $X X^*$ is computed
         again. This keeps rounding errors small. Defaults to `(2,)`.
-    - `dtype`: the dtype of the iteration. Defaults to float32, or to the dtype of the
-        gradient if that is more precise. On accelerators, bfloat16 is usual.
+    - `dtype`: the dtype of the iteration. By default, a CPU iterates in float32, and
+        accelerators in bfloat16 with the coefficients whose authors do so: `"standard"`,
+        `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`. With other
+        coefficients, with `gram`, and for matrices that are complex or in float64, the
+        matrix keeps its dtype. For the same precision on all platforms, use
+        `jnp.float32`. In float16, five steps with `gram` are precise enough, but eight
+        are not.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
         with norms below $10^{-6}\, \|G\|_F$ stay smaller.
     - `renormalize`: whether to scale $X_n$ to the norm of an orthogonal matrix,
@@ -241,14 +256,26 @@ class Orthogonalize(AbstractMatrixwise):
         if self.steps is not None:
             check_count(self, "steps")
         check_choice(self, "scale", SCALES)
+        is_named = isinstance(self.coefficients, str)
+        if is_named and self.coefficients == "cans" and self.dtype == jnp.bfloat16:
+            raise ValueError(
+                "Orthogonalize: `dtype` must not be bfloat16 with `coefficients='cans'`, "
+                "which diverge in it. Use `dtype=jnp.float32`, or 'polar_express'."
+            )
         # This creates no arrays: they would start JAX before `jax.distributed` does.
         jax.eval_shape(self.newton_schulz)
 
     def newton_schulz(self) -> NewtonSchulz:
         """The iteration, as a function of a matrix."""
-        rows, factor = rows_of(type(self).__name__, self.coefficients, self.steps)
-        factor = jnp.asarray(factor, float)
-        return NewtonSchulz(rows, factor, self.gram, self.restarts, self.dtype)
+        table = rows_of(type(self).__name__, self.coefficients, self.steps)
+        return NewtonSchulz(
+            jnp.asarray(table.rows, float),
+            jnp.asarray(table.norm_factor, float),
+            self.gram,
+            self.restarts,
+            self.dtype,
+            table.is_coarse,
+        )
 
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit

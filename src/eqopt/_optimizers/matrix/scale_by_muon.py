@@ -81,7 +81,7 @@ class ScaleByMuon(AbstractMatrixwise):
     transformed separately. Parameters that are not matrices pass unchanged and have no
     state.
 
-    The iteration runs in at least float32. With all methods for matrices, a CPU processes
+    With all methods for matrices, a CPU processes
     one leaf after the other, or two small leaves in one loop. So a step with many leaves
     needs memory for only one or two. Accelerators process matrices of equal shape in
     batches, except with GaLore and with methods that refresh their factors in turn.
@@ -106,6 +106,9 @@ class ScaleByMuon(AbstractMatrixwise):
         of an eigenvalue problem; `"schatten"` for $\|A_0\|_F^{1/2}$; `"aol"` for the root
         of $\sum_j |A_{0, ij}|$, row by row. If the singular values start closer to one,
         fewer steps are needed.
+    - `ns_dtype`: the dtype of the iteration, except for complex matrices. The authors use
+        `jnp.bfloat16` on accelerators. Defaults to float32, or to the dtype of the
+        gradient if that is more precise.
     - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
         are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
         `None` with the structure of the parameters or a prefix of it, or a function of
@@ -157,6 +160,7 @@ class ScaleByMuon(AbstractMatrixwise):
     nesterov: bool = True
     adaptive: bool = False
     preconditioning: Preconditioning = eqx.field(static=True, default="frobenius")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
     _rows = "shorter"
@@ -194,7 +198,9 @@ class ScaleByMuon(AbstractMatrixwise):
             of_g = (1 - beta) / bias_correction(beta, count)
         else:
             of_mu, of_g = 1 / bias_correction(beta, count), None
-        iteration = Iteration(self._coefficients(), self.ns_steps, self.preconditioning)
+        iteration = Iteration(
+            self._coefficients(), self.ns_steps, self.preconditioning, self.ns_dtype
+        )
         return Leafwise(
             muon,
             ScaleByMuonState(count, state.mu),

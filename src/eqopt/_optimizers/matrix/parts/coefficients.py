@@ -33,11 +33,14 @@ class Table(NamedTuple):
         without it.
     - `repeats_last`: whether steps beyond the last row repeat it. Otherwise, the rows
         start again.
+    - `is_coarse`: whether the authors iterate in bfloat16. The rows of CANS diverge in
+        it: their first polynomial is 2 at 1, and the second has slope 13 at 2.
     """
 
-    rows: Rows
+    rows: Rows | Float[Array, "steps 3"]
     norm_factor: float = 1.0
     repeats_last: bool = False
+    is_coarse: bool = False
 
 
 STANDARD = (3.4445, -4.7750, 2.0315)
@@ -90,22 +93,22 @@ _CUBIC = (
 _SIMPLE = (2.0, -1.5, 0.5)
 
 TABLES: dict[str, Table] = {
-    "standard": Table((STANDARD,) * 5),
-    "dion": Table(_QUINTIC),
-    "polar_express": Table(_POLAR_EXPRESS, 1.02, True),
-    "polar_express_8": Table(_POLAR_EXPRESS_8, 1.0, True),
-    "cans": Table(_CANS, 1.0, True),
-    "aol": Table(_AOL),
+    "standard": Table((STANDARD,) * 5, is_coarse=True),
+    "dion": Table(_QUINTIC, is_coarse=True),
+    "polar_express": Table(_POLAR_EXPRESS, 1.02, repeats_last=True, is_coarse=True),
+    "polar_express_8": Table(_POLAR_EXPRESS_8, repeats_last=True),
+    "cans": Table(_CANS, repeats_last=True),
+    "aol": Table(_AOL, is_coarse=True),
     "cubic": Table(_CUBIC),
-    "deepseek": Table((STANDARD,) * 8 + (_SIMPLE,) * 2, 1.0, True),
-    "simple": Table((_SIMPLE,) * 12),
+    "deepseek": Table(
+        (STANDARD,) * 8 + (_SIMPLE,) * 2, repeats_last=True, is_coarse=True
+    ),
+    "simple": Table((_SIMPLE,) * 12, is_coarse=True),
 }
 
 
-def rows_of(
-    owner: str, coefficients: Coefficients, steps: int | None
-) -> tuple[Float[Array, "steps 3"], float]:
-    """The coefficients of all steps, and the norm factor.
+def rows_of(owner: str, coefficients: Coefficients, steps: int | None) -> Table:
+    """A table with the coefficients of all steps.
 
     **Raises:**
 
@@ -119,16 +122,16 @@ def rows_of(
             )
         table = TABLES[coefficients]
     else:
-        given = given_rows(owner, "coefficients", coefficients)
-        if given.ndim == 1:
-            return jnp.tile(given, (5 if steps is None else steps, 1)), 1.0
-        table = Table(given)  # type: ignore  # an array of rows
-    rows = jnp.asarray(table.rows, float)
-    if steps is not None:
-        order = np.arange(steps)
-        n = len(rows)
-        rows = rows[np.minimum(order, n - 1) if table.repeats_last else order % n]
-    return rows, table.norm_factor
+        rows = given_rows(owner, "coefficients", coefficients)
+        if rows.ndim == 1:
+            return Table(jnp.tile(rows, (5 if steps is None else steps, 1)))
+        table = Table(rows)
+    if steps is None:
+        return table
+    rows, order = jnp.asarray(table.rows, float), np.arange(steps)
+    n = len(rows)
+    order = np.minimum(order, n - 1) if table.repeats_last else order % n
+    return table._replace(rows=rows[order])
 
 
 def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ....numerics import abs_sq, safe_sqrt
 from .eigenbasis import gram
@@ -20,11 +20,13 @@ class Iteration(eqx.Module):
     - `rows`: $(a, b, c)$ for all steps, or one row for each step.
     - `steps`: the number of steps, if there is one row for all.
     - `preconditioning`: the divisor at the start, in addition to the Frobenius norm.
+    - `dtype`: the dtype of the iteration. `None` for the dtype of the matrix.
     """
 
     rows: Float[Array, "*steps 3"]
     steps: int = eqx.field(static=True)
     preconditioning: str = eqx.field(static=True)
+    dtype: DTypeLike | None = eqx.field(static=True)
 
     def __call__(self, x: Inexact[Array, "m n"], eps: Any) -> Inexact[Array, "m n"]:
         """Orthogonalizes `x`, whose rows are the shorter side. Zeros stay zero."""
@@ -34,7 +36,17 @@ class Iteration(eqx.Module):
         step = lambda x, row: (polynomial(x, *(fixed or row)), None)
         start = _start(x, eps, self.preconditioning)
         # A loop is compiled once, not once per step.
-        return lax.scan(step, start, rows, self.steps if is_one else None)[0]
+        iterate = lambda x: lax.scan(step, x, rows, self.steps if is_one else None)[0]
+        return in_dtype(self.dtype, iterate, start)
+
+
+def in_dtype(
+    dtype: DTypeLike | None, iterate: Callable, x: Inexact[Array, "m n"]
+) -> Inexact[Array, "m n"]:
+    """`iterate(x)`, computed in `dtype`. Complex matrices keep their dtype."""
+    if dtype is None or jnp.iscomplexobj(x):
+        return iterate(x)
+    return iterate(x.astype(dtype)).astype(x.dtype)
 
 
 def _start(x, eps, preconditioning):
