@@ -111,3 +111,23 @@ def power_iteration(gg, q, v, axis):
     """One step of it, on sorted columns, and the second moment sorted like them."""
     order = np.argsort(-np.diag(q.T @ gg @ q))
     return np.linalg.qr(gg @ q[:, order])[0], np.take(v, order, axis)
+
+
+def in_blocks(updates, blocks):
+    """`updates` of each block by itself: so many of rows and of columns, all equal."""
+
+    def of_all(grads):
+        shape = grads[0].shape
+        sizes = [-(-n // k) for n, k in zip(shape, blocks, strict=True)]
+        missing = [
+            k * size - n for n, k, size in zip(shape, blocks, sizes, strict=True)
+        ]
+        padded = [np.pad(g, [(0, n) for n in missing]) for g in grads]
+        split = lambda g: [np.hsplit(x, blocks[1]) for x in np.vsplit(g, blocks[0])]
+        rows = [zip(*row, strict=True) for row in zip(*map(split, padded), strict=True)]
+        steps = [[updates(list(block)) for block in row] for row in rows]
+        for _ in grads:
+            u = np.block([[next(block) for block in row] for row in steps])
+            yield u[: shape[0], : shape[1]]
+
+    return of_all

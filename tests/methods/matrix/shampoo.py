@@ -8,7 +8,7 @@ import eqopt
 from ...laws.row import IN_TURNS, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, eigenvectors, power_iteration
+from ...parity.matrices import NUMBERS, eigenvectors, in_blocks, power_iteration
 from ..method import Method
 
 
@@ -33,6 +33,7 @@ def shampoo_by_hand(
     graft_b2=GRAFT_B2,
     graft_eps=GRAFT_EPS,
     is_one_sided=False,
+    exponent=None,
 ):
     def updates(grads):
         m = v = gl = gr = left = right = 0
@@ -43,7 +44,7 @@ def shampoo_by_hand(
             m = b1 * m + (1 - b1) * g
             if t == start or (t > start and t % frequency == 0):
                 bias = 1 if beta == 1 else 1 - beta**t
-                power = 1 / 2 if is_one_sided else 1 / 4
+                power = exponent or (1 / 2 if is_one_sided else 1 / 4)
                 # With one side, it is the shorter one.
                 has_left, has_right = (
                     not is_one_sided or is_left == (g.shape[0] <= g.shape[1])
@@ -65,7 +66,8 @@ def shampoo_by_hand(
 
 
 def kl_by_hand(grads):
-    m = gl = gr = ql = qr = np.zeros(grads[0].shape)
+    m = np.zeros(grads[0].shape)
+    gl = gr = ql = qr = np.zeros(())
     for t, g in enumerate(grads, 1):
         rows, columns = g.shape
         m = B1 * m + (1 - B1) * g
@@ -86,7 +88,7 @@ def kl_by_hand(grads):
         yield ql @ u @ qr.T
 
 
-def by_hand(beta, graft, shape, **options):
+def by_hand(beta, graft, shape, blocks=None, **options):
     ours = eqopt.ScaleByShampoo(
         B1,
         beta,
@@ -99,8 +101,27 @@ def by_hand(beta, graft, shape, **options):
         weight_dimension_numbers=NUMBERS,
         **options,
     )
-    start = options.get("start_preconditioning_step", FREQUENCY)
-    return ByHand(ours, shampoo_by_hand(beta, graft, start), shape)
+    updates = shampoo_by_hand(
+        beta,
+        graft,
+        options.get("start_preconditioning_step", FREQUENCY),
+        is_one_sided=options.get("one_sided", False),
+        exponent=options.get("exponent"),
+    )
+    return ByHand(ours, in_blocks(updates, blocks) if blocks else updates, shape)
+
+
+def kl_shampoo(shape):
+    ours = eqopt.ScaleByShampoo(
+        B1,
+        B2,
+        eps=EPS,
+        precondition_frequency=FREQUENCY,
+        graft=None,
+        kl=True,
+        weight_dimension_numbers=NUMBERS,
+    )
+    return ByHand(ours, kl_by_hand, shape)
 
 
 METHODS = [
@@ -146,6 +167,16 @@ METHODS = [
                 0.9, "sgd", (4, 4), start_preconditioning_step=5
             ),
             "shampoo, sums": by_hand(1, None, (4, 4), start_preconditioning_step=1),
+            "shampoo, one-sided, wide": by_hand(0.9, "adam", (3, 6), one_sided=True),
+            "shampoo, one-sided, tall": by_hand(
+                1, None, (6, 4), one_sided=True, start_preconditioning_step=1
+            ),
+            "shampoo, exponent": by_hand(0.9, "adam", (5, 4), exponent=0.4),
+            "shampoo, blocks": by_hand(0.9, "adam", (6, 4), (2, 2), block_size=3),
+            # The fifth row is in a block of three, of which one is empty.
+            "shampoo, uneven blocks": by_hand(
+                1, "rmsprop", (5, 3), (2, 1), block_size=3
+            ),
         },
     ),
     Method(
@@ -169,19 +200,9 @@ METHODS = [
             row(eqopt.KLShampoo, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
         by_hand={
-            "KL-Shampoo": ByHand(
-                eqopt.ScaleByShampoo(
-                    B1,
-                    B2,
-                    eps=EPS,
-                    precondition_frequency=FREQUENCY,
-                    graft=None,
-                    kl=True,
-                    weight_dimension_numbers=NUMBERS,
-                ),
-                kl_by_hand,
-                (4, 4),
-            ),
+            "KL-Shampoo": kl_shampoo((4, 4)),
+            "KL-Shampoo, wide": kl_shampoo((4, 5)),
+            "KL-Shampoo, tall": kl_shampoo((5, 4)),
         },
     ),
 ]

@@ -8,11 +8,22 @@ import eqopt
 from ...laws.row import IN_TURNS, LINEAR, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, eigenvectors, power_iteration
+from ...parity.matrices import NUMBERS, eigenvectors, in_blocks, power_iteration
 from ..method import Method
 
 
-def soap_by_hand(beta, frequency, kl=False, b1=B1, b2=B2, eps=EPS, skips_first=True):
+def soap_by_hand(
+    beta,
+    frequency,
+    kl=False,
+    b1=B1,
+    b2=B2,
+    eps=EPS,
+    skips_first=True,
+    has_basis=lambda n, shape: True,
+):
+    """`has_basis` says whether a side of `n` has one, in a matrix of a shape."""
+
     def updates(grads):
         m = v = gl = gr = 0
         ql = qr = np.zeros(())
@@ -29,7 +40,10 @@ def soap_by_hand(beta, frequency, kl=False, b1=B1, b2=B2, eps=EPS, skips_first=T
             gl = beta * gl + (1 - beta) * left @ left.T / (columns if kl else 1)
             gr = beta * gr + (1 - beta) * right.T @ right / (rows if kl else 1)
             if is_first:
-                ql, qr = eigenvectors(gl), eigenvectors(gr)
+                ql, qr = (
+                    eigenvectors(x) if has_basis(len(x), g.shape) else np.eye(len(x))
+                    for x in (gl, gr)
+                )
             if t == 0:
                 yield 0 * g
                 continue
@@ -38,10 +52,16 @@ def soap_by_hand(beta, frequency, kl=False, b1=B1, b2=B2, eps=EPS, skips_first=T
             step_size = np.sqrt(1 - b2**t) / (1 - b1**t)
             yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
             if t % frequency == 0:
-                ql, v = power_iteration(gl, ql, v, 0)
-                qr, v = power_iteration(gr, qr, v, 1)
+                if has_basis(rows, g.shape):
+                    ql, v = power_iteration(gl, ql, v, 0)
+                if has_basis(columns, g.shape):
+                    qr, v = power_iteration(gr, qr, v, 1)
 
     return updates
+
+
+def is_shorter(n, shape):
+    return n == min(shape)
 
 
 def scale_by_soap(beta, frequency, **options):
@@ -95,6 +115,34 @@ METHODS = [
             ),
             "soap, KL": ByHand(
                 scale_by_soap(0.7, 3, kl=True), soap_by_hand(0.7, 3, kl=True), (4, 4)
+            ),
+            # In longer sides, the null space of the first gradient has many bases.
+            "soap, wide": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 5)),
+            "soap, KL, tall": ByHand(
+                scale_by_soap(0.7, 2, kl=True), soap_by_hand(0.7, 2, kl=True), (5, 4)
+            ),
+            "soap, first step": ByHand(
+                scale_by_soap(0.9, 3, skip_first=False),
+                soap_by_hand(0.9, 3, skips_first=False),
+                (4, 4),
+            ),
+            **{
+                f"soap, one-sided, {shape}": ByHand(
+                    scale_by_soap(0.9, 3, one_sided=True),
+                    soap_by_hand(0.9, 3, has_basis=is_shorter),
+                    shape,
+                )
+                for shape in ((3, 6), (6, 4))
+            },
+            "soap, limited": ByHand(
+                scale_by_soap(0.9, 3, max_precond_dim=5),
+                soap_by_hand(0.9, 3, has_basis=lambda n, shape: n <= 5),
+                (4, 6),
+            ),
+            "soap, blocks": ByHand(
+                scale_by_soap(0.9, 3, block_size=3),
+                in_blocks(soap_by_hand(0.9, 3), (2, 2)),
+                (6, 6),
             ),
         },
     ),

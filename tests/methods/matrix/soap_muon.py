@@ -58,7 +58,7 @@ METHODS = [
             ),
         ],
         by_hand={
-            "soap_muon": ByHand(
+            f"soap_muon, {shape}": ByHand(
                 eqopt.SOAPMuon(
                     1.0,
                     B1,
@@ -69,8 +69,9 @@ METHODS = [
                     weight_dimension_numbers=NUMBERS,
                 ),
                 soap_muon_by_hand,
-                (4, 4),
-            ),
+                shape,
+            )
+            for shape in ((4, 4), (4, 5), (5, 4))
         },
     ),
 ]
