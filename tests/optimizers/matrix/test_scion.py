@@ -29,53 +29,56 @@ FACTORS = {
 
 
 def normals(shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), float)
 
 
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("norm", NORMS)
-def test_parameters_stay_in_the_ball(norm, normalized):
+def test_parameters_stay_in_the_ball(norm, normalized, x64):
     """In the constrained form, once they are there; a first step of rate 1 does it."""
-    opt = eqopt.Scion(
-        0.3,
-        norm,
-        radius=5.0,
-        normalized=normalized,
-        coefficients="polar_express_8",
-        weight_dimension_numbers=NUMBERS,
-    )
-    ball = eqopt.ScaleByLMO(
-        norm, 5.0, 0.0, normalized=normalized, weight_dimension_numbers=NUMBERS
-    )
-    g = normals((4, 6))
-    params = {"w": 0.7 * ball.update(g, ball.init(g))[0]}
-    state = opt.init(params)
-    factor = FACTORS[norm](4, 6) if normalized else 1
-    step = jax.jit(opt.step)
-    for t in range(20):
-        params, state = step({"w": normals((4, 6), t)}, state, params)
-        assert NORMS[norm](np.asarray(params["w"])) * factor <= 5.0 * (1 + 1e-4)
+    with x64():
+        opt = eqopt.Scion(
+            0.3,
+            norm,
+            radius=5.0,
+            normalized=normalized,
+            coefficients="polar_express_8",
+            weight_dimension_numbers=NUMBERS,
+        )
+        ball = eqopt.ScaleByLMO(
+            norm, 5.0, 0.0, normalized=normalized, weight_dimension_numbers=NUMBERS
+        )
+        g = normals((4, 6))
+        params = {"w": 0.7 * ball.update(g, ball.init(g))[0]}
+        state = opt.init(params)
+        factor = FACTORS[norm](4, 6) if normalized else 1
+        step = jax.jit(opt.step)
+        for t in range(20):
+            params, state = step({"w": normals((4, 6), t)}, state, params)
+            assert NORMS[norm](np.asarray(params["w"])) * factor <= 5.0 * (1 + 1e-6)
 
 
-def test_signs_without_momentum_are_signsgd():
-    options = {"normalized": False, "weight_decay": 0.0, "beta": 0.0}
-    opt, other = eqopt.Scion(0.1, "sign", **options), eqopt.SignSGD(0.1)
-    g = normals((4, 6))
-    updates, _ = opt.update(g, opt.init(g))
-    np.testing.assert_allclose(updates, other.update(g, other.init(g))[0])
+def test_signs_without_momentum_are_signsgd(x64):
+    with x64():
+        options = {"normalized": False, "weight_decay": 0.0, "beta": 0.0}
+        opt, other = eqopt.Scion(0.1, "sign", **options), eqopt.SignSGD(0.1)
+        g = normals((4, 6))
+        updates, _ = opt.update(g, opt.init(g))
+        np.testing.assert_allclose(updates, other.update(g, other.init(g))[0])
 
 
-def test_spectral_is_muon_at_another_scale():
+def test_spectral_is_muon_at_another_scale(x64):
     """Without Nesterov momentum; the size of the momentum does not matter."""
-    options = {"beta": 0.8, "weight_dimension_numbers": NUMBERS}
-    opt = eqopt.ScaleByLMO(**options)
-    muon = eqopt.ScaleByMuon(nesterov=False, **options)
-    params = updates = expected = normals((6, 4))
-    state, other = opt.init(params), muon.init(params)
-    for t in range(3):
-        updates, state = opt.update(normals((6, 4), t), state)
-        expected, other = muon.update(normals((6, 4), t), other)
-    np.testing.assert_allclose(updates, np.sqrt(6 / 4) * expected, rtol=1e-4, atol=1e-5)
+    with x64():
+        options = {"beta": 0.8, "weight_dimension_numbers": NUMBERS}
+        opt = eqopt.ScaleByLMO(**options)
+        muon = eqopt.ScaleByMuon(nesterov=False, **options)
+        params = updates = expected = normals((6, 4))
+        state, other = opt.init(params), muon.init(params)
+        for t in range(3):
+            updates, state = opt.update(normals((6, 4), t), state)
+            expected, other = muon.update(normals((6, 4), t), other)
+        np.testing.assert_allclose(updates, np.sqrt(6 / 4) * expected, rtol=1e-5)
 
 
 def test_what_is_no_matrix_is_divided_by_its_size():

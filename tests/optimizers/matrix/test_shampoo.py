@@ -58,27 +58,31 @@ def test_the_first_update_is_orthogonal(shape, dtype, one_sided, x64):
         np.testing.assert_allclose(updates, u @ vh, atol=1e-5)
 
 
-def test_diagonal_gradients_make_adagrad():
-    grads = [jnp.diag(jr.normal(jr.key(t), (3,))) for t in range(5)]
-    opt = shampoo(b1=0.0, b2=1.0, graft=None, precondition_frequency=1)
-    expected = grads[-1] / jnp.sqrt(sum(g**2 for g in grads) + 1e-30)
-    np.testing.assert_allclose(last_update(opt, grads), expected, atol=1e-5)
+def test_diagonal_gradients_make_adagrad(x64):
+    with x64():
+        grads = [jnp.diag(jr.normal(jr.key(t), (3,))) for t in range(5)]
+        opt = shampoo(b1=0.0, b2=1.0, graft=None, precondition_frequency=1)
+        expected = grads[-1] / jnp.sqrt(sum(g**2 for g in grads) + 1e-30)
+        np.testing.assert_allclose(last_update(opt, grads), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("graft", ["adam", "rmsprop", "adagrad", "sgd"])
-def test_the_length_is_grafted(graft):
+def test_the_length_is_grafted(graft, x64):
     """And before there are roots, the direction, too."""
-    grads = jr.normal(jr.key(0), (5, 4, 3))
-    arguments = {"b1": 0.5, "graft": graft, "graft_b2": 0.9, "graft_eps": 0.1}
-    early, late = (
-        last_update(shampoo(start_preconditioning_step=n, **arguments), grads)
-        for n in (6, 5)
-    )
-    np.testing.assert_allclose(jnp.linalg.norm(early), jnp.linalg.norm(late), rtol=1e-5)
-    assert jnp.linalg.norm(early - late) > 0.1 * jnp.linalg.norm(early)
-    if graft == "adam":
-        adam = eqopt.ScaleByAdam(b1=0.5, b2=0.9, eps=0.1)
-        np.testing.assert_allclose(early, last_update(adam, grads), rtol=1e-5)
+    with x64():
+        grads = jr.normal(jr.key(0), (5, 4, 3))
+        arguments = {"b1": 0.5, "graft": graft, "graft_b2": 0.9, "graft_eps": 0.1}
+        early, late = (
+            last_update(shampoo(start_preconditioning_step=n, **arguments), grads)
+            for n in (6, 5)
+        )
+        np.testing.assert_allclose(
+            jnp.linalg.norm(early), jnp.linalg.norm(late), rtol=1e-12
+        )
+        assert jnp.linalg.norm(early - late) > 0.1 * jnp.linalg.norm(early)
+        if graft == "adam":
+            adam = eqopt.ScaleByAdam(b1=0.5, b2=0.9, eps=0.1)
+            np.testing.assert_allclose(early, last_update(adam, grads), rtol=1e-12)
 
 
 def test_roots_that_are_not_finite_are_not_taken():
@@ -100,28 +104,41 @@ def test_nothing_comes_of_nothing(kl):
     assert jnp.isfinite(updates).all() and 0.5 < jnp.abs(updates).max() < 5
 
 
-def test_kl_does_not_depend_on_scale():
-    grads = jr.normal(jr.key(0), (6, 3, 4))
-    opt = kl_shampoo(precondition_frequency=2)
-    expected = last_update(opt, grads)
-    for scale in (1e-3, 1e3):
-        np.testing.assert_allclose(last_update(opt, scale * grads), expected, rtol=1e-3)
+def test_scale_of_the_gradients_with_kl(x64):
+    """The covariance gets the square of it, and the updates nothing."""
+    opt = kl_shampoo(precondition_frequency=2, eps=1e-300)
+    with x64():
+        grads = jr.normal(jr.key(0), (6, 3, 3))
+        expected, covariance = after(opt, grads)
+        for scale in (1e-3, 1e3):
+            updates, found = after(opt, scale * grads)
+            np.testing.assert_allclose(updates, expected, rtol=1e-8)
+            np.testing.assert_allclose(found, scale**2 * covariance, rtol=1e-8)
 
 
-def test_kl_fits_the_covariance():
+def after(opt, grads):
+    """The last update, and the covariance of gradients by the factors."""
+    state = opt.init(grads[0])
+    for g in grads:
+        updates, state = opt.update(g, state)
+    return updates, np.kron(*state.factors)
+
+
+def test_kl_fits_the_covariance(x64):
     """Of samples $A Z B^T$ the factors are those of the matrix normal distribution."""
-    rng = np.random.default_rng(0)
-    a, b = np.diag([1, 2, 4.0]) @ rng.normal(size=(3, 3)), np.diag([3, 1.0])
-    samples = a @ rng.normal(size=(3000, 3, 2)) @ b.T
-    opt = kl_shampoo(b2=0.995, precondition_frequency=1)
-    samples = jnp.asarray(samples, jnp.float32)
-    step = lambda state, g: (opt.update(g, state)[1], None)
-    state, _ = jax.lax.scan(step, opt.init(samples[0]), samples)
-    left, right = state.factors
-    expected = np.kron(a @ a.T, b @ b.T)
-    found = np.kron(left, right)
-    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    assert error < 0.3
+    with x64():
+        rng = np.random.default_rng(0)
+        a, b = np.diag([1, 2, 4.0]) @ rng.normal(size=(3, 3)), np.diag([3, 1.0])
+        samples = a @ rng.normal(size=(3000, 3, 2)) @ b.T
+        opt = kl_shampoo(b2=0.995, precondition_frequency=1)
+        samples = jnp.asarray(samples)
+        step = lambda state, g: (opt.update(g, state)[1], None)
+        state, _ = jax.lax.scan(step, opt.init(samples[0]), samples)
+        left, right = state.factors
+        expected = np.kron(a @ a.T, b @ b.T)
+        found = np.kron(left, right)
+        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert error < 0.3
 
 
 @pytest.mark.parametrize("kl", [False, True])
