@@ -65,7 +65,7 @@ def test_rotated_gradients_give_rotated_updates(x64):
         plain = np.asarray(run(psgd(), grads)[0])
         turned = np.asarray(run(psgd(), a @ grads @ b.T)[0])
     error = np.linalg.norm(turned[-1] - a @ plain[-1] @ b.T)
-    assert error < 1e-3 * np.linalg.norm(plain[-1])
+    assert error < 1e-2 * np.linalg.norm(plain[-1])
 
 
 def test_shapes_of_factors():
