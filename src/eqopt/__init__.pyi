@@ -261,6 +261,10 @@ from ._optimizers.matrix.psgd import (
     ScaleByPSGDKron as ScaleByPSGDKron,
     ScaleByPSGDKronState as ScaleByPSGDKronState,
 )
+from ._optimizers.matrix.row_rms import (
+    ScaleByRowRMS as ScaleByRowRMS,
+    ScaleByRowRMSState as ScaleByRowRMSState,
+)
 from ._optimizers.matrix.scale_by_muon import (
     ScaleByMuon as ScaleByMuon,
     ScaleByMuonState as ScaleByMuonState,

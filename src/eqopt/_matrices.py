@@ -1,6 +1,7 @@
 """Treats leaves as stacks of matrices, and applies equations of one matrix to leaves."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -86,12 +87,30 @@ class _OnMatrices(Equation):
         self.name, self._equation = equation.name, equation
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
+        parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
+        self._is_real = [_is_real(parameters[x].annotation) for x in equation.leaves]
 
     def __call__(self, g: Any, *leaves: Any, **shared: Any) -> Any:
         *arguments, layout = leaves
-        _check_complex(g, arguments)
+        self.check_complex(g, arguments)
         fn = functools.partial(self._equation, **shared)
         return layout.apply(fn, g, *arguments)
+
+    @no_type_check
+    def check_complex(self, g: Any, arguments: Sequence[Any]) -> None:
+        """Raises an error if the update is complex, but no slot is."""
+        if not jnp.iscomplexobj(g):
+            return
+        # Modules hold unrelated numbers, and some slots are always real.
+        slots = jax.tree.leaves(
+            [
+                x
+                for x, is_real in zip(arguments, self._is_real, strict=True)
+                if not is_real and not isinstance(x, eqx.Module)
+            ]
+        )
+        if slots and not any(map(jnp.iscomplexobj, slots)):
+            raise ShapeMismatch("a complex update for real slots")
 
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
         """A key that two leaves share if their matrices can be in one batch.
@@ -112,6 +131,8 @@ class _OnMatrices(Equation):
         if len(calls) == 1:
             return super().of_all(calls)
         results: list[Any] = [None] * len(calls)
+        for (g, *arguments, _), _ in calls:
+            self.check_complex(g, arguments)
         stacks = [_stacked(*call) for call in calls]
         for batch in _batches(stacks):
             _, shared = calls[batch[0]]
@@ -125,11 +146,10 @@ class _OnMatrices(Equation):
 on_matrices = functools.lru_cache(KERNELS)(_OnMatrices)
 
 
-def _check_complex(g: Any, arguments: Sequence[Any]) -> None:
-    # Modules hold unrelated numbers, and equations without slots accept any dtype.
-    slots = jax.tree.leaves([x for x in arguments if not isinstance(x, eqx.Module)])
-    if jnp.iscomplexobj(g) and slots and not any(map(jnp.iscomplexobj, slots)):
-        raise ShapeMismatch("a complex update for real slots")
+def _is_real(annotation: Any) -> bool:
+    """Whether an annotation such as `Float[Array, "m 1"]` excludes complex arrays."""
+    dtypes = getattr(annotation, "dtypes", ())
+    return "float32" in dtypes and "complex64" not in dtypes
 
 
 # The number of elements in a batch of updates, 64 MB in float32. A larger matrix keeps
@@ -158,7 +178,6 @@ class _Stack(NamedTuple):
 @no_type_check
 def _stacked(leaves, shared):
     g, *arguments, layout = leaves
-    _check_complex(g, arguments)
     there = [layout.split(x) for x in (g, *arguments)]
     stack = there[0].shape[:-2]
     count = math.prod(stack)

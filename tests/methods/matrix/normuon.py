@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import LINEAR, is_matrix, row
-from ...parity.by_hand import B1, B2
+from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS, newton_schulz
 from ..method import Method
@@ -25,6 +25,22 @@ def normuon_by_hand(grads, b1=B1, b2=B2, coefficients=STANDARD, of_long_side=Fal
         u = o / (np.sqrt(v) + 1e-10)
         u = u * np.linalg.norm(o) / (np.linalg.norm(u) + 1e-10)
         yield u * np.sqrt(max(1, g.shape[0] / g.shape[1]))
+
+
+def row_rms_by_hand(axis):
+    def updates(grads):
+        v = 0
+        for g in grads:
+            v = B2 * v + (1 - B2) * np.mean(g**2, axis, keepdims=True)
+            u = g / (np.sqrt(v) + EPS)
+            yield u * np.linalg.norm(g) / (np.linalg.norm(u) + EPS)
+
+    return updates
+
+
+def row_rms(side, shape, axis):
+    opt = eqopt.ScaleByRowRMS(B2, EPS, side, weight_dimension_numbers=NUMBERS)
+    return ByHand(opt, row_rms_by_hand(axis), shape)
 
 
 def normalized_by_hand(grads):
@@ -61,6 +77,11 @@ METHODS = [
                 name="Orthogonalize(normalised)",
             ),
             row(eqopt.ScaleByNorMuon, beta=0.8, b2=0.9, eps=1e-3),
+            row(eqopt.ScaleByRowRMS, b2=0.9, eps=1e-3),
+            row(
+                lambda: eqopt.ScaleByRowRMS(side="long"),
+                name="ScaleByRowRMS(long side)",
+            ),
             row(
                 lambda: eqopt.ScaleByNorMuon(
                     "cans", side="long", nesterov=False, mu_dtype="float32"
@@ -78,6 +99,9 @@ METHODS = [
         by_hand={
             "normuon, tall": ByHand(scale_by_normuon(), normuon_by_hand, (6, 4)),
             "normuon, wide": ByHand(scale_by_normuon(), normuon_by_hand, (3, 5)),
+            "rows, wide": row_rms("rows", (3, 5), 1),
+            "long side, wide": row_rms("long", (3, 5), 0),
+            "long side, tall": row_rms("long", (6, 4), 1),
             "orthogonalize, normalised": ByHand(
                 eqopt.Orthogonalize(
                     row_normalize=True,

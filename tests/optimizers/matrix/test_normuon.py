@@ -46,6 +46,27 @@ def test_the_norm_is_that_of_the_orthogonal_matrix(b2, x64):
     np.testing.assert_allclose(*norms, rtol=1e-7)
 
 
+@pytest.mark.parametrize("side", ["rows", "long"])
+def test_it_is_a_chain_of_its_parts(side, x64):
+    chain = eqopt.Chain(
+        eqopt.EMA(0.8, debias=False),
+        eqopt.Orthogonalize("dion", scale="shape", weight_dimension_numbers=NUMBERS),
+        eqopt.ScaleByRowRMS(0.9, side=side, weight_dimension_numbers=NUMBERS),
+    )
+    opt = eqopt.ScaleByNorMuon(
+        "dion",
+        beta=0.8,
+        b2=0.9,
+        nesterov=False,
+        side=side,
+        weight_dimension_numbers=NUMBERS,
+    )
+    with x64():
+        for shape in ((6, 4), (3, 5)):
+            updates, expected = (updates_of(x, shape) for x in (opt, chain))
+            np.testing.assert_allclose(updates, expected, rtol=1e-7)
+
+
 def test_orthonormal_rows_stay(x64):
     """Where all rows have one length anyway, it is Muon, and so nothing changes."""
     rows = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0].T
@@ -62,7 +83,7 @@ def test_orthonormal_rows_stay(x64):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"side": "short"}, "ScaleByNorMuon: `side` must be 'rows' or 'long'"),
+        ({"side": "short"}, "ScaleByNorMuon: `side` must be one of"),
         ({"beta": 1.0}, r"ScaleByNorMuon: `beta` must be in \[0, 1\)"),
         ({"b2": -0.1}, r"ScaleByNorMuon: `b2` must be in \[0, 1\)"),
         ({"eps": -1.0}, r"ScaleByNorMuon: `eps` must be in \[0, inf\)"),

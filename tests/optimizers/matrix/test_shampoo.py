@@ -118,7 +118,7 @@ def test_scale_of_the_gradients_with_kl(x64):
 
 def after(opt, grads):
     """The last update, and the covariance of gradients by the factors."""
-    state = opt.init(grads[0])
+    updates, state = None, opt.init(grads[0])
     for g in grads:
         updates, state = opt.update(g, state)
     return updates, np.kron(*state.factors)

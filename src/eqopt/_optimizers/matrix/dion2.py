@@ -25,10 +25,11 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
-from ...numerics import abs_sq, safe_norm, safe_sqrt
+from ...numerics import abs_sq
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
+from .row_rms import scale_by_row_rms
 
 
 def _number(x: Any) -> Any:
@@ -122,10 +123,8 @@ def nordion2(
     mu = mu + g
     rows, _ = largest(mu)
     o = newton_schulz(mu[rows], eps)
-    v = b2 * nu[rows] + (1 - b2) * jnp.mean(abs_sq(o), 1, keepdims=True)
-    w = o / (safe_sqrt(v) + eps)
-    norms = safe_norm(o, 0) / (safe_norm(w, 0) + eps)
-    u, is_there = _back(SCALES[scale](*g.shape) * norms * w, rows, 0, len(mu))
+    o, v = scale_by_row_rms(o, nu[rows], b2=b2, eps=eps, side="rows")
+    u, is_there = _back(SCALES[scale](*g.shape) * o, rows, 0, len(mu))
     return u, jnp.where(is_there, ef_decay * mu, mu), nu.at[rows].set(v)
 
 

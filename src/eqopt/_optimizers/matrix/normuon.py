@@ -1,12 +1,11 @@
 """NorMuon: orthogonal steps with a separate length for each row."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range
+from ..._checks import check_choice, check_range
 from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
@@ -23,13 +22,10 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
-from ...numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
-
-
-Side: TypeAlias = Literal["rows", "long"]
+from .row_rms import SIDES, Side, moments_of_rows, scale_by_row_rms
 
 
 class ScaleByNorMuonState(eqx.Module):
@@ -58,15 +54,13 @@ def normuon(
     b2: Float[Array, ""],
     eps: Float[Array, ""],
     nesterov: bool,
+    side: Side,
     scale: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "#m #n"]]:
     mu = beta * mu + (1 - beta) * g
     o = newton_schulz(beta * mu + (1 - beta) * g if nesterov else mu)
-    axis = 1 if nu.shape[1] == 1 else 0
-    nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(o), axis, keepdims=True)
-    u = o / (safe_sqrt(nu) + eps)
-    norms = safe_norm(o, 0) / (safe_norm(u, 0) + eps)
-    return SCALES[scale](*g.shape) * norms * u, mu, nu
+    u, nu = scale_by_row_rms(o, nu, b2=b2, eps=eps, side=side)
+    return SCALES[scale](*g.shape) * u, mu, nu
 
 
 class ScaleByNorMuon(AbstractMatrixwise):
@@ -134,23 +128,14 @@ class ScaleByNorMuon(AbstractMatrixwise):
         check_range(self, "beta", 0, 1)
         check_range(self, "b2", 0, 1)
         check_range(self, "eps", 0)
-        if self.side not in ("rows", "long"):
-            raise ValueError(
-                "ScaleByNorMuon: `side` must be 'rows' or 'long', but is "
-                f"{self.side!r}."
-            )
+        check_choice(self, "side", SIDES)
         orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByNorMuonState:
         return ScaleByNorMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
-            nu=self.for_matrices(params, self._lengths),
+            nu=moments_of_rows(self, params),
         )
-
-    def _lengths(self, x: Any) -> Any:
-        m, n = x.shape
-        axis = 0 if self.side == "long" and n > m else 1
-        return jnp.sum(abs_sq(x), axis, keepdims=True)
 
     def matrixwise(
         self,

@@ -20,13 +20,13 @@ class Iteration(eqx.Module):
     - `rows`: $(a, b, c)$ for all steps, or one row for each step.
     - `steps`: the number of steps, if there is one row for all.
     - `preconditioning`: the divisor at the start, in addition to the Frobenius norm.
-    - `dtype`: the dtype of the iteration. `None` for the dtype of the matrix.
+    - `ns_dtype`: the dtype of the iteration. `None` for the dtype of the matrix.
     """
 
     rows: Float[Array, "*steps 3"]
     steps: int = eqx.field(static=True)
     preconditioning: str = eqx.field(static=True)
-    dtype: DTypeLike | None = eqx.field(static=True)
+    ns_dtype: DTypeLike | None = eqx.field(static=True)
 
     def __call__(self, x: Inexact[Array, "m n"], eps: Any) -> Inexact[Array, "m n"]:
         """Orthogonalizes `x`, whose rows are the shorter side. Zeros stay zero."""
@@ -37,7 +37,7 @@ class Iteration(eqx.Module):
         start = _start(x, eps, self.preconditioning)
         # A loop is compiled once, not once per step.
         iterate = lambda x: lax.scan(step, x, rows, self.steps if is_one else None)[0]
-        return in_dtype(self.dtype, iterate, start)
+        return in_dtype(self.ns_dtype, iterate, start)
 
 
 def in_dtype(

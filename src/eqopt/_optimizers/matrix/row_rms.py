@@ -1,0 +1,127 @@
+"""A length for each row of an update, by its second moment."""
+
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from ..._checks import check_choice, check_range
+from ..._dimension_numbers import DimensionNumbers
+from ..._equations import equation
+from ..._fields import static_choice
+from ..._matrixwise import AbstractMatrixwise
+from ..._pipeline import Leafwise
+from ..._types import Hyperparameter, Nonnegative, Params
+from ...numerics import abs_sq, safe_norm, safe_sqrt
+
+
+Side: TypeAlias = Literal["rows", "long"]
+SIDES = "rows", "long"
+
+
+class ScaleByRowRMSState(eqx.Module):
+    """The mean squares of the rows.
+
+    **Attributes:**
+
+    - `nu`: the mean of the squares in each row so far. It has the shape of the parameter,
+        with size 1 along the inputs, and is `None` for parameters that are not matrices.
+    """
+
+    nu: Nonnegative
+
+
+def _axis(shape: tuple[int, ...], side: Side) -> int:
+    """The axis over which the squares are averaged."""
+    return 0 if side == "long" and shape[1] > shape[0] else 1
+
+
+@equation
+def scale_by_row_rms(
+    g: Inexact[Array, "m n"],
+    nu: Float[Array, "#m #n"],
+    *,
+    b2: Float[Array, ""],
+    eps: Float[Array, ""],
+    side: Side,
+) -> tuple[Inexact[Array, "m n"], Float[Array, "#m #n"]]:
+    nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(g), _axis(g.shape, side), keepdims=True)
+    u = g / (safe_sqrt(nu) + eps)
+    return safe_norm(g, 0) / (safe_norm(u, 0) + eps) * u, nu
+
+
+class ScaleByRowRMS(AbstractMatrixwise):
+    r"""Divides each row of a matrix by the root of its second moment; keeps the norm.
+
+    $$\nu_t = \beta_2 \nu_{t-1}
+              + (1 - \beta_2) \operatorname{mean}_{\text{columns}} |g_t|^2, \qquad
+      \hat u_t = \frac{g_t}{\sqrt{\nu_t} + \varepsilon}, \qquad
+      u_t = \frac{\|g_t\|_F}{\|\hat u_t\|_F + \varepsilon}\, \hat u_t$$
+
+    A row holds the weights of one output of a layer. This is the last part of NorMuon,
+    for a chain of your own. The moments need no bias correction, because the norm is
+    restored at the end. The state has one number per row. Parameters that are not
+    matrices pass unchanged and have no state.
+
+    !!! example
+
+        ```python
+        # NorMuon without Nesterov momentum.
+        eqopt.Chain(
+            eqopt.EMA(0.95, debias=False),
+            eqopt.Orthogonalize("polar_express"),
+            eqopt.ScaleByRowRMS(0.95),
+        )
+        ```
+
+    **Arguments:**
+
+    - `b2`: $\beta_2 \in [0, 1)$.
+    - `eps`: $\varepsilon \ge 0$.
+    - `side`: which side has second moments: `"rows"` for the outputs, as in the paper; or
+        `"long"` for the longer side of the matrix (rows if both are equal).
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if an argument is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{li2025normuon,
+            author = {Li, Zichong and Liu, Liming and Liang, Chen and Chen, Weizhu and
+                      Zhao, Tuo},
+            title = {{NorMuon}: Making {Muon} More Efficient and Scalable},
+            journal = {arXiv:2510.05491},
+            year = {2025},
+        }
+        ```
+    """
+
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-10
+    side: Side = static_choice(static=True, default="rows")
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_range(self, "b2", 0, 1)
+        check_range(self, "eps", 0)
+        check_choice(self, "side", SIDES)
+
+    def init(self, params: Params) -> ScaleByRowRMSState:
+        return ScaleByRowRMSState(moments_of_rows(self, params))
+
+    def matrixwise(
+        self, state: ScaleByRowRMSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(scale_by_row_rms, state)
+
+
+def moments_of_rows(owner: Any, params: Params) -> Nonnegative:
+    """Zeros for the second moments of a transformation with a `side`."""
+    # A mean of nothing would not be zero.
+    total = lambda x: jnp.sum(abs_sq(x), _axis(x.shape, owner.side), keepdims=True)
+    return owner.for_matrices(params, total)
