@@ -60,18 +60,49 @@ def test_as_the_authors_do(opt, by_hand, x64):
             np.testing.assert_allclose(params, expected, rtol=1e-9)
 
 
-def test_the_decay_of_matrices_only_is_masked_with_the_step():
-    """But not if it comes after the wrapper."""
-    muon = eqopt.ScaleByMuon(beta=0.0, nesterov=False)
-    decay, rate = eqopt.AddDecayedWeights(0.5), eqopt.ScaleByLearningRate(0.1)
+MUON = {"beta": 0.0, "nesterov": False}
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Muon(0.1, **MUON, weight_decay=0.5),
+        eqopt.Muon(0.1, **MUON, weight_decay=0.5, fallback=eqopt.SGD(0.1)),
+        eqopt.NorMuon(0.1, **MUON, weight_decay=0.5),
+        eqopt.SOAP(0.1, b1=0.0, weight_decay=0.5, skip_first=False),
+    ],
+    ids=repr,
+)
+def test_decay_of_matrices_is_not_masked(opt):
     params = {"w": jnp.ones((3, 3))}
     grads = {"w": jnp.diag(jnp.array([1.0, 0.0, -1.0]))}
-    inner = eqopt.Muon(0.1, beta=0.0, nesterov=False, weight_decay=0.5)
-    behind = eqopt.Chain(eqopt.Cautious(muon, "none"), decay, rate)
-    whole = eqopt.Cautious(inner, "none")
-    for opt, decayed in ((behind, 0.95), (whole, 1.0)):
-        new, _ = opt.step(grads, opt.init(params), params)
-        np.testing.assert_allclose(new["w"][1, 1], decayed, rtol=1e-6)
+    opt = eqopt.Cautious(opt, "none")
+    new, _ = opt.step(grads, opt.init(params), params)
+    np.testing.assert_allclose(new["w"][1, 1], 0.95, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fallback", [ADAMW, LION, eqopt.Chain(ADAMW)], ids=repr)
+def test_a_fallback_is_cautious_by_itself(fallback):
+    """And the vectors do not count among the matrices, or the other way round."""
+    inner = eqopt.Muon(0.1, weight_decay=0.5, fallback=fallback)
+    opt, of_all = (eqopt.Cautious(x, "plus_one") for x in (inner, fallback))
+    of_matrices = eqopt.Cautious(
+        eqopt.Muon(0.1, weight_decay=0.5, fallback=eqopt.SGD(0.1)), "plus_one"
+    )
+    params = {"b": jnp.asarray(P, jnp.float32), "w": jnp.ones((3, 4))}
+    only = {k: {k: x} for k, x in params.items()}
+    state = opt.init(params)
+    states = {"b": of_all.init(only["b"]), "w": of_matrices.init(only["w"])}
+    step = interpreted(lambda opt, *args: opt.step(*args))
+    for i in range(6):
+        draw = lambda p, i=i: jnp.asarray(
+            np.random.default_rng([i, p.ndim]).normal(size=p.shape), jnp.float32
+        )
+        grads = jax.tree.map(draw, params)
+        params, state = step(opt, grads, state, params)
+        for k, x in (("b", of_all), ("w", of_matrices)):
+            only[k], states[k] = step(x, {k: grads[k]}, states[k], only[k])
+            np.testing.assert_allclose(params[k], only[k][k], rtol=1e-5, atol=1e-6)
 
 
 def test_what_gives_updates_as_a_whole_waits_as_a_whole():

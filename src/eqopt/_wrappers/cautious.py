@@ -1,15 +1,19 @@
 """Zeroes updates that disagree with the gradient."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact
+from jaxtyping import Array, Inexact, PyTree
 
 from .._checks import check_choice
 from .._combinators.chain import Chain
+from .._combinators.masked import Masked
 from .._equations import equation
+from .._leaves import is_leaf, mask_out
 from .._owners import parts_of
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import (
@@ -20,7 +24,7 @@ from .._transformation import (
 )
 from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
-from .._types import Params, State, Updates
+from .._types import Mask, Params, State, Updates
 
 
 Rescale: TypeAlias = Literal["share", "plus_one", "none"]
@@ -75,9 +79,9 @@ class Cautious(AbstractFused):
     waits until gradient and momentum agree again.
 
     `inner` is any optimizer. If it ends in weight decay and a learning rate, like
-    [`eqopt.AdamW`][] and [`eqopt.Lion`][], the decay is not masked, as in C-AdamW. A
-    decay that is not at the end of `inner` is masked with its step: in methods for
-    matrices, which decay only matrices, and where it is part of the method, as in
+    [`eqopt.AdamW`][], [`eqopt.Lion`][] and methods for matrices, the decay is not
+    masked, as in C-AdamW. The fallback of a method for matrices becomes cautious in the
+    same way. A decay that is part of the method is masked with its step, as in
     [`eqopt.StableAdamW`][]. To avoid this, add the decay after this wrapper, in a
     chain. `inner` can also be a transformation without a learning rate, such as
     [`eqopt.ScaleByAdam`][] in a chain: then $u$ also points uphill. The gradient is the
@@ -129,31 +133,62 @@ class Cautious(AbstractFused):
 
     def init(self, params: Params) -> State:
         with parts_of(self.inner):
-            return self._chain().init(params)
+            return self._chain(None, params).init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         with parts_of(self.inner):
-            return self._chain().eval_params(state, params)
+            return self._chain(None, params).eval_params(state, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         with parts_of(self.inner):
-            return self._chain(pipeline.flush())._feed(pipeline, state)
+            chain = self._chain(pipeline.flush(), pipeline.params)
+            return chain._feed(pipeline, state)
 
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         with parts_of(self.inner):
-            return self._chain(pipeline.flush())._finish(pipeline, state)
+            chain = self._chain(pipeline.flush(), pipeline.params)
+            return chain._finish(pipeline, state)
 
-    def _chain(self, grads: Updates = None) -> Chain:
-        """The parts of `inner`, with the cautious part inserted after the direction."""
-        parts = _parts(self.inner)
-        end = len(parts)
-        while end and isinstance(parts[end - 1], _BEHIND):
-            end -= 1
-        is_downhill = any(map(has_learning_rate, parts[:end]))
-        caution = _Caution(grads, self.rescale, is_downhill)
-        return Chain(*parts[:end], caution, *parts[end:])
+    def _chain(self, grads: Updates, params: Params | None) -> Chain:
+        return _cautious(self.inner, self.rescale, grads, params)
+
+
+def _cautious(
+    inner: AbstractTransformation, rescale: str, grads: Updates, params: Params | None
+) -> Chain:
+    """The parts of `inner`, with a cautious part after the direction."""
+    parts, behind, apart = list(_parts(inner)), [], []
+    while parts and _is_behind(parts[-1]):
+        part = parts.pop()
+        if isinstance(part, Masked) and not isinstance(part.inner, _BEHIND):
+            # Another optimizer, for some of the leaves. It is cautious by itself.
+            own = [
+                x if x is None else mask_out(x, part.mask, params)
+                for x in (grads, params)
+            ]
+            part = Masked(_cautious(part.inner, rescale, *own), part.mask)
+            apart.append(part.mask)
+        behind.insert(0, part)
+    caution = _Caution(grads, rescale, any(map(has_learning_rate, parts)))
+    if apart:
+        caution = Masked(caution, functools.partial(_outside, apart))
+    return Chain(*parts, caution, *behind)
+
+
+def _is_behind(part: AbstractTransformation) -> bool:
+    """Whether a part follows the direction, or is not for the same leaves."""
+    inner = part.inner if isinstance(part, Masked) else part
+    is_other = isinstance(part, Masked) and has_learning_rate(inner)
+    return isinstance(inner, _BEHIND) or is_other
+
+
+def _outside(masks: Sequence[Mask], params: Params) -> PyTree:
+    """A mask of the leaves that are in none of the others."""
+    for mask in masks:
+        params = mask_out(params, mask, params, keep=False)
+    return jax.tree.map(lambda p: p is not None, params, is_leaf=is_leaf)
 
 
 def _parts(transformation: AbstractTransformation) -> Sequence[AbstractTransformation]:

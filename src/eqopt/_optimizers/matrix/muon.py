@@ -128,17 +128,13 @@ class Muon(AbstractOptimizer):
             functools.partial(is_matrix, self.weight_dimension_numbers, flag)
             for flag in (True, False)
         )
+        decay = Masked(self.part(AddDecayedWeights), matrices)
         descend = self.part(ScaleByLearningRate)
         if self.fallback is None:
             adam = ScaleByAdam(
                 eps=self.eps, mu_dtype=self.mu_dtype, nesterov=self.nesterov
             )
-            rest = Masked(adam, others), descend
+            rest = Masked(adam, others), decay, descend
         else:
-            rest = Masked(descend, matrices), Masked(self.fallback, others)
-        return Chain(
-            self.part(ScaleByMuon),
-            self.part(_ScaleByShape),
-            Masked(self.part(AddDecayedWeights), matrices),
-            *rest,
-        )
+            rest = decay, Masked(descend, matrices), Masked(self.fallback, others)
+        return Chain(self.part(ScaleByMuon), self.part(_ScaleByShape), *rest)
