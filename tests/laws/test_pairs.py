@@ -25,14 +25,18 @@ LABELS = {"matrix": "a", "more": ["b", None, "a"]}
 MASK = {"matrix": True, "more": [False, None, True]}
 WRAPPERS = {
     "ApplyIfFinite": lambda opt: eqopt.ApplyIfFinite(opt, 9),
+    "Cautious": eqopt.Cautious,
     "ConditionallyMask": lambda opt: eqopt.ConditionallyMask(opt, one_in_two),
     "ConditionallyTransform": lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
     "DynamicLossScale": eqopt.DynamicLossScale,
+    "EMANesterov": eqopt.EMANesterov,
     "Flatten": eqopt.Flatten,
+    "GPA": eqopt.GPA,
     "Lookahead": lambda opt: eqopt.Lookahead(opt, 2, 0.5),
     "Masked": lambda opt: eqopt.Masked(opt, MASK),
     "Mechanic": eqopt.Mechanic,
     "MultiSteps": lambda opt: eqopt.MultiSteps(opt, 2),
+    "OuterNesterov": lambda opt: eqopt.OuterNesterov(opt, 2),
     "ParamEMA": eqopt.ParamEMA,
     "Partition": lambda opt: eqopt.Partition({"a": opt, "b": eqopt.SGD(0.1)}, LABELS),
     "Project": lambda opt: eqopt.Project(opt, eqopt.projections.l2_ball),

@@ -21,6 +21,13 @@ ROWS = [
         lambda: eqopt.Cautious(eqopt.ScaleByLion(), "plus_one"),
         name="Cautious(ScaleByLion)",
     ),
+    row(
+        lambda weight_decay=0.3: eqopt.Cautious(
+            eqopt.Muon(0.1, weight_decay=weight_decay, fallback=eqopt.Lion(0.1))
+        ),
+        name="Cautious(Muon)",
+        weight_decay=0.1,
+    ),
     *around(eqopt.SkipStep, rule=is_large),
     row(
         lambda sigma=1.0: Evaluated(
