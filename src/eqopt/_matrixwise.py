@@ -66,8 +66,11 @@ class AbstractContracting(AbstractFused):
         if self._rows == "shorter":
             return axes.short_side_first(x.shape)
         sides = axes.output, axes.reduction
-        # With one factor for a square matrix, its sides are not alike.
-        if self._rows == "first" and not getattr(self, "one_sided", False):
+        # With one factor for a square matrix, or with a norm for each row, the sides are
+        # not alike.
+        is_one_sided = getattr(self, "one_sided", False)
+        is_by_row = getattr(self, "per", "matrix") == "row"
+        if self._rows == "first" and not is_one_sided and not is_by_row:
             sides = sorted(sides)
         return Axes(axes.stack, *sides)
 

@@ -1,5 +1,7 @@
 """What the laws do not say of lengths: which they are, and of what."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -215,6 +217,26 @@ def check_stacked(opt):
 def test_what_is_wrong_is_said(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Hyperball(ADAM, 0.1),
+        eqopt.Hyperball(ADAM, 0.1, "initial"),
+        eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake()),
+        eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake(of="component")),
+        eqopt.Chain(eqopt.UpdateNormFloor(), eqopt.Scale(-0.1)),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("shape", [(96, 64), (3, 96, 64)], ids=str)
+def test_nothing_is_transposed(opt, shape):
+    """A norm of a matrix has no rows. Reading across them takes several times as long."""
+    params = jnp.ones(shape)
+    step = jax.jit(lambda *args: opt.step(*args))
+    program = step.lower(params, opt.init(params), params).compile().as_text()
+    assert not re.search(r" transpose\(|\]\{0,1|\]\{1,2,0", program)
 
 
 def test_choices():

@@ -90,6 +90,8 @@ def keep_first_norm(
 class _NormControl(AbstractMatrixwise):
     """A transformation that uses the norms of matrices and has no state."""
 
+    _rows = "first"
+
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
@@ -245,6 +247,8 @@ class KeepNorm(AbstractMatrixwise):
     radius: Radius = "current"
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    _rows = "first"
 
     def __check_init__(self):
         check_choice(self, "per", get_args(Per))
