@@ -8,7 +8,9 @@ from tests.methods.method import Method
 
 from . import gradients, lbfgs, losses
 from .contestants import (
+    ADAMW,
     APPLY_IF_FINITE,
+    BESIDE_ADAMW,
     CLIP_ADAMW,
     CONDITIONALLY_TRANSFORM,
     FLATTEN,
@@ -169,6 +171,16 @@ TABLE = (
         "Flatten(AdamW), {few} small leaves: trace + lower + compile",
         tracing(FLATTEN, "step", compiles=True),
         ratio=1.0,
+    ),
+    *(
+        Case(
+            name,
+            f"{beside.what}, {{size}} parameters: a step, against AdamW",
+            stepping(Pair(beside.optimizer, ADAMW), period=10, compares=False),
+            ratio=1.05 * beside.copies / 7,
+            against="AdamW of eqopt",
+        )
+        for name, beside in BESIDE_ADAMW.items()
     ),
     Case("momentum", "SGD + momentum, {size} parameters: a step", stepping(MOMENTUM)),
     Case(

@@ -123,3 +123,42 @@ CONDITIONALLY_TRANSFORM: Pair[Optimizer] = Pair(
 FLATTEN: Pair[Optimizer] = Pair(
     eqopt.Flatten(eqopt.AdamW(1e-3)), Optax(optax.flatten(optax.adamw(1e-3)))
 )
+
+
+class Beside(NamedTuple):
+    """An optimizer around AdamW that Optax does not have.
+
+    **Attributes:**
+
+    - `what`: its name in the table.
+    - `optimizer`: the optimizer.
+    - `copies`: how many numbers a step reads or writes for each parameter. For AdamW, it
+        is 7: it reads the gradient, and reads and writes the parameter and two moments.
+    """
+
+    what: str
+    optimizer: Optimizer
+    copies: float
+
+
+ADAMW = eqopt.AdamW(1e-3)
+BESIDE_ADAMW: dict[str, Beside] = {
+    "cautious-decay": Beside(
+        "AdamW with cautious decay",
+        eqopt.AdamW(1e-3, weight_decay=eqopt.AddDecayedWeights(0.1, cautious=True)),
+        7,
+    ),
+    # Counting reads the gradient and both moments once more.
+    "cautious": Beside("Cautious(AdamW)", eqopt.Cautious(ADAMW), 10),
+    "grokfast": Beside("Grokfast + AdamW", eqopt.Chain(eqopt.Grokfast(), ADAMW), 9),
+    "gpa": Beside("GPA(AdamW)", eqopt.GPA(ADAMW), 9),
+    "ema-nesterov": Beside("EMANesterov(AdamW)", eqopt.EMANesterov(ADAMW), 9),
+    # Every 10 steps, it reads and writes two copies more.
+    "outer-nesterov": Beside(
+        "OuterNesterov(AdamW, 10)", eqopt.OuterNesterov(ADAMW, 10), 7.4
+    ),
+    # The direction is written once and read twice, and the parameter is read three times.
+    "hyperball": Beside(
+        "Hyperball(Adam)", eqopt.Hyperball(eqopt.ScaleByAdam(), 1e-3), 12
+    ),
+}

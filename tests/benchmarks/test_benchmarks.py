@@ -29,6 +29,13 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 COLUMNS = ["name", "work", "eqopt", "Optax", "ratio", "target", "met"]
 TARGETS = {
+    "cautious": "<= 1.5",
+    "cautious-decay": "<= 1.05",
+    "ema-nesterov": "<= 1.35",
+    "gpa": "<= 1.35",
+    "grokfast": "<= 1.35",
+    "hyperball": "<= 1.8",
+    "outer-nesterov": "<= 1.11",
     "trace-step": "<= 0.35",
     "trace-update": "<= 0.35",
     "trace-small-adam": "<= 1",
