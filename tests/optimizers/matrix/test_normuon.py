@@ -88,6 +88,10 @@ def test_orthonormal_rows_stay(x64):
         ({"b2": -0.1}, r"ScaleByNorMuon: `b2` must be in \[0, 1\)"),
         ({"eps": -1.0}, r"ScaleByNorMuon: `eps` must be in \[0, inf\)"),
         ({"scale": "rms"}, "`scale` must be one of"),
+        (
+            {"coefficients": "cans", "ns_dtype": jnp.bfloat16},
+            "ScaleByNorMuon: `ns_dtype` must not be bfloat16",
+        ),
     ],
 )
 def test_errors(options, message):

@@ -236,8 +236,8 @@ def test_zeros_stay_zero(options):
         ({"steps": 0}, "Orthogonalize: `steps` must be an integer of at least 1"),
         ({"eps": -1.0}, r"Orthogonalize: `eps` must be in \[0, inf\)"),
         (
-            {"coefficients": "cans", "dtype": jnp.bfloat16},
-            "`dtype` must not be bfloat16 with `coefficients='cans'`",
+            {"coefficients": "cans", "dtype": "bfloat16"},
+            "Orthogonalize: `dtype` must not be bfloat16 with `coefficients='cans'`",
         ),
     ],
 )

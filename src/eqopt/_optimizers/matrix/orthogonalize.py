@@ -100,6 +100,7 @@ class NewtonSchulz(eqx.Module):
 
 def orthogonalize_of(owner: Any) -> "Orthogonalize":
     """An `Orthogonalize` with the fields of the transformation that uses it."""
+    _check_precision(owner, "ns_dtype")
     return Orthogonalize(
         coefficients=owner.coefficients,
         steps=owner.steps,
@@ -107,6 +108,17 @@ def orthogonalize_of(owner: Any) -> "Orthogonalize":
         dtype=owner.ns_dtype,
         weight_dimension_numbers=owner.weight_dimension_numbers,
     )
+
+
+def _check_precision(owner: Any, name: str) -> None:
+    coefficients, dtype = owner.coefficients, getattr(owner, name)
+    is_cans = isinstance(coefficients, str) and coefficients == "cans"
+    if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
+        raise ValueError(
+            f"{type(owner).__name__}: `{name}` must not be bfloat16 with "
+            "`coefficients='cans'`, because this iteration diverges in bfloat16. Use "
+            "float32, or `coefficients='polar_express'`."
+        )
 
 
 # The smallest value of the norms below before something is divided by them.
@@ -256,12 +268,7 @@ class Orthogonalize(AbstractMatrixwise):
         if self.steps is not None:
             check_count(self, "steps")
         check_choice(self, "scale", SCALES)
-        is_named = isinstance(self.coefficients, str)
-        if is_named and self.coefficients == "cans" and self.dtype == jnp.bfloat16:
-            raise ValueError(
-                "Orthogonalize: `dtype` must not be bfloat16 with `coefficients='cans'`, "
-                "which diverge in it. Use `dtype=jnp.float32`, or 'polar_express'."
-            )
+        _check_precision(self, "dtype")
         # This creates no arrays: they would start JAX before `jax.distributed` does.
         jax.eval_shape(self.newton_schulz)
 
