@@ -1,7 +1,7 @@
 """Kernels: compiled functions of one leaf that fuse neighbouring equations."""
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -127,22 +127,31 @@ def _run(
     return _lockstep(program, takes_params, kind, packed, [row])[0]
 
 
+@functools.lru_cache(KERNELS)
 @no_type_check
-def run_all(
+def kernel_of_all(
     program: tuple[Operation, ...],
     takes_params: bool,
     kind: Result,
-    packed: Array,
-    rows: Sequence[tuple],
-) -> list[tuple]:
-    """Returns the results of a `kernel` for each row of arguments.
+    treedef: Any,
+    order: tuple[int, ...],
+) -> Callable:
+    """A jitted function that returns the results of a `kernel` for each row of arguments.
 
     Each equation is applied to all leaves before the next equation, so that an equation
     of matrices can compute equal ones in batches. This is for accelerators only.
+
+    The function takes arrays. In the given `order`, in which arrays can occur repeatedly,
+    they are the leaves of `treedef`: the packed values, and a list of the rows.
     """
-    with jax.numpy_dtype_promotion("standard"):
-        found = _lockstep(program, takes_params, kind, packed, rows)
-    return [(result, *slots) for result, slots in found]
+
+    def run_all(*arrays):
+        packed, rows = treedef.unflatten(arrays[k] for k in order)
+        with jax.numpy_dtype_promotion("standard"):
+            found = _lockstep(program, takes_params, kind, packed, rows)
+        return [(result, *slots) for result, slots in found]
+
+    return jax.jit(run_all)
 
 
 @no_type_check

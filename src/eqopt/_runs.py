@@ -11,7 +11,7 @@ from jaxtyping import TypeCheckError
 from ._cpu.loops import groups, in_one_loop
 from ._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
 from ._equations import ShapeMismatch
-from ._kernels import Operation
+from ._kernels import Operation, kernel_of_all
 from ._leaves import keystr
 from ._misfits import misfit
 from ._storage import has_stored
@@ -36,7 +36,8 @@ class LeafKernel(NamedTuple):
 
     **Attributes:**
 
-    - `run`, `run_all`: the kernel for one leaf, and for several on an accelerator.
+    - `run`: the kernel for one leaf.
+    - `program`: what it was made from, for a kernel of several leaves.
     - `packed`, `loose`: the shared values.
     - `takes_p`: whether it takes the parameter of each leaf.
     - `columns`: its other arguments for each leaf.
@@ -46,7 +47,7 @@ class LeafKernel(NamedTuple):
     """
 
     run: Callable
-    run_all: Callable
+    program: tuple
     packed: Any
     loose: list
     takes_p: bool
@@ -123,14 +124,14 @@ def run_matrices(
             out, previous = run_leaf(kernel, updates, i, row, previous)
             outs.append(out)
         return outs, previous
-    flat, treedef = jax.tree.flatten((kernel.packed, [*rows.values()], previous))
+    flat, treedef = jax.tree.flatten((kernel.packed, [*rows.values()]))
     # Each array that leaves share is passed once: batches are found by its identity.
     arrays = {id(x): x for x in flat}
     places = {key: i for i, key in enumerate(arrays)}
-    order = [places[id(x)] for x in flat]
+    order = tuple(places[id(x)] for x in flat)
 
-    def on_cpu(*arrays):
-        packed, some, previous = treedef.unflatten(arrays[k] for k in order)
+    def on_cpu(previous, *arrays):
+        packed, some = treedef.unflatten(arrays[k] for k in order)
         own, outs = kernel._replace(packed=packed), []
         for few in groups(kernel.run, packed, dict(zip(rows, some, strict=True))):
             if len(few) == 1:
@@ -143,11 +144,11 @@ def run_matrices(
                 previous = _last_computed(outs[-1])
         return outs
 
-    def together(*arrays):
-        packed, some, _ = treedef.unflatten(arrays[k] for k in order)
-        return kernel.run_all(packed, some)
-
-    outs = lax.platform_dependent(*arrays.values(), cpu=on_cpu, default=together)
+    of_all = kernel_of_all(*kernel.program, treedef, order)
+    together = lambda previous, *arrays: of_all(*arrays)
+    outs = lax.platform_dependent(
+        previous, *arrays.values(), cpu=on_cpu, default=together
+    )
     return outs, _last_computed(outs[-1])
 
 

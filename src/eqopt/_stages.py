@@ -1,7 +1,6 @@
 """Aligns the arguments of equations with the leaves, and runs a kernel for each leaf."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from jaxtyping import PyTree
 
 from ._checks import required_params
 from ._equations import equation_of
-from ._kernels import Operation, Result, kernel, pack, run_all
+from ._kernels import Operation, Result, kernel, pack
 from ._leaves import (
     align,
     flatten_updates,
@@ -209,7 +208,7 @@ def _prepare(stages: list[Stage], active: tuple[bool, ...], kind: Result) -> Lea
     program = tuple(operations), takes_p, kind
     return LeafKernel(
         run=kernel(*program),
-        run_all=functools.partial(run_all, *program),
+        program=program,
         packed=pack(tuple(value for stage in chosen for value in stage.packed)),
         loose=[value for stage in chosen for value in stage.loose],
         takes_p=takes_p,

@@ -11,6 +11,7 @@ import pytest
 
 import eqopt
 from eqopt import _matrices
+from eqopt._kernels import kernel_of_all
 
 from ..interpreter import interpreted, on_an_accelerator
 from ..methods import BY_FAMILY
@@ -107,10 +108,20 @@ def model():
     return make(jr.key(1)), inputs_first, eqx.filter_vmap(make)(keys), jnp.ones(2)
 
 
+@pytest.fixture
+def limit_batches(monkeypatch):
+    def limit(size):
+        monkeypatch.setattr(_matrices, "BATCH", size)
+        kernel_of_all.cache_clear()  # what was traced has other batches
+
+    yield limit
+    kernel_of_all.cache_clear()
+
+
 # In elements: for all, for two matrices, and for less than two.
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 3), (23, 4)])
-def test_batches_are_limited(size, batches, monkeypatch):
-    monkeypatch.setattr(_matrices, "BATCH", size)
+def test_batches_are_limited(size, batches, limit_batches):
+    limit_batches(size)
     opt = eqopt.ScaleByMuon()
     found = expensive(opt, model())
     assert found and found == times(batches, expensive(opt, equal(1)))
@@ -123,13 +134,13 @@ def test_precisions_share_a_batch():
 
 
 @law(QUICK, ROWS)
-def test_batches_do_not_change_results(row, monkeypatch):
+def test_batches_do_not_change_results(row, limit_batches):
     opt, params = row(), model()
     expected = train(opt, params, 3)
     is_coarse = "xbf16>" in lowered(opt, params)
     tolerance = {"rtol": 1e-4, "atol": 1e-5}
     for size in (1, 24, 2**24):
-        monkeypatch.setattr(_matrices, "BATCH", size)
+        limit_batches(size)
         # A function of its own, which is traced again.
         call = interpreted(lambda opt, grads, *rest: opt.step(grads, *rest))
         with on_an_accelerator():
