@@ -1,0 +1,112 @@
+"""Recipes are their blocks with a schedule, weight decay and a fallback; in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ...parity.by_hand import adam_by_hand
+from ...parity.matrices import NUMBERS
+
+
+pytestmark = pytest.mark.slow
+
+KL_SHAMPOO = functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True)
+SINKHORN = functools.partial(eqopt.ScaleBySinkhorn, eps=1e-6)
+# Each recipe; its block, which is compared with formulas elsewhere; arguments of both.
+RECIPES = {
+    "AdaMuon": (
+        eqopt.AdaMuon,
+        eqopt.ScaleByAdaMuon,
+        {"beta": 0.8, "eps": 1e-3, "consistent_rms": 0.3, "coefficients": "dion"},
+    ),
+    "APOLLO": (
+        eqopt.APOLLO,
+        eqopt.ScaleByAPOLLO,
+        {"rank": 2, "scale": 1.5, "b1": 0.8, "b2": 0.9, "eps": 1e-3, "proj": "svd"},
+    ),
+    "Aurora": (
+        eqopt.Aurora,
+        eqopt.ScaleByAurora,
+        {"beta": 0.8, "pp_iterations": 3, "pp_beta": 0.7, "nesterov": False},
+    ),
+    "Dion2": (
+        eqopt.Dion2,
+        eqopt.ScaleByDion2,
+        {"fraction": 0.5, "ef_decay": 0.8, "b2": 0.9, "scale": "match_rms"},
+    ),
+    "KLShampoo": (
+        eqopt.KLShampoo,
+        KL_SHAMPOO,
+        {"b1": 0.8, "b2": 0.9, "eps": 1e-3, "precondition_frequency": 3},
+    ),
+    "NorMuon": (
+        eqopt.NorMuon,
+        eqopt.ScaleByNorMuon,
+        {"beta": 0.8, "b2": 0.9, "side": "long", "scale": "spectral"},
+    ),
+    "PSGDKron": (
+        eqopt.PSGDKron,
+        eqopt.ScaleByPSGDKron,
+        {"b1": 0.8, "preconditioner_lr": 0.2, "max_rms": 0.9, "whiten_momentum": True},
+    ),
+    "Scion": (
+        eqopt.Scion,
+        eqopt.ScaleByLMO,
+        {"norm": "row", "radius": 3.0, "beta": 0.8, "eps": 1e-3},
+    ),
+    "Shampoo": (
+        eqopt.Shampoo,
+        eqopt.ScaleByShampoo,
+        {
+            "b1": 0.8,
+            "b2": 0.9,
+            "b3": 0.7,
+            "graft": "rmsprop",
+            "precondition_frequency": 3,
+        },
+    ),
+    "SinkGD": (eqopt.SinkGD, SINKHORN, {"steps": 3}),
+    "SOAP": (
+        eqopt.SOAP,
+        eqopt.ScaleBySOAP,
+        {"b1": 0.8, "b2": 0.9, "shampoo_beta": 0.7, "precondition_frequency": 3},
+    ),
+}
+# Factors of the learning rate for matrices.
+FACTORS = {"SinkGD": 0.1}
+DECAY, RATES = 0.3, 0.1 / np.arange(1, 13)
+
+
+def rate(count):
+    return jnp.asarray(RATES)[count]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_steps(name, x64):
+    make, block, options = RECIPES[name]
+    rng = np.random.default_rng(0)
+    w, b = rng.normal(size=(4, 4)), rng.normal(size=5)
+    grads = [{"w": rng.normal(size=w.shape), "b": rng.normal(size=5)} for _ in RATES]
+    others = adam_by_hand([g["b"] for g in grads], 0.9, 0.95, 1e-8)
+    with x64():
+        names = {**options, "weight_dimension_numbers": NUMBERS}
+        extra = {"scale": FACTORS[name]} if name in FACTORS else {}
+        fallback = eqopt.AdamW(rate, b2=0.95, weight_decay=DECAY)
+        opt = make(rate, weight_decay=DECAY, fallback=fallback, **names, **extra)
+        direction = block(**names)
+        params = {"w": jnp.asarray(w), "b": jnp.asarray(b)}
+        state, own = opt.init(params), direction.init(params["w"])
+        step, update = jax.jit(opt.step), jax.jit(direction.update)
+        for t, (g, d) in enumerate(zip(grads, others, strict=True)):
+            g = jax.tree.map(jnp.asarray, g)
+            params, state = step(g, state, params)
+            u, own = update(g["w"], own)
+            w = w - FACTORS.get(name, 1) * RATES[t] * (np.asarray(u) + DECAY * w)
+            b = b - RATES[t] * (d + DECAY * b)
+            np.testing.assert_allclose(params["w"], w, rtol=1e-8, atol=1e-10)
+            np.testing.assert_allclose(params["b"], b, rtol=1e-8, atol=1e-10)
