@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from jaxtyping import Array, TypeCheckError
 
 from .._equations import KERNELS, ShapeMismatch
-from .._jaxprs import bind
+from .._jaxprs import bind, equations, in_lockstep
 from .._typecheck import no_type_check
-from .order import LARGE, inside, runs_alone
+from .order import LARGE, runs_alone
 
 
 @no_type_check
@@ -54,7 +54,8 @@ def _share_loop(run: Any, packed: Array, pair: list[list]) -> bool:
         jaxpr = run.trace(packed, *row).jaxpr
     except (ShapeMismatch, TypeCheckError):
         return False  # it fails again when it runs alone, with its key path
-    return _has_loop(jaxpr) and not _decomposes(jaxpr)
+    names = {eqn.primitive.name for eqn in equations(jaxpr)}
+    return _has_loop(jaxpr) and names.isdisjoint(_DECOMPOSITIONS)
 
 
 @no_type_check
@@ -83,13 +84,6 @@ def _types(row: list) -> Any:
 _DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 
 
-@no_type_check
-def _decomposes(jaxpr: ClosedJaxpr) -> bool:
-    names = {eqn.primitive.name for eqn in jaxpr.eqns}
-    below = (x for eqn in jaxpr.eqns for x in inside(eqn.params.values()))
-    return not names.isdisjoint(_DECOMPOSITIONS) or any(map(_decomposes, below))
-
-
 @functools.lru_cache(KERNELS)  # one function for all pairs, so it is traced once
 @no_type_check
 def in_one_loop(run: Any) -> Callable:
@@ -109,21 +103,15 @@ def in_one_loop(run: Any) -> Callable:
 @no_type_check
 def _in_lockstep(closed: ClosedJaxpr, rows: list[list[Array]]) -> list[list[Array]]:
     """The results of a traced function for each row; equal loops are one loop."""
-    jaxpr = closed.jaxpr
-    known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    values = [known | dict(zip(jaxpr.invars, row, strict=True)) for row in rows]
-    read = lambda of, xs: [x.val if isinstance(x, Literal) else of[x] for x in xs]
-    for eqn in jaxpr.eqns:
-        inputs = [read(of, eqn.invars) for of in values]
+
+    def compute(eqn: JaxprEqn, rows: list[list[Any]]) -> list[Any]:
         if eqn.primitive.name == "scan":
-            outs = _loop(eqn, inputs)
-        elif branch := _for_cpu(eqn):
-            outs = _in_lockstep(branch, [x[1:] for x in inputs])
-        else:
-            outs = [bind(eqn, x) for x in inputs]
-        for of, out in zip(values, outs, strict=True):
-            of |= dict(zip(eqn.outvars, out, strict=True))
-    return [read(of, jaxpr.outvars) for of in values]
+            return _loop(eqn, rows)
+        if branch := _for_cpu(eqn):
+            return _in_lockstep(branch, [inputs[1:] for inputs in rows])
+        return [bind(eqn, inputs) for inputs in rows]
+
+    return in_lockstep(closed.jaxpr, closed.consts, rows, compute)
 
 
 @no_type_check

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._jaxprs import bind, manual_type
+from .._jaxprs import bind, in_lockstep, manual_type
 from .._typecheck import no_type_check
 from . import order
 
@@ -142,15 +142,13 @@ def _evaluated(
     closed: ClosedJaxpr, leaves: Sequence[Array], known: Mapping[Var, Array]
 ) -> list[Array]:
     """The results of a traced function, if some of its values are known."""
-    jaxpr = closed.jaxpr
-    values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    values |= dict(zip(jaxpr.invars, leaves, strict=True))
-    read = lambda x: x.val if isinstance(x, Literal) else values[x]
-    for eqn in jaxpr.eqns:
-        out = bind(eqn, [read(x) for x in eqn.invars])
-        values |= dict(zip(eqn.outvars, out, strict=True))
-        values |= {v: known[v] for v in eqn.outvars if v in known}
-    return [read(x) for x in jaxpr.outvars]
+
+    def compute(eqn: JaxprEqn, rows: list[list[Any]]) -> list[Any]:
+        outs = [bind(eqn, inputs) for inputs in rows]
+        return [map(known.get, eqn.outvars, out) for out in outs]
+
+    [results] = in_lockstep(closed.jaxpr, closed.consts, [leaves], compute)
+    return results
 
 
 @no_type_check

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array
 
-from .._jaxprs import bind
+from .._jaxprs import bind, in_lockstep
 
 
 # Takes an equation and its inputs. Returns its outputs, or `None` for the usual ones.
@@ -113,25 +113,18 @@ def as_array(x: Any, like: Any) -> Array:
 def _evaluate(
     jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: Rule
 ) -> list[Any]:
-    values = dict(zip(jaxpr.constvars, consts, strict=True))
-    values |= zip(jaxpr.invars, args, strict=True)
+    def compute(eqn: JaxprEqn, rows: list[list[Any]]) -> list[Any]:
+        [inputs] = rows
+        outputs = rule(eqn, inputs)
+        if outputs is None and eqn.primitive.name in _CALLS:
+            inner, inner_consts = _opened(_inner_of(eqn)[0])
+            call = functools.partial(_call, inner, inner_consts, rule)
+            is_kept = rematerialised(eqn) is not None
+            outputs = (checkpointed(eqn, call) if is_kept else call)(*inputs)
+        return [bind(eqn, inputs) if outputs is None else outputs]
 
-    def read(var: Any) -> Any:
-        return var.val if isinstance(var, Literal) else values[var]
-
-    for eqn in jaxpr.eqns:
-        inputs = [read(var) for var in eqn.invars]
-        with eqn.ctx.manager:
-            outputs = rule(eqn, inputs)
-            if outputs is None and eqn.primitive.name in _CALLS:
-                inner, inner_consts = _opened(_inner_of(eqn)[0])
-                call = functools.partial(_call, inner, inner_consts, rule)
-                is_kept = rematerialised(eqn) is not None
-                outputs = (checkpointed(eqn, call) if is_kept else call)(*inputs)
-            elif outputs is None:
-                outputs = bind(eqn, inputs)
-        values |= zip(eqn.outvars, outputs, strict=True)
-    return [read(var) for var in jaxpr.outvars]
+    [outputs] = in_lockstep(jaxpr, consts, [args], compute)
+    return outputs
 
 
 def _call(jaxpr: Jaxpr, consts: Sequence[Any], rule: Rule, *args: Any) -> list[Any]:
