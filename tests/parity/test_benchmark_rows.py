@@ -21,7 +21,7 @@ from ..methods.matrix.psgd import psgd_by_hand
 from ..methods.matrix.shampoo import shampoo_by_hand
 from ..methods.matrix.soap import soap_by_hand
 from .by_hand import adam_by_hand, one_at_a_time
-from .matrices import newton_schulz
+from .matrices import TABLES, newton_schulz
 
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ STEPS = 20
 LATE = 14  # from which on the record averages
 # At the first gradient, most of what SOAP divides is rounding errors. They stay small.
 SOAP_EPS = 1e-4
-SIMPLE = ((2.0, -1.5, 0.5),) * 12
+SIMPLE = TABLES["simple"][0]
 
 
 #

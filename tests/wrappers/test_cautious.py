@@ -74,9 +74,22 @@ MUON = {"beta": 0.0, "nesterov": False}
     ids=repr,
 )
 def test_decay_of_matrices_is_not_masked(opt):
+    check_decay(eqopt.Cautious(opt, "none"))
+
+
+def test_decay_after_the_wrapper_is_not_masked():
+    check_decay(
+        eqopt.Chain(
+            eqopt.Cautious(eqopt.ScaleByMuon(**MUON), "none"),
+            eqopt.AddDecayedWeights(0.5),
+            eqopt.ScaleByLearningRate(0.1),
+        )
+    )
+
+
+def check_decay(opt):
     params = {"w": jnp.ones((3, 3))}
     grads = {"w": jnp.diag(jnp.array([1.0, 0.0, -1.0]))}
-    opt = eqopt.Cautious(opt, "none")
     new, _ = opt.step(grads, opt.init(params), params)
     np.testing.assert_allclose(new["w"][1, 1], 0.95, rtol=1e-6)
 

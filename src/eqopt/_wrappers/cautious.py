@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -160,16 +160,15 @@ def _cautious(
 ) -> Chain:
     """The parts of `inner`, with a cautious part after the direction."""
     parts, behind, apart = list(_parts(inner)), [], []
-    while parts and _is_behind(parts[-1]):
+    while parts and (_is_behind(parts[-1]) or _is_apart(parts[-1])):
         part = parts.pop()
-        if isinstance(part, Masked) and not isinstance(part.inner, _BEHIND):
-            # Another optimizer, for some of the leaves. It is cautious by itself.
+        if _is_apart(part):
+            apart.append(part.mask)
             own = [
-                x if x is None else mask_out(x, part.mask, params)
+                None if x is None else mask_out(x, part.mask, params)
                 for x in (grads, params)
             ]
             part = Masked(_cautious(part.inner, rescale, *own), part.mask)
-            apart.append(part.mask)
         behind.insert(0, part)
     caution = _Caution(grads, rescale, any(map(has_learning_rate, parts)))
     if apart:
@@ -178,10 +177,14 @@ def _cautious(
 
 
 def _is_behind(part: AbstractTransformation) -> bool:
-    """Whether a part follows the direction, or is not for the same leaves."""
-    inner = part.inner if isinstance(part, Masked) else part
-    is_other = isinstance(part, Masked) and has_learning_rate(inner)
-    return isinstance(inner, _BEHIND) or is_other
+    """Whether a part follows the direction."""
+    return isinstance(part.inner if isinstance(part, Masked) else part, _BEHIND)
+
+
+def _is_apart(part: AbstractTransformation) -> TypeGuard[Masked]:
+    """Whether a part is an optimizer for some of the leaves, cautious by itself."""
+    is_optimizer = isinstance(part, Masked) and has_learning_rate(part.inner)
+    return is_optimizer and not _is_behind(part)
 
 
 def _outside(masks: Sequence[Mask], params: Params) -> PyTree:

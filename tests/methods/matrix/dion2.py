@@ -8,11 +8,11 @@ import eqopt
 from ...laws.row import row
 from ...parity.by_hand import B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, newton_schulz
+from ...parity.matrices import NUMBERS, TABLES, newton_schulz
 from ..method import Method
 
 
-ROWS = ((3.4445, -4.7750, 2.0315),) * 5
+STANDARD = TABLES["standard"][0]
 DECAY, FRACTION = 0.8, 0.4
 # For single rows, as the laws have them. (Their only singular value comes in at 1, where
 # Polar Express makes rounding errors 150 times as large.)
@@ -27,7 +27,7 @@ def dion2_by_hand(grads):
         x = m if g.shape[0] <= g.shape[1] else m.T
         selected = np.argsort(-np.abs(x).sum(1))[: int(np.ceil(FRACTION * len(x)))]
         u = np.zeros_like(x)
-        u[selected] = newton_schulz(x[selected], ROWS, EPS)
+        u[selected] = newton_schulz(x[selected], STANDARD, EPS)
         x[selected] *= DECAY
         yield np.sqrt(g.shape[0] / g.shape[1]) * (u if u.shape == g.shape else u.T)
 
@@ -37,7 +37,7 @@ def nordion2_by_hand(grads):
     for g in grads:
         m = m + g
         selected = np.argsort(-np.abs(m).sum(1))[: int(np.ceil(FRACTION * len(m)))]
-        o = newton_schulz(m[selected], ROWS, EPS)
+        o = newton_schulz(m[selected], STANDARD, EPS)
         m[selected] *= DECAY
         v[selected] = B2 * v[selected] + (1 - B2) * np.mean(o**2, 1)
         scaled = o / (np.sqrt(v[selected]) + EPS)[:, None]

@@ -10,19 +10,19 @@ import eqopt
 from ...laws.row import LINEAR, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, newton_schulz
+from ...parity.matrices import NUMBERS, TABLES, newton_schulz
 from ..method import Method
 
 
 GAMMA, MAX_NORM = 0.3, 6.0
-ROWS = ((3.4445, -4.7750, 2.0315),) * 5
+STANDARD = TABLES["standard"][0]
 
 DIRECTIONS = {
     "adamw": lambda m, v, t: m / (1 - B1**t) / (np.sqrt(v / (1 - B2**t)) + EPS),
     "lion": lambda m, v, t: np.sign(m),
     "shampoo": lambda m, v, t: (
         np.sqrt(max(1, m.shape[0] / m.shape[1]))
-        * newton_schulz(m / (1 - B1), ROWS, EPS)
+        * newton_schulz(m / (1 - B1), STANDARD, EPS)
     ),
 }
 

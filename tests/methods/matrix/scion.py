@@ -8,11 +8,11 @@ import eqopt
 from ...laws.row import LINEAR, is_matrix, row
 from ...parity.by_hand import B1, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, newton_schulz
+from ...parity.matrices import NUMBERS, TABLES, newton_schulz
 from ..method import Method
 
 
-STANDARD = ((3.4445, -4.7750, 2.0315),) * 5
+STANDARD = TABLES["standard"][0]
 
 
 def spectral(d):

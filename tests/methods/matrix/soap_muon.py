@@ -8,11 +8,17 @@ import eqopt
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, eigenvectors, newton_schulz, power_iteration
+from ...parity.matrices import (
+    NUMBERS,
+    TABLES,
+    eigenvectors,
+    newton_schulz,
+    power_iteration,
+)
 from ..method import Method
 
 
-ROWS = ((3.4445, -4.7750, 2.0315),) * 5 + ((1.5, -0.5, 0.0),) * 2
+COEFFICIENTS = [*TABLES["standard"][0], *[(1.5, -0.5, 0.0)] * 2]
 BETA, FREQUENCY = 0.9, 3
 
 
@@ -24,7 +30,7 @@ def soap_muon_by_hand(grads):
             m = B1 * m + (1 - B1) * g
             v = B2 * v + (1 - B2) * (ql.T @ g @ qr) ** 2
             u = ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + EPS)) @ qr.T
-            u = newton_schulz(u, ROWS)
+            u = newton_schulz(u, COEFFICIENTS)
             yield -np.sqrt(max(1, g.shape[0] / g.shape[1])) * u
         else:
             yield 0 * g

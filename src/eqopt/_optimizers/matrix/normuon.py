@@ -1,6 +1,6 @@
 """NorMuon: orthogonal steps with a separate length for each row."""
 
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
@@ -25,7 +25,7 @@ from ..._types import (
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
-from .row_rms import SIDES, Side, moments_of_rows, scale_by_row_rms
+from .row_rms import Side, moments_of_rows, scale_by_row_rms
 
 
 class ScaleByNorMuonState(eqx.Module):
@@ -87,8 +87,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
     - `b2`: $\beta_2 \in [0, 1)$.
     - `eps`: $\varepsilon \ge 0$.
     - `nesterov`: whether to use Nesterov momentum.
-    - `side`: which side has second moments: `"rows"` for the outputs, as in the paper; or
-        `"long"` for the longer side of the matrix (rows if both are equal).
+    - `side`: see [`eqopt.ScaleByRowRMS`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
@@ -128,7 +127,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
         check_range(self, "beta", 0, 1)
         check_range(self, "b2", 0, 1)
         check_range(self, "eps", 0)
-        check_choice(self, "side", SIDES)
+        check_choice(self, "side", get_args(Side))
         orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByNorMuonState:

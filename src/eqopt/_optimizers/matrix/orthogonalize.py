@@ -71,13 +71,12 @@ class NewtonSchulz(eqx.Module):
     def _iterated(self, x: Matrix) -> Matrix:
         # On the gram matrix of a square matrix, the products would not be smaller.
         by_gram = self.by_gram and x.shape[0] < x.shape[1]
-        iterate = self._by_gram if by_gram else self._plainly
-        if self.ns_dtype is not None or by_gram or x.dtype != jnp.float32:
+        iterate = lambda x: self._by_gram(x) if by_gram else self._plainly(x)
+        is_free = self.ns_dtype is None and x.dtype == jnp.float32
+        if by_gram or not (is_free and self.is_coarse):
             return in_dtype(self.ns_dtype, iterate, x)
-        if not self.is_coarse:
-            return iterate(x)
         coarse = lambda x: in_dtype(jnp.bfloat16, iterate, x)
-        return lax.platform_dependent(x, cpu=lambda x: iterate(x), default=coarse)
+        return lax.platform_dependent(x, cpu=iterate, default=coarse)
 
     def _plainly(self, x: Matrix) -> Matrix:
         # A loop is compiled once, not once per step.

@@ -1,6 +1,6 @@
 """A length for each row of an update, by its second moment."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from ...numerics import abs_sq, safe_norm, safe_sqrt
 
 
 Side: TypeAlias = Literal["rows", "long"]
-SIDES = "rows", "long"
 
 
 class ScaleByRowRMSState(eqx.Module):
@@ -59,10 +58,11 @@ class ScaleByRowRMS(AbstractMatrixwise):
       \hat u_t = \frac{g_t}{\sqrt{\nu_t} + \varepsilon}, \qquad
       u_t = \frac{\|g_t\|_F}{\|\hat u_t\|_F + \varepsilon}\, \hat u_t$$
 
-    A row holds the weights of one output of a layer. This is the last part of NorMuon,
-    for a chain of your own. The moments need no bias correction, because the norm is
-    restored at the end. The state has one number per row. Parameters that are not
-    matrices pass unchanged and have no state.
+    A row holds the weights of one output of a layer. This is the last part of
+    [`eqopt.ScaleByNorMuon`][], which has the reference, for a chain of your own. The
+    moments need no bias correction, because the norm is restored at the end. The state
+    has one number per row. Parameters that are not matrices pass unchanged and have no
+    state.
 
     !!! example
 
@@ -87,18 +87,6 @@ class ScaleByRowRMS(AbstractMatrixwise):
 
     A `ValueError` if an argument is out of its range. In `init` and `update`, a
     `ValueError` with the key path if the dimension numbers do not fit the parameters.
-
-    ??? cite "Reference"
-
-        ```bibtex
-        @article{li2025normuon,
-            author = {Li, Zichong and Liu, Liming and Liang, Chen and Chen, Weizhu and
-                      Zhao, Tuo},
-            title = {{NorMuon}: Making {Muon} More Efficient and Scalable},
-            journal = {arXiv:2510.05491},
-            year = {2025},
-        }
-        ```
     """
 
     b2: Hyperparameter = 0.95
@@ -109,7 +97,7 @@ class ScaleByRowRMS(AbstractMatrixwise):
     def __check_init__(self):
         check_range(self, "b2", 0, 1)
         check_range(self, "eps", 0)
-        check_choice(self, "side", SIDES)
+        check_choice(self, "side", get_args(Side))
 
     def init(self, params: Params) -> ScaleByRowRMSState:
         return ScaleByRowRMSState(moments_of_rows(self, params))
