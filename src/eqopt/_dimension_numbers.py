@@ -174,6 +174,22 @@ def resolve_dimension_numbers(
     ]
 
 
+def map_matrices(
+    fn: Callable[["Axes", Any], Any],
+    given: DimensionNumbers | None,
+    tree: PyTree,
+    params: Params | None,
+    otherwise: Callable[[Any], Any] = lambda x: None,
+) -> PyTree:
+    """`tree` with `fn(axes, x)` for each matrix `x`, and `otherwise(x)` elsewhere."""
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    axes = resolve_dimension_numbers(given, tree, params)
+    return treedef.unflatten(
+        otherwise(x) if a is None else fn(a, x)
+        for a, x in zip(axes, leaves, strict=True)
+    )
+
+
 class Axes(NamedTuple):
     """`MatrixDimensionNumbers` of one array: its axes, all counted from the front."""
 

@@ -181,6 +181,12 @@ def listed(paths: list[str], quote: str = "`") -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def places(tree: PyTree) -> PyTree[int]:
+    """`tree` with the index of each leaf, counting `None`s, as for `keystr`."""
+    treedef = jtu.tree_structure(tree, is_leaf=is_leaf)
+    return treedef.unflatten(range(treedef.num_leaves))
+
+
 def keystr(tree: PyTree, index: int) -> str:
     """The key path of the leaf number `index` of `tree`, counting `None`s."""
     path, _ = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][index]

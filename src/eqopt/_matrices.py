@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import PyTree
 
 from ._dimension_numbers import Axes, from_matrices, size, to_matrices
 from ._equations import KERNELS, Call, Equation, ShapeMismatch
@@ -75,6 +76,21 @@ class Layout(eqx.Module):
     def _blocks(self, n: int) -> int:
         size = self.block_size
         return 1 if size is None else max(1, math.ceil(n / size))
+
+
+def map_layouts(
+    fn: Callable,
+    layouts: PyTree[Layout | None],
+    *trees: PyTree,
+    otherwise: Callable = lambda *leaves: None,
+) -> PyTree:
+    """`fn(layout, *leaves)` for each matrix, and `otherwise(*leaves)` elsewhere."""
+    return jax.tree.map(
+        lambda x, *leaves: otherwise(*leaves) if x is None else fn(x, *leaves),
+        layouts,
+        *trees,
+        is_leaf=lambda x: x is None or isinstance(x, Layout),
+    )
 
 
 class _OnMatrices(Equation):

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,16 +11,18 @@ import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
 from ._checks import check_state
-from ._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
+from ._dimension_numbers import Axes, DimensionNumbers, map_matrices
 from ._explicit import has_explicit_axes, on_automatic_axes, shardings_of
-from ._leaves import is_leaf
-from ._matrices import Layout, on_matrices
+from ._matrices import Layout, map_layouts, on_matrices
 from ._pipeline import Leafwise, Pipeline, filled
 from ._transformation import AbstractFused
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 from .numerics import common_dtype, wide_dtype
 from .tree import zeros_like
+
+
+Rows: TypeAlias = Literal["outputs", "shorter", "first"]
 
 
 class AbstractContracting(AbstractFused):
@@ -31,10 +33,15 @@ class AbstractContracting(AbstractFused):
 
     weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
 
-    # Which side of the matrices are the rows. If the equation maps a transposed matrix to
-    # the transposed result, it can be the side that costs less: the shorter one, or the
-    # first one in memory, so that nothing is transposed.
-    _rows: ClassVar[Literal["outputs", "shorter", "first"]] = "outputs"
+    @property
+    def _rows(self) -> Rows:
+        """Which side of the matrices are the rows.
+
+        If the equation maps a transposed matrix to the transposed result, it can be the
+        side that costs less: the shorter one, or the first one in memory, so that nothing
+        is transposed.
+        """
+        return "outputs"
 
     @abc.abstractmethod
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
@@ -52,27 +59,17 @@ class AbstractContracting(AbstractFused):
         pipeline.replace(updates)
         return lambda: new
 
-    def _layouts(self, tree: PyTree, params: Params | None) -> list[Layout | None]:
-        """The axes of each leaf (counting `None`s); `None` if it is not a matrix."""
-        axes = resolve_dimension_numbers(self.weight_dimension_numbers, tree, params)
+    def _layouts(self, tree: PyTree, params: Params | None) -> PyTree[Layout | None]:
+        """`tree` with the layout of each matrix, and `None` elsewhere."""
         block_size = getattr(self, "block_size", None)
-        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-        return [
-            None if a is None else Layout(self._rows_first(a, x), block_size)
-            for a, x in zip(axes, leaves, strict=True)
-        ]
+        layout = lambda axes, x: Layout(self._rows_first(axes, x), block_size)
+        return map_matrices(layout, self.weight_dimension_numbers, tree, params)
 
     def _rows_first(self, axes: Axes, x: Any) -> Axes:
         if self._rows == "shorter":
             return axes.short_side_first(x.shape)
         sides = axes.output, axes.reduction
-        # With one factor for a square matrix, or with a norm for each row, the sides are
-        # not alike.
-        is_one_sided = getattr(self, "one_sided", False)
-        is_by_row = getattr(self, "per", "matrix") == "row"
-        if self._rows == "first" and not is_one_sided and not is_by_row:
-            sides = sorted(sides)
-        return Axes(axes.stack, *sides)
+        return Axes(axes.stack, *(sorted(sides) if self._rows == "first" else sides))
 
 
 def _at_once(
@@ -167,25 +164,20 @@ class AbstractMatrixwise(AbstractContracting):
             parameter for arrays shaped like it, and otherwise to the dtype in which the
             equation computes.
         """
-        zeros, treedef = jtu.tree_flatten(zeros_like(params), is_leaf=is_leaf)
-        layouts = self._layouts(params, params)
-        return treedef.unflatten(
-            None if layout is None else _made(make, x, layout, dtype)
-            for x, layout in zip(zeros, layouts, strict=True)
-        )
+        make_one = lambda layout, x: _made(make, x, layout, dtype)
+        return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
 
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         params, extra = pipeline.params, pipeline.extra
         leafwise = filled(self, self.matrixwise(state, params, **extra))
-        leaves, treedef = jtu.tree_flatten(pipeline.given, is_leaf=is_leaf)
         layouts = self._layouts(pipeline.given, params)
-        mask = [
-            a is not None and x.size > 0 for x, a in zip(leaves, layouts, strict=True)
-        ]
+        has_numbers = lambda layout, x: x.size > 0
         leafwise = leafwise._replace(
             equation=on_matrices(leafwise.equation),
-            reads={**leafwise.reads, "layout": treedef.unflatten(layouts)},
-            mask=treedef.unflatten(mask),
+            reads={**leafwise.reads, "layout": layouts},
+            mask=map_layouts(
+                has_numbers, layouts, pipeline.given, otherwise=lambda x: False
+            ),
         )
         return pipeline.push(type(self).__name__, leafwise)
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
@@ -16,8 +15,9 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._leaves import is_leaf
-from ..._matrixwise import AbstractMatrixwise
+from ..._leaves import places
+from ..._matrices import map_layouts
+from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._random import as_key
 from ..._threefry import normal
@@ -248,17 +248,18 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         return Leafwise(apollo, new_state, shared, reads)
 
     def _keys(self, epoch: Any, params: Params | None, updates: Updates) -> Updates:
-        """A tuple for each leaf: for matrices, of keys with the axes of the stack."""
-        leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
-        keys: list = [(None,)] * len(leaves)
-        if self.proj == "random":
-            key = jr.fold_in(as_key(self.key), epoch)
-            for i, layout in enumerate(self._layouts(updates, params)):
-                if layout is not None:
-                    own = jr.fold_in(key, i)
-                    stack = tuple(leaves[i].shape[axis] for axis in layout.axes.stack)
-                    keys[i] = (jr.split(own, stack) if stack else own,)
-        return treedef.unflatten(keys)
+        """A tuple for each matrix, of keys with the axes of the stack."""
+        if self.proj == "svd":
+            return everywhere((None,))(updates)
+        key = jr.fold_in(as_key(self.key), epoch)
+
+        def of_one(layout, x, i):
+            own = jr.fold_in(key, i)
+            stack = tuple(x.shape[axis] for axis in layout.axes.stack)
+            return (jr.split(own, stack) if stack else own,)
+
+        layouts = self._layouts(updates, params)
+        return map_layouts(of_one, layouts, updates, places(updates))
 
 
 class APOLLO(AbstractOptimizer):

@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from ..._checks import check_count, check_scalar
 from ..._combinators.chain import Chain
 from ..._control import filter_cond
 from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
-from ..._leaves import align, flatten_updates, keystr, parameters
-from ..._matrices import Layout
-from ..._matrixwise import AbstractContracting
+from ..._leaves import align, flatten_updates, keystr, parameters, places
+from ..._matrices import Layout, map_layouts
+from ..._matrixwise import AbstractContracting, Rows
 from ..._misfits import check_real
 from ..._owners import name_of
 from ..._pipeline import Leafwise, Pipeline
@@ -106,7 +106,9 @@ class ScaleByGaLore(AbstractContracting):
 
     # Differs from Optax: this projects the short side, like the paper and its code. Optax
     # projects the long side.
-    _rows = "shorter"
+    @property
+    def _rows(self) -> Rows:
+        return "shorter"
 
     def __check_init__(self):
         check_count(self, "rank")
@@ -114,44 +116,43 @@ class ScaleByGaLore(AbstractContracting):
         check_scalar(self, "scale")
 
     def init(self, params: Params) -> ScaleByGaLoreState:
-        leaves, treedef = flatten_updates(parameters(params))
-        zeros, _ = flatten_updates(zeros_like(params))
-        projectors: list = [None] * len(leaves)
-        for i, layout in enumerate(self._layouts(params, None)):
-            if layout is None:
-                continue
-            matrices = layout.split(zeros[i])
-            *stack, short, _ = matrices.shape
-            shape = *stack, short, min(self.rank, short)
-            projectors[i] = jnp.zeros(shape, matrices.dtype)
-            # Computed from zeros, so that it is sharded like the parameter.
-            leaves[i] = projected(projectors[i], matrices)
+        params = parameters(params)
+        zeros, layouts = zeros_like(params), self._layouts(params, None)
+
+        def projector(layout, x):
+            *stack, short, _ = layout.split(x).shape
+            return jnp.zeros((*stack, short, min(self.rank, short)), x.dtype)
+
+        projectors = map_layouts(projector, layouts, zeros)
+        # Computed from zeros, so that it is sharded like the parameter.
+        low = lambda layout, x, p, zeros: projected(p, layout.split(zeros))
+        low = map_layouts(
+            low, layouts, params, projectors, zeros, otherwise=lambda x, *_: x
+        )
         return ScaleByGaLoreState(
-            jnp.zeros((), jnp.int32),
-            self.inner.init(treedef.unflatten(leaves)),
-            treedef.unflatten(projectors),
+            jnp.zeros((), jnp.int32), self.inner.init(low), projectors
         )
 
     def _push(
         self, pipeline: Pipeline, state: ScaleByGaLoreState
     ) -> Callable[[], ScaleByGaLoreState]:
         """Projects and restores in the kernels of the inner and of the outer parts."""
-        updates = pipeline.wide()
+        leaves, treedef = flatten_updates(pipeline.wide())
+        updates = treedef.unflatten(leaves)
+        align(treedef, state.projector, "state.projector", updates)
         pipeline.replace(updates)
-        leaves, treedef = flatten_updates(updates)
         layouts = self._layouts(updates, pipeline.params)
         projectors = self._projectors(updates, state, layouts)
-        reads = {
-            "full": updates,
-            "projector": treedef.unflatten(projectors),
-            "layout": treedef.unflatten(layouts),
-        }
-        matrices = treedef.unflatten(layout is not None for layout in layouts)
-        low = [
-            x if layout is None else jnp.zeros(low_shape(layout, x, p), x.dtype)
-            for x, layout, p in zip(leaves, layouts, projectors, strict=True)
-        ]
-        inner = Pipeline(treedef.unflatten(low), None, pipeline.extra)
+        reads = {"full": updates, "projector": projectors, "layout": layouts}
+        matrices = map_layouts(lambda *_: True, layouts, otherwise=lambda: False)
+        low = map_layouts(
+            lambda layout, x, p: jnp.zeros(low_shape(layout, x, p), x.dtype),
+            layouts,
+            updates,
+            projectors,
+            otherwise=lambda x, p: x,
+        )
+        inner = Pipeline(low, None, pipeline.extra)
         inner.push(
             name_of(self), Leafwise(project, None, {"one": 1.0}, reads, matrices)
         )
@@ -162,32 +163,36 @@ class ScaleByGaLore(AbstractContracting):
         shared = {"scale": self.scale}
         pipeline.push(name_of(self), Leafwise(restore, None, shared, reads, matrices))
         return lambda: ScaleByGaLoreState(
-            safe_increment(state.count), inner.state_of(promise), reads["projector"]
+            safe_increment(state.count), inner.state_of(promise), projectors
         )
 
     def _projectors(
-        self, updates: Updates, state: ScaleByGaLoreState, layouts: list[Layout | None]
-    ) -> list:
-        """The projectors of this step, aligned with the leaves of `updates`."""
-        leaves, treedef = flatten_updates(updates)
-        projectors = align(treedef, state.projector, "state.projector", updates)
-        for i, layout in enumerate(layouts):
-            if layout is not None and projectors[i] is None:
-                raise ValueError(
-                    _MISSING.format(owner=name_of(self), path=keystr(updates, i))
-                )
-        check_real(self, updates, state.projector, "state.projector")
+        self,
+        updates: Updates,
+        state: ScaleByGaLoreState,
+        layouts: PyTree[Layout | None],
+    ) -> Updates:
+        """The projectors of this step."""
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
+
         # With one branch for all, XLA on a CPU would transpose all of them for LAPACK at
         # once.
-        return [
-            old
-            if layout is None
-            else filter_cond(
-                is_due, functools.partial(subspace, x, layout, old), lambda old=old: old
-            )
-            for x, layout, old in zip(leaves, layouts, projectors, strict=True)
-        ]
+        def renewed(layout, x, i, old):
+            if old is None:
+                owner, path = name_of(self), keystr(updates, i)
+                raise ValueError(_MISSING.format(owner=owner, path=path))
+            new = functools.partial(subspace, x, layout, old)
+            return filter_cond(is_due, new, lambda: old)
+
+        check_real(self, updates, state.projector, "state.projector")
+        return map_layouts(
+            renewed,
+            layouts,
+            updates,
+            places(updates),
+            state.projector,
+            otherwise=lambda x, i, old: old,
+        )
 
 
 _MISSING = (

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Inexact
 from ..._checks import check_choice, check_range
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
-from ..._matrixwise import AbstractMatrixwise
+from ..._matrixwise import AbstractMatrixwise, Rows
 from ..._pipeline import Leafwise
 from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike
 from ...numerics import abs_sq, safe_sqrt
@@ -88,9 +88,12 @@ def keep_first_norm(
 
 
 class _NormControl(AbstractMatrixwise):
-    """A transformation that uses the norms of matrices and has no state."""
+    """Uses the norms of matrices, or of rows if it has `per`, and has no state."""
 
-    _rows = "first"
+    @property
+    def _rows(self) -> Rows:
+        # A transposed matrix has the same norm.
+        return "outputs" if getattr(self, "per", "matrix") == "row" else "first"
 
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
@@ -248,7 +251,9 @@ class KeepNorm(AbstractMatrixwise):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    _rows = "first"
+    @property
+    def _rows(self) -> Rows:
+        return "outputs" if self.per == "row" else "first"
 
     def __check_init__(self):
         check_choice(self, "per", get_args(Per))

@@ -12,7 +12,7 @@ from ..._checks import check_choice, check_count, check_range
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._matrixwise import AbstractMatrixwise, Rows, everywhere
 from ..._pipeline import Leafwise
 from ..._types import Hyperparameter, Params, Updates
 from ...numerics import bias_correction, safe_increment
@@ -163,7 +163,9 @@ class ScaleByMuon(AbstractMatrixwise):
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    _rows = "shorter"
+    @property
+    def _rows(self) -> Rows:
+        return "shorter"
 
     def __check_init__(self):
         check_count(self, "ns_steps")

@@ -11,7 +11,7 @@ from ..._checks import check_count, check_range
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise
+from ..._matrixwise import AbstractMatrixwise, Rows
 from ..._pipeline import Leafwise
 from ..._types import (
     Hyperparameter,
@@ -250,7 +250,10 @@ class ScaleByShampoo(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    _rows = "first"
+    @property
+    def _rows(self) -> Rows:
+        # With one factor for a square matrix, its sides are not alike.
+        return "outputs" if self.one_sided else "first"
 
     def __check_init__(self):
         for name in ("b1", "b3", "graft_b2"):

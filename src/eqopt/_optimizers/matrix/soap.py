@@ -13,7 +13,7 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise
+from ..._matrixwise import AbstractMatrixwise, Rows
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -219,7 +219,10 @@ class ScaleBySOAP(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    _rows = "first"
+    @property
+    def _rows(self) -> Rows:
+        # With one factor for a square matrix, its sides are not alike.
+        return "outputs" if self.one_sided else "first"
 
     def __check_init__(self):
         for name in ("b1", "b2", "shampoo_beta"):

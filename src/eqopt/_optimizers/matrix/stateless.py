@@ -4,16 +4,14 @@ import functools
 from typing import Any, get_args
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ..._checks import check_choice, check_count, check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers, size
+from ..._dimension_numbers import DimensionNumbers, map_matrices, size
 from ..._fields import static_choice
-from ..._leaves import is_leaf
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
@@ -178,11 +176,12 @@ def _width_factors(
     """`(base / inputs) ** exponent` for each matrix, and 1 for everything else."""
     # Arrays of one type: the derivative of a power loses the weak type of Python numbers.
     base, exponent = (jnp.asarray(x, jnp.result_type(float)) for x in (base, exponent))
-    leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
-    axes = resolve_dimension_numbers(numbers, params, None)
-    return treedef.unflatten(
-        1.0 if a is None else (base / size(x.shape, a.reduction)) ** exponent
-        for x, a in zip(leaves, axes, strict=True)
+    return map_matrices(
+        lambda axes, x: (base / size(x.shape, axes.reduction)) ** exponent,
+        numbers,
+        params,
+        None,
+        otherwise=lambda x: 1.0,
     )
 
 

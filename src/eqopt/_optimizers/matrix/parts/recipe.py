@@ -4,15 +4,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
-from ...._dimension_numbers import DimensionNumbers, resolve_dimension_numbers, size
+from ...._dimension_numbers import DimensionNumbers, map_matrices, size
 from ...._equations import compute_dtype
-from ...._leaves import is_leaf
 from ...._transformation import AbstractTransformation
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
@@ -22,9 +20,9 @@ from ...adam.adam import AdamW
 
 def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
     """A mask: `flag` for matrices, and the opposite for everything else."""
-    axes = resolve_dimension_numbers(numbers, params, None)
-    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-    return treedef.unflatten((a is not None) is flag for a in axes)
+    return map_matrices(
+        lambda axes, x: flag, numbers, params, None, otherwise=lambda x: not flag
+    )
 
 
 def for_each_matrix(
@@ -34,20 +32,11 @@ def for_each_matrix(
 ) -> Callable[[Updates], PyTree]:
     """For `reads`: the number `fn(outputs, inputs)` for each matrix."""
 
-    def of(updates):
-        leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
-        axes = resolve_dimension_numbers(numbers, updates, params)
-        side = lambda g, axes: size(g.shape, axes)
-        return treedef.unflatten(
-            None
-            if a is None
-            else np.asarray(
-                fn(side(g, a.output), side(g, a.reduction)), compute_dtype(g)
-            )
-            for g, a in zip(leaves, axes, strict=True)
-        )
+    def of_one(axes, g):
+        sides = size(g.shape, axes.output), size(g.shape, axes.reduction)
+        return np.asarray(fn(*sides), compute_dtype(g))
 
-    return of
+    return lambda updates: map_matrices(of_one, numbers, updates, params)
 
 
 def matrices_and_others(

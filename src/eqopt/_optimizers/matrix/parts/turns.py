@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from ...._leaves import is_leaf
-from ...._matrixwise import AbstractMatrixwise
+from ...._matrices import Layout
+from ...._matrixwise import AbstractMatrixwise, everywhere
 from ...._types import Params, Updates
 
 
@@ -27,10 +27,11 @@ def turns(
     owner: AbstractMatrixwise, params: Params | None, updates: Updates
 ) -> Updates:
     """The position of each leaf among the matrices; without `stagger`, all are equal."""
-    treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
-    layouts = owner._layouts(updates, params)
-    matrices = [i for i, x in enumerate(layouts) if x is not None]
     if not getattr(owner, "stagger", False):
-        return treedef.unflatten([Turn(0, 1)] * len(layouts))
-    places = {i: Turn(place, len(matrices)) for place, i in enumerate(matrices)}
-    return treedef.unflatten(places.get(i) for i in range(len(layouts)))
+        return everywhere(Turn(0, 1))(updates)
+    layouts = owner._layouts(updates, params)
+    matrices, treedef = jtu.tree_flatten(
+        layouts, is_leaf=lambda x: isinstance(x, Layout)
+    )
+    count = len(matrices)
+    return treedef.unflatten(Turn(place, count) for place in range(count))
