@@ -15,7 +15,26 @@ from ...parity.matrices import NUMBERS
 
 pytestmark = pytest.mark.slow
 
+
+def row_norms_of_a_mean(weight_dimension_numbers, **options):
+    normalize = eqopt.ScaleByRowNorm(
+        weight_dimension_numbers=weight_dimension_numbers, **options
+    )
+    return eqopt.Chain(eqopt.EMA(0.8, debias=False), normalize)
+
+
+def orthogonal_soap(weight_dimension_numbers, **options):
+    names = {"weight_dimension_numbers": weight_dimension_numbers}
+    return eqopt.Chain(
+        eqopt.ScaleBySOAP(**options, correct_bias=False, **names),
+        eqopt.Orthogonalize(
+            ((3.4445, -4.7750, 2.0315),), steps=5, scale="shape", **names
+        ),
+    )
+
+
 KL_SHAMPOO = functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True)
+SOAP = {"b1": 0.8, "b2": 0.9, "shampoo_beta": 0.7, "precondition_frequency": 3}
 SINKHORN = functools.partial(eqopt.ScaleBySinkhorn, eps=1e-6)
 # Each recipe; its block, which is compared with formulas elsewhere; arguments of both.
 RECIPES = {
@@ -59,6 +78,7 @@ RECIPES = {
         eqopt.ScaleByLMO,
         {"norm": "row", "radius": 3.0, "beta": 0.8, "eps": 1e-3},
     ),
+    "SCALE": (eqopt.SCALE, row_norms_of_a_mean, {"eps": 1e-3}),
     "Shampoo": (
         eqopt.Shampoo,
         eqopt.ScaleByShampoo,
@@ -71,14 +91,15 @@ RECIPES = {
         },
     ),
     "SinkGD": (eqopt.SinkGD, SINKHORN, {"steps": 3}),
-    "SOAP": (
-        eqopt.SOAP,
-        eqopt.ScaleBySOAP,
-        {"b1": 0.8, "b2": 0.9, "shampoo_beta": 0.7, "precondition_frequency": 3},
-    ),
+    "SOAP": (eqopt.SOAP, eqopt.ScaleBySOAP, SOAP),
+    "SOAPMuon": (eqopt.SOAPMuon, orthogonal_soap, {**SOAP, "eps": 1e-3}),
 }
-# Factors of the learning rate for matrices.
-FACTORS = {"SinkGD": 0.1}
+# Arguments of the recipe alone.
+EXTRA: dict = {
+    "SCALE": {"momentum": 0.8, "last_layer": True},
+    "SinkGD": {"scale": 0.1},  # a factor of the learning rate for matrices
+    "SOAPMuon": {"coefficients": "standard"},
+}
 DECAY, RATES = 0.3, 0.1 / np.arange(1, 13)
 
 
@@ -95,7 +116,7 @@ def test_steps(name, x64):
     others = adam_by_hand([g["b"] for g in grads], 0.9, 0.95, 1e-8)
     with x64():
         names = {**options, "weight_dimension_numbers": NUMBERS}
-        extra = {"scale": FACTORS[name]} if name in FACTORS else {}
+        extra = EXTRA.get(name, {})
         fallback = eqopt.AdamW(rate, b2=0.95, weight_decay=DECAY)
         opt = make(rate, weight_decay=DECAY, fallback=fallback, **names, **extra)
         direction = block(**names)
@@ -106,7 +127,7 @@ def test_steps(name, x64):
             g = jax.tree.map(jnp.asarray, g)
             params, state = step(g, state, params)
             u, own = update(g["w"], own)
-            w = w - FACTORS.get(name, 1) * RATES[t] * (np.asarray(u) + DECAY * w)
+            w = w - extra.get("scale", 1) * RATES[t] * (np.asarray(u) + DECAY * w)
             b = b - RATES[t] * (d + DECAY * b)
             np.testing.assert_allclose(params["w"], w, rtol=1e-8, atol=1e-10)
             np.testing.assert_allclose(params["b"], b, rtol=1e-8, atol=1e-10)
