@@ -95,8 +95,23 @@ def test_modes_of_decay(mode):
     assert temporary(eqopt.AdamW(0.1, weight_decay=decay)) < 0.01
 
 
+@mostly_slow(
+    "make",
+    [
+        eqopt.AdamW,
+        eqopt.AdamaxW,
+        eqopt.LaProp,
+        eqopt.Lion,
+        eqopt.Prodigy,
+        eqopt.StableAdamW,
+    ],
+)
+def test_cautious_decay(make):
+    decay = eqopt.AddDecayedWeights(0.1, cautious=True)
+    assert temporary(make(0.1, weight_decay=decay)) < 0.01
+
+
 HALF = [True, False] * 5
-CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
 
 
 @mostly_slow(
@@ -107,8 +122,6 @@ CAUTIOUS = eqopt.AddDecayedWeights(0.1, cautious=True)
         # The update before the momentum, for residuals of it: of one leaf at a time.
         (eqopt.CAME(0.1, weight_decay=0.1), 0.11),
         (eqopt.COCOB(weight_decay=0.1), 0.01),
-        # The direction, which the mask and the sum look at: of one leaf at a time.
-        (eqopt.AdamW(0.1, weight_decay=CAUTIOUS), 0.11),
         # The direction, for the share of it that agrees: of one leaf at a time, and one
         # that goes in.
         (eqopt.Cautious(eqopt.AdamW(0.1, weight_decay=0.1)), 0.21),

@@ -194,16 +194,11 @@ PENALTIES = dict.fromkeys(
 # that multiplies it next, and whether the update goes the same way.
 OF_THEIR_OWN = PENALTIES | {
     "Adafactor": "added after the learning rate, which does not multiply it",
-    "AdamP": "reduced where weights are projected, by the same equation",
     "Adan": "implicit: the step is divided by 1 + eta lambda",
-    "DAdaptAdamW": "multiplied by the distance that the method estimates",
     "MoMo": "implicit, and part of the loss that gives the step size",
     "MoMoAdam": "implicit, and part of the loss that gives the step size",
     "NovoGrad": "in the momentum",
-    "Prodigy": "multiplied by the distance that the method estimates",
-    "SGDP": "reduced where weights are projected, by the same equation",
     "ScheduleFreePlus": "of y but taken off z, with a step size from the loss",
-    "StableAdamW": "divided by the surprise of the leaf",
 }
 
 
@@ -233,7 +228,8 @@ def test_the_docs_name_those_with_a_decay_of_their_own():
     assert not missing
 
 
-TELLING = (eqopt.AdamW, eqopt.Lion, eqopt.Prodigy, eqopt.Scion)
+# One that adds the decay in a part of its own, and those that do it by themselves.
+TELLING = (eqopt.AdamW, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW, eqopt.Scion)
 
 
 @pytest.mark.parametrize(
@@ -252,21 +248,39 @@ def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
         with pytest.raises(TypeError, match=f"{cls.__name__}: `weight_decay` must be"):
             cls(**rate, weight_decay=decay)
         return
-    params = {"w": jnp.linspace(0.5, 2.0, 12).reshape(4, 3), "b": jnp.ones(3)}
+    params = {"w": jnp.linspace(-0.5, 2.0, 12).reshape(4, 3), "b": jnp.ones(3)}
     grads = jax.tree.map(lambda p: p - 1, params)
     extra: dict = {}
     if cls is eqopt.Sophia:
         extra = {"value_fn": lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))}
+
+    def stepped(weight_decay):
+        opt = cls(**rate, weight_decay=weight_decay)
+        step = interpreted(lambda *args: opt.step(*args, **extra)[0])
+        return jax.tree.leaves(step(grads, opt.init(params), params))
+
     same = eqopt.AddDecayedWeights(0.3, mode="fully_decoupled", max_learning_rate=1.0)
-    new = []
-    for how in (0.3, same):
-        opt = cls(**rate, weight_decay=how)
-        step = interpreted(lambda *args, opt=opt: opt.step(*args, **extra)[0])
-        new.append(step(grads, opt.init(params), params))
-    for as_number, as_object in zip(*map(jax.tree.leaves, new), strict=True):
-        np.testing.assert_array_equal(as_number, as_object)
+    by_number = stepped(0.3)
+    jax.tree.map(np.testing.assert_array_equal, by_number, stepped(same))
+    if cls is not eqopt.LAMB:  # its decay changes the length of the whole step
+        cautious = stepped(eqopt.AddDecayedWeights(0.3, cautious=True))
+        leaves = jax.tree.leaves(params), stepped(0.0), by_number, cautious
+        for p, without, always, found in zip(*leaves, strict=True):
+            expected = np.where((p - without) * p >= 0, always, without)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     of_rate = eqopt.AddDecayedWeights(0.3, mode="squared")
     cls(**rate, weight_decay=of_rate).init(params)  # it has a learning rate
+
+
+@pytest.mark.parametrize(
+    "cls", [eqopt.ScaleByAdamP, eqopt.ScaleBySGDP, eqopt.ScaleByStableAdam]
+)
+def test_a_part_with_its_own_decay_says_what_is_missing(cls):
+    opt = cls(weight_decay=how("squared"))
+    with pytest.raises(ValueError, match="`mode='squared'` needs `learning_rate`"):
+        opt.init(jnp.ones(2))
+    with pytest.raises(ValueError, match=f"{cls.__name__}: there are two masks"):
+        cls(weight_decay=how("decoupled", mask=True), mask=True)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
 from .._checks import check_choice, check_range, check_scalar
-from .._cpu.order import materialized
+from .._cpu.order import after
 from .._equations import equation
 from .._fields import static_choice
-from .._owners import name_of
+from .._owners import name_error, name_of, parts_of
 from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise, AbstractTransformation
+from .._transformation import (
+    AbstractLeafwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+)
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment
 from .scale import at, ratio, same
@@ -52,21 +56,22 @@ def decay_weights(
     p: Inexact[Array, "*leaf"],
     *,
     weight_decay: Float[Array, ""],
+    cautious: bool,
 ) -> Inexact[Array, "*leaf"]:
-    return g + weight_decay * p
+    return decayed(g, p, weight_decay, cautious)
 
 
-@equation
-def decay_cautiously(
+def decayed(
     g: Inexact[Array, "*leaf"],
     p: Inexact[Array, "*leaf"],
-    *,
-    weight_decay: Float[Array, ""],
+    weight_decay: Float[Array, "..."],
+    cautious: bool,
 ) -> Inexact[Array, "*leaf"]:
-    # XLA on a CPU stores an update that is read twice. With this, it stores only one
-    # leaf at a time.
-    [g] = materialized([g])
-    return g + jnp.where(alignment(g, p) >= 0, weight_decay, 0) * p
+    """The update `g` and the decay of `p`; if cautious, only where both go one way."""
+    if cautious:
+        g = after(p, g)  # XLA on a CPU would store it, because it is read twice
+    decay = weight_decay * p
+    return g + (jnp.where(alignment(g, decay) >= 0, decay, 0) if cautious else decay)
 
 
 def alignment(
@@ -81,6 +86,8 @@ def alignment(
 
 def is_off(weight_decay: WeightDecay) -> bool:
     """Whether it is the number zero, so that no array needs to be read."""
+    if isinstance(weight_decay, AddDecayedWeights):
+        return is_off(weight_decay.weight_decay)
     return isinstance(weight_decay, int | float) and bool(weight_decay == 0)
 
 
@@ -92,17 +99,20 @@ class AddDecayedWeights(AbstractLeafwise):
 
     Every optimizer with decoupled weight decay accepts an `AddDecayedWeights` as its
     `weight_decay`, instead of a number. The optimizer passes its learning rate and mask
-    to it. Some optimizers take only a number, because their decay is something else:
+    to it. What else a method does to its decay, it also does to this one:
+    [`eqopt.AdamP`][] and [`eqopt.SGDP`][] reduce it where they project weights,
+    [`eqopt.StableAdamW`][] divides it together with the update, and
+    [`eqopt.Prodigy`][] and [`eqopt.DAdaptAdamW`][] multiply it by their estimate. Some
+    optimizers take only a number, because their decay is something else:
 
     - an $L^2$ penalty in [`eqopt.Adadelta`][], [`eqopt.COCOB`][], [`eqopt.DoG`][],
         [`eqopt.DoWG`][], [`eqopt.LARS`][] and [`eqopt.MADGRAD`][]; an
         `AddDecayedWeights` before them in a chain does the same;
     - not multiplied by the learning rate in [`eqopt.Adafactor`][];
-    - multiplied by an estimate, or by a step size from the loss, in
-        [`eqopt.DAdaptAdamW`][], [`eqopt.Prodigy`][], [`eqopt.MoMo`][],
-        [`eqopt.MoMoAdam`][] and [`eqopt.ScheduleFreePlus`][];
-    - changed together with the update in [`eqopt.AdamP`][], [`eqopt.SGDP`][],
-        [`eqopt.StableAdamW`][] and [`eqopt.Adan`][];
+    - part of the loss that gives the step size in [`eqopt.MoMo`][] and
+        [`eqopt.MoMoAdam`][];
+    - of other weights than those that move in [`eqopt.ScheduleFreePlus`][];
+    - a proximal step, together with the update, in [`eqopt.Adan`][];
     - part of the momentum in [`eqopt.NovoGrad`][].
 
     !!! example
@@ -138,8 +148,8 @@ class AddDecayedWeights(AbstractLeafwise):
         prefix of it, or a function of the parameters that gives one, as in
         [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether to decay only entries that the update does not make larger:
-        those with $g p \ge 0$. This works only before the learning rate, which changes
-        the sign of the updates.
+        those with $\lambda g p \ge 0$. This works only before the learning rate, which
+        changes the sign of the updates.
     - `mode`: a name in the first column of the table.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
         [`eqopt.ScaleByLearningRate`][] that follows. Needed if `mode` depends on it;
@@ -203,13 +213,7 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def init(self, params: Params) -> AddDecayedWeightsState:
         own = self._own()
-        if own.mode in _NEEDS_RATE and own.learning_rate is None:
-            raise ValueError(
-                f"{name_of(self)}: `mode={own.mode!r}` needs `learning_rate`, the "
-                "same number or schedule as in `ScaleByLearningRate`. Optimizers set "
-                "it automatically for an `AddDecayedWeights` that is passed as "
-                "`weight_decay`."
-            )
+        own._check_rate()
         is_scheduled = any(map(callable, own._numbers().values()))
         return AddDecayedWeightsState(
             jnp.zeros((), jnp.int32) if is_scheduled else None
@@ -222,16 +226,29 @@ class AddDecayedWeights(AbstractLeafwise):
         **extra: Any,
     ) -> Leafwise:
         own = self._own()
-        if is_off(own.weight_decay):
+        if is_off(own):
             return Leafwise(same, state)
-        numbers = own._numbers()
+        shared = own._shared(state.count)
         if state.count is not None:
-            numbers = {name: at(own, name, state.count) for name in numbers}
             state = AddDecayedWeightsState(safe_increment(state.count))
-        rule = decay_cautiously if own.cautious else decay_weights
-        return Leafwise(
-            rule, state, {"weight_decay": own._rate(**numbers)}, mask=own.mask
-        )
+        return Leafwise(decay_weights, state, shared, mask=own.mask)
+
+    def _check_rate(self) -> None:
+        """Raises a `ValueError` if the mode needs a learning rate that is missing."""
+        if self.mode in _NEEDS_RATE and self.learning_rate is None:
+            raise ValueError(
+                f"{name_of(self)}: `mode={self.mode!r}` needs `learning_rate`, the "
+                "same number or schedule as in `ScaleByLearningRate`. Optimizers set "
+                "it automatically for an `AddDecayedWeights` that is passed as "
+                "`weight_decay`."
+            )
+
+    def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
+        """The arguments of `decayed` after `count` steps, `None` without a schedule."""
+        numbers: dict[str, Any] = self._numbers()
+        if count is not None:
+            numbers = {name: at(self, name, count) for name in numbers}
+        return {"weight_decay": self._rate(**numbers), "cautious": self.cautious}
 
     def _own(self) -> "AddDecayedWeights":
         """Itself, or the `AddDecayedWeights` passed as `weight_decay`, completed."""
@@ -271,3 +288,39 @@ class AddDecayedWeights(AbstractLeafwise):
             for x in (learning_rate, self.max_learning_rate)
         )
         return jnp.asarray(weight_decay, real) * _FACTORS[self.mode](eta, eta_max)
+
+
+def decay_of(owner: Any) -> AddDecayedWeights:
+    """The complete description of the decay of `owner`, which applies it by itself."""
+    rate = getattr(owner, "learning_rate", None)
+    whole = AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
+    return whole._own()
+
+
+def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
+    """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
+    with parts_of(owner):
+        return decay_of(owner)._shared(count)
+
+
+def check_decay_rate(owner: Any) -> None:
+    """Raises a `ValueError` if the decay of `owner` needs a learning rate."""
+    with parts_of(owner):
+        decay_of(owner)._check_rate()
+
+
+def with_own_decay(
+    owner: AbstractOptimizer, cls: type[AbstractTransformation]
+) -> AbstractTransformation:
+    """`owner.part(cls)` for a part that applies the decay of `owner` by itself."""
+    part: Any = owner.part(cls)
+    return dataclasses.replace(part, weight_decay=decay_of(owner), mask=None)
+
+
+def check_decay(owner: Any) -> None:
+    """Raises an error that names `owner` unless its `weight_decay` can be one."""
+    try:
+        decay_of(owner)
+    except (TypeError, ValueError) as error:
+        name_error(owner, error)
+        raise

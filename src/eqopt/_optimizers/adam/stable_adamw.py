@@ -7,15 +7,24 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_scalar, required_params
+from ..._checks import required_params
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
 from ..._leaves import is_leaf, resolve_mask
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, at
-from ..._transforms.weight_decay import is_off
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import (
+    WeightDecay,
+    check_decay,
+    check_decay_rate,
+    decay_of,
+    decayed,
+    is_off,
+    shared_decay,
+    with_own_decay,
+)
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (
@@ -84,8 +93,9 @@ def stable_adamw(
     mu_correction: Float[Array, ""],
     nu_correction: Float[Array, ""],
     weight_decay: Float[Array, ""],
+    cautious: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
-    decay = None if decays is None else weight_decay * p
+    decay = None if decays is None else lambda d: decayed(d, p, weight_decay, cautious)
     return _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction)
 
 
@@ -93,7 +103,7 @@ def _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)
-    d = d if decay is None else d + decay
+    d = d if decay is None else decay(d)
     return d / _surprise(g, nu, nu_correction, eps), mu, nu
 
 
@@ -150,32 +160,31 @@ class ScaleByStableAdam(AbstractLeafwise):
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.99
     eps: Hyperparameter = 1e-6
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         check_moments(self)
-        check_scalar(self, "weight_decay")
+        check_decay(self)
 
     def init(self, params: Params) -> ScaleByStableAdamState:
+        check_decay_rate(self)
         return init_moments(self, ScaleByStableAdamState, params)
 
     def leafwise(
         self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        if is_off(self.weight_decay):
+        decay = decay_of(self)
+        if is_off(decay):
             return counted(self, stable_adam, state)
         params = required_params("ScaleByStableAdam", params)
-        weight_decay = at(self, "weight_decay", state.count)
-        leafwise = counted(self, stable_adamw, state, weight_decay=weight_decay)
-        return leafwise._replace(reads={"decays": self._decays(params)})
-
-    def _decays(self, params: Params) -> Params:
         treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-        flags = resolve_mask(self.mask, params, params)
-        return treedef.unflatten(_Decays() if flag else None for flag in flags)
+        flags = resolve_mask(decay.mask, params, params)
+        decays = treedef.unflatten(_Decays() if flag else None for flag in flags)
+        leafwise = counted(self, stable_adamw, state, **shared_decay(self, state.count))
+        return leafwise._replace(reads={"decays": decays})
 
 
 class StableAdamW(AbstractOptimizer):
@@ -192,8 +201,6 @@ class StableAdamW(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
     - All others: see [`eqopt.ScaleByStableAdam`][].
     """
 
@@ -201,11 +208,12 @@ class StableAdamW(AbstractOptimizer):
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.99
     eps: Hyperparameter = 1e-6
-    weight_decay: ScalarOrSchedule = 1e-2
+    weight_decay: WeightDecay = 1e-2
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     @property
     def chain(self) -> Chain:
-        return Chain(self.part(ScaleByStableAdam), self.part(ScaleByLearningRate))
+        stable = with_own_decay(self, ScaleByStableAdam)
+        return Chain(stable, self.part(ScaleByLearningRate))

@@ -11,7 +11,14 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, at
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import (
+    WeightDecay,
+    check_decay_rate,
+    decayed,
+    shared_decay,
+    with_own_decay,
+)
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
@@ -43,6 +50,7 @@ def adamp(
     delta: Float[Array, ""],
     wd_ratio: Float[Array, ""],
     weight_decay: Float[Array, ""],
+    cautious: bool,
     nesterov: bool,
     m_correction: Float[Array, ""],
     nu_correction: Float[Array, ""],
@@ -51,7 +59,9 @@ def adamp(
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     m = (1 - b1) * g + b1 * mu if nesterov else mu
     d = m / m_correction / (safe_sqrt(nu / nu_correction) + eps)
-    return projected(d, g, p, leaf, delta, eps, weight_decay, wd_ratio), mu, nu
+    u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)
+    u = decayed(u, p, rho * weight_decay, cautious) if leaf.decays else u
+    return u, mu, nu
 
 
 class ScaleByAdamP(AbstractLeafwise):
@@ -91,8 +101,7 @@ class ScaleByAdamP(AbstractLeafwise):
         or a 0-d array.
     - `nesterov`: whether to replace $\mu_t$ in $d_t$ by
         $\beta_1 \mu_t + (1 - \beta_1)\, g_t$.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
+    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter.
     - `weight_dimension_numbers`: the parameters that are weights, as in
@@ -126,7 +135,7 @@ class ScaleByAdamP(AbstractLeafwise):
     delta: Hyperparameter = 0.1
     wd_ratio: Hyperparameter = 0.1
     nesterov: bool = False
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -138,13 +147,13 @@ class ScaleByAdamP(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByAdamPState:
         leaves_of(self, params)  # raises if they do not fit
+        check_decay_rate(self)
         return init_moments(self, ScaleByAdamPState, params)
 
     def leafwise(
         self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        decay = at(self, "weight_decay", state.count)
-        leafwise = counted(self, adamp, state, weight_decay=decay)
+        leafwise = counted(self, adamp, state, **shared_decay(self, state.count))
         return leafwise._replace(reads={"leaf": leaves_of(self, params)})
 
 
@@ -169,7 +178,7 @@ class AdamP(AbstractOptimizer):
     delta: Hyperparameter = 0.1
     wd_ratio: Hyperparameter = 0.1
     nesterov: bool = False
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -177,4 +186,5 @@ class AdamP(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(self.part(ScaleByAdamP), self.part(ScaleByLearningRate))
+        projected = with_own_decay(self, ScaleByAdamP)
+        return Chain(projected, self.part(ScaleByLearningRate))

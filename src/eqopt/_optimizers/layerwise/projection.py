@@ -17,7 +17,7 @@ from ..._dimension_numbers import (
     size,
 )
 from ..._leaves import is_leaf, resolve_mask
-from ..._transforms.weight_decay import is_off
+from ..._transforms.weight_decay import check_decay, decay_of, is_off
 from ..._types import Params
 from ...groups import module
 from ...numerics import safe_sqrt
@@ -37,7 +37,8 @@ def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
     axes = resolve_dimension_numbers(given, params, None, _weights)
-    mask = False if is_off(owner.weight_decay) else owner.mask
+    decay = decay_of(owner)
+    mask = False if is_off(decay) else decay.mask
     flags = resolve_mask(mask, params, params)
     return treedef.unflatten(
         Leaf(a.reduction if a else (), a.output if a else (), flag)
@@ -60,29 +61,26 @@ def projected(
     leaf: Leaf,
     delta: Float[Array, ""],
     eps: Float[Array, ""],
-    weight_decay: Float[Array, ""],
     wd_ratio: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
-    """The direction `d`, projected if the gradient `g` requires it, with the decay."""
+) -> tuple[Inexact[Array, "*leaf"], Any]:
+    """The direction `d`, projected if `g` requires it, and a factor of the decay."""
+    if not leaf.inputs:
+        return d, 1.0
     along, is_across = 0.0, False  # how much of `p` to remove, and whether to
-    if leaf.inputs:
-        # XLA on a CPU would store the squares, which the second moment also uses.
-        [g] = materialized([g])
-        pairs = (d, p), (g, p), (g, g), (p, p)
-        dots = [_dots(x, y, leaf.inputs) for x, y in pairs]
-        of_layer = [jnp.sum(x, leaf.outputs, keepdims=True) for x in dots]
-        axes = leaf.inputs
-        for dp, gp, gg, pp in (dots, of_layer):
-            cosines = jnp.abs(gp) / _or_1(safe_sqrt(gg) * safe_sqrt(pp))
-            largest = jnp.max(cosines, leaf.outputs, keepdims=True, initial=0)
-            now = largest < delta / math.sqrt(max(size(p.shape, axes), 1))
-            part = jnp.where(now, dp / _or_1((safe_sqrt(pp) + eps) ** 2), 0)
-            along = jnp.where(is_across, along, part)
-            is_across, axes = is_across | now, leaf.inputs + leaf.outputs
-    elif not leaf.decays:
-        return d
-    decay = weight_decay * jnp.where(is_across, wd_ratio, 1) if leaf.decays else 0
-    return d + (decay - along) * p
+    # XLA on a CPU would store the squares, which the second moment also uses.
+    [g] = materialized([g])
+    pairs = (d, p), (g, p), (g, g), (p, p)
+    dots = [_dots(x, y, leaf.inputs) for x, y in pairs]
+    of_layer = [jnp.sum(x, leaf.outputs, keepdims=True) for x in dots]
+    axes = leaf.inputs
+    for dp, gp, gg, pp in (dots, of_layer):
+        cosines = jnp.abs(gp) / _or_1(safe_sqrt(gg) * safe_sqrt(pp))
+        largest = jnp.max(cosines, leaf.outputs, keepdims=True, initial=0)
+        now = largest < delta / math.sqrt(max(size(p.shape, axes), 1))
+        part = jnp.where(now, dp / _or_1((safe_sqrt(pp) + eps) ** 2), 0)
+        along = jnp.where(is_across, along, part)
+        is_across, axes = is_across | now, leaf.inputs + leaf.outputs
+    return d - along * p, jnp.where(is_across, wd_ratio, 1)
 
 
 def _dots(x, y, axes):
@@ -98,4 +96,4 @@ def check_projection(owner: Any) -> None:
     """Raises unless the hyperparameters of the projection are in their ranges."""
     check_range(owner, "delta", 0)
     check_scalar(owner, "wd_ratio")
-    check_scalar(owner, "weight_decay")
+    check_decay(owner)

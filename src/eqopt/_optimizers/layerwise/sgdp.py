@@ -13,7 +13,14 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, at
+from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.weight_decay import (
+    WeightDecay,
+    check_decay_rate,
+    decayed,
+    shared_decay,
+    with_own_decay,
+)
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
 from ...tree import zeros_like
@@ -46,12 +53,14 @@ def sgdp(
     delta: Float[Array, ""],
     wd_ratio: Float[Array, ""],
     weight_decay: Float[Array, ""],
+    cautious: bool,
     nesterov: bool,
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
     trace = (1 - dampening) * g + momentum * trace
     d = g + momentum * trace if nesterov else trace
-    decay = weight_decay / (1 - momentum)
-    return projected(d, g, p, leaf, delta, eps, decay, wd_ratio), trace
+    u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)
+    decay = rho * weight_decay / (1 - momentum)
+    return decayed(u, p, decay, cautious) if leaf.decays else u, trace
 
 
 class ScaleBySGDP(AbstractLeafwise):
@@ -90,7 +99,7 @@ class ScaleBySGDP(AbstractLeafwise):
     delta: Hyperparameter = 0.1
     wd_ratio: Hyperparameter = 0.1
     nesterov: bool = False
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -103,6 +112,7 @@ class ScaleBySGDP(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params)
+        check_decay_rate(self)
         return ScaleBySGDPState(
             jnp.zeros((), jnp.int32), zeros_like(params, self.accumulator_dtype)
         )
@@ -110,10 +120,10 @@ class ScaleBySGDP(AbstractLeafwise):
     def leafwise(
         self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        decay = at(self, "weight_decay", state.count)
+        shared = shared_decay(self, state.count)
         state = ScaleBySGDPState(safe_increment(state.count), state.trace)
         reads = {"leaf": leaves_of(self, params)}
-        return Leafwise(sgdp, state, {"weight_decay": decay}, reads)
+        return Leafwise(sgdp, state, shared, reads)
 
 
 class SGDP(AbstractOptimizer):
@@ -137,11 +147,12 @@ class SGDP(AbstractOptimizer):
     delta: Hyperparameter = 0.1
     wd_ratio: Hyperparameter = 0.1
     nesterov: bool = False
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
     @property
     def chain(self) -> Chain:
-        return Chain(self.part(ScaleBySGDP), self.part(ScaleByLearningRate))
+        projected = with_own_decay(self, ScaleBySGDP)
+        return Chain(projected, self.part(ScaleByLearningRate))

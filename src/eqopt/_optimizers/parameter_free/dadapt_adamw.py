@@ -14,6 +14,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._reductions import sum_over_leaves
 from ..._transforms.scale import ratio
+from ..._transforms.weight_decay import WeightDecay, check_decay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -129,7 +130,7 @@ class DAdaptAdamW(AbstractMeasured):
     - `eps`: $\varepsilon \ge 0$.
     - `estim_lr0`: $d_0 > 0$, the initial bound. Choose it well below the expected
         distance.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, as in [`eqopt.AddDecayedWeights`][].
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
         parameter.
@@ -161,14 +162,14 @@ class DAdaptAdamW(AbstractMeasured):
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-8
     estim_lr0: Hyperparameter = 1e-6
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("learning_rate", "weight_decay"):
-            check_scalar(self, name)
+        check_scalar(self, "learning_rate")
+        check_decay(self)
         check_moments(self)
         check_range(self, "estim_lr0", 0, includes_low=False)
 

@@ -14,6 +14,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise, Pipeline
 from ..._reductions import sum_over_leaves
 from ..._transforms.scale import ratio
+from ..._transforms.weight_decay import WeightDecay, check_decay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -140,7 +141,7 @@ class Prodigy(AbstractMeasured):
         distance.
     - `estim_lr_coef`: $c$, a number or a 0-d array. If steps are too large or too
         small, change this argument.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+    - `weight_decay`: $\lambda$, as in [`eqopt.AddDecayedWeights`][].
     - `safeguard_warmup`: whether to use $d_{t-1}^2 / d_0$ as the $w_t$ in $s_t$, so
         that a warm-up does not make the estimate too large.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
@@ -176,15 +177,15 @@ class Prodigy(AbstractMeasured):
     eps: Hyperparameter = 1e-8
     estim_lr0: Hyperparameter = 1e-6
     estim_lr_coef: Hyperparameter = 1.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: WeightDecay = 0.0
     safeguard_warmup: bool = False
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("learning_rate", "weight_decay"):
-            check_scalar(self, name)
+        check_scalar(self, "learning_rate")
+        check_decay(self)
         for name in ("b1", "b2"):
             check_range(self, name, 0, 1)
         if self.b3 is not None:
