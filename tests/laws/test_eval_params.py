@@ -202,29 +202,10 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
 # One vector has no leaves to be told apart.
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 # The documentation of the first says that the second does not belong inside.
+AVERAGES = "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 MISPLACED = {
-    (outer, inner)
-    for outer in ("Cautious", "Mechanic", "ScheduleFree")
-    for inner in (
-        "EMANesterov",
-        "GPA",
-        "Lookahead",
-        "OuterNesterov",
-        "SAM",
-        "ScheduleFree",
-    )
-} - {
-    ("Cautious", "SAM"),
-    *(
-        ("ScheduleFree", inner)
-        for inner in (
-            "EMANesterov",
-            "GPA",
-            "Lookahead",
-            "OuterNesterov",
-            "ScheduleFree",
-        )
-    ),
+    *itertools.product(["Cautious", "Mechanic"], AVERAGES),
+    *itertools.product(["Mechanic", "ScheduleFree"], ["SAM"]),
 }
 # What these hold makes no parameters, or sees none.
 NOT_EVALUATED = {

@@ -27,18 +27,19 @@ DIRECTIONS = {
 }
 
 
-def mars_by_hand(grads, mars_type):
-    last = m = v = 0
-    for t, g in enumerate(grads, 1):
+def mars_by_hand(grads, mars_type, at_previous=None):
+    """With the gradients of the same batches at the previous parameters, if given."""
+    m = v = 0
+    at_previous = [0, *grads[:-1]] if at_previous is None else at_previous
+    for t, (g, last) in enumerate(zip(grads, at_previous, strict=True), 1):
         c = g + GAMMA * B1 / (1 - B1) * (g - last)
         c = c / max(1, np.linalg.norm(c) / MAX_NORM)
         m = B1 * m + (1 - B1) * c
         v = B2 * v + (1 - B2) * c**2
         yield DIRECTIONS[mars_type](m, v, t)
-        last = g
 
 
-def uphill(mars_type):
+def uphill(mars_type, **options):
     """The direction alone: the learning rate is -1."""
     return eqopt.MARS(
         -1.0,
@@ -49,6 +50,7 @@ def uphill(mars_type):
         GAMMA,
         MAX_NORM,
         weight_dimension_numbers=NUMBERS,
+        **options,
     )
 
 

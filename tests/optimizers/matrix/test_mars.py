@@ -8,6 +8,7 @@ import pytest
 
 import eqopt
 
+from ...methods.matrix.mars import mars_by_hand, uphill
 from .untyped import unchecked
 
 
@@ -89,6 +90,20 @@ def test_exact_with_the_last_gradients_is_approximate(mars_type):
     assert_equal(params, last_of(approximate))
     count = lambda opt: len(jax.tree.leaves(opt.init(PARAMS)))
     assert count(approximate) == count(exact) + 1  # that of the only matrix
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
+def test_exact_by_hand(mars_type, x64):
+    grads, previous = np.random.default_rng(0).normal(size=(2, 30, 4, 3))
+    with x64():
+        opt = uphill(mars_type, is_approx=False)
+        state, update = opt.init(jnp.zeros((4, 3))), jax.jit(opt.update)
+        expected = mars_by_hand(grads, mars_type, previous)
+        for g, last, u in zip(grads, previous, expected, strict=True):
+            g, last = jnp.asarray(g), jnp.asarray(last)
+            found, state = update(g, state, jnp.zeros((4, 3)), previous_grad=last)
+            np.testing.assert_allclose(found, u, rtol=1e-9, atol=1e-11)
 
 
 def test_exact_differences_of_one_batch_have_no_noise():
