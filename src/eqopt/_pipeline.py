@@ -277,8 +277,10 @@ class Pipeline:
 def _is_movable(leafwise: Leafwise) -> bool:
     # With an order, a CPU evaluates all equations of a kernel again.
     equation, has_order = leafwise.equation, leafwise.first or leafwise.last
-    is_of_leaf = not equation.is_of_matrices and "p" not in equation.leaves
-    return is_of_leaf and not has_order and leafwise.on_cpu is None
+    # Only an equation that changes the shape does not depend on it.
+    has_shape = equation.is_of_matrices and equation.keeps_shape
+    is_bound = has_shape or has_order or "p" in equation.leaves
+    return not is_bound and leafwise.on_cpu is None
 
 
 @no_type_check

@@ -1,6 +1,5 @@
 """GaLore: an optimizer whose state is for gradients projected to a low rank."""
 
-import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -9,10 +8,9 @@ from jaxtyping import Array, Int, PyTree
 
 from ..._checks import check_count, check_scalar
 from ..._combinators.chain import Chain
-from ..._control import filter_cond
 from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
-from ..._leaves import align, flatten_updates, keystr, parameters, places
+from ..._leaves import align, flatten_updates, parameters
 from ..._matrices import Layout, map_layouts
 from ..._matrixwise import AbstractContracting, Rows
 from ..._misfits import check_real
@@ -142,9 +140,9 @@ class ScaleByGaLore(AbstractContracting):
         align(treedef, state.projector, "state.projector", updates)
         pipeline.replace(updates)
         layouts = self._layouts(updates, pipeline.params)
-        projectors = self._projectors(updates, state, layouts)
-        reads = {"full": updates, "projector": projectors, "layout": layouts}
         matrices = map_layouts(lambda *_: True, layouts, otherwise=lambda: False)
+        projectors = self._projectors(updates, state, layouts, matrices)
+        reads = {"full": updates, "projector": projectors, "layout": layouts}
         low = map_layouts(
             lambda layout, x, p: jnp.zeros(low_shape(layout, x, p), x.dtype),
             layouts,
@@ -171,35 +169,20 @@ class ScaleByGaLore(AbstractContracting):
         updates: Updates,
         state: ScaleByGaLoreState,
         layouts: PyTree[Layout | None],
+        matrices: PyTree[bool],
     ) -> Updates:
         """The projectors of this step."""
-        is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
-
-        # With one branch for all, XLA on a CPU would transpose all of them for LAPACK at
-        # once.
-        def renewed(layout, x, i, old):
-            if old is None:
-                owner, path = name_of(self), keystr(updates, i)
-                raise ValueError(_MISSING.format(owner=owner, path=path))
-            new = functools.partial(subspace, x, layout, old)
-            return filter_cond(is_due, new, lambda: old)
-
         check_real(self, updates, state.projector, "state.projector")
-        return map_layouts(
-            renewed,
-            layouts,
-            updates,
-            places(updates),
-            state.projector,
-            otherwise=lambda x, i, old: old,
+        is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
+        pipeline = Pipeline(updates, None, {})
+        promise = pipeline.push(
+            name_of(self),
+            Leafwise(
+                subspace, state, {"is_due": is_due}, {"layout": layouts}, matrices
+            ),
         )
-
-
-_MISSING = (
-    "{owner}: `updates` has a matrix at `{path}`, which has no projector. Was it "
-    "frozen, masked or missing at `init`? Call `init` with the model whose gradients "
-    "you pass."
-)
+        pipeline.finish()
+        return promise().projector
 
 
 class GaLore(AbstractOptimizer):

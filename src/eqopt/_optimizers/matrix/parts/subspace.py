@@ -1,23 +1,20 @@
 """Projects matrices to subspaces and back, leaf by leaf."""
 
+import collections
+import functools
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Bool, Float, Inexact
 
+from ...._control import filter_cond
 from ...._cpu.order import after
-from ...._equations import Equation
-from ...._matrices import Layout
-from ...._storage import store_like
-from ....numerics import at_least_float32
-
-
-def subspace(x: Inexact[Array, "..."], layout: Layout, old: Any) -> Any:
-    """The leading left singular vectors, stored like `old`, the previous ones."""
-    matrices = at_least_float32(layout.split(x))
-    u = leading(matrices, old.shape[-1])
-    return store_like(old, u.astype(old.dtype))
+from ...._equations import Call, Equation
+from ...._matrices import BATCH, Layout
+from ...._typecheck import no_type_check
 
 
 def leading(
@@ -43,9 +40,52 @@ def projected(
 
 
 class _Reshaping(Equation):
-    """An equation whose result has another shape than its update."""
+    """An equation of matrices whose result has another shape than its update.
+
+    Leaves of equal types are computed at once.
+    """
 
     keeps_shape = False
+    is_of_matrices = True
+
+    @no_type_check
+    def likeness(self, g: Any, *leaves: Any) -> Hashable:
+        arrays, treedef = jax.tree.flatten((g, *leaves))
+        is_large = 2 * max(x.size for x in arrays) > BATCH
+        return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
+
+    @no_type_check
+    def of_all(self, calls: Sequence[Call]) -> list[Any]:
+        results: list[Any] = [None] * len(calls)
+        batches = collections.defaultdict(list)
+        for i, (leaves, _) in enumerate(calls):
+            key = self.likeness(*leaves)
+            batches[i if key is None else key].append(i)
+        for batch in batches.values():
+            rows = [calls[i][0] for i in batch]
+            run = functools.partial(self, **calls[batch[0]][1])
+            if len(batch) == 1:
+                results[batch[0]] = run(*rows[0])
+                continue
+            stacked = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+            out = jax.vmap(run)(*stacked)
+            for k, i in enumerate(batch):
+                results[i] = jax.tree.map(lambda x, k=k: x[k], out)
+        return results
+
+
+@_Reshaping
+def subspace(
+    g: Inexact[Array, "*leaf"],
+    projector: Inexact[Array, "*stack short rank"],
+    layout: Layout,
+    *,
+    is_due: Bool[Array, ""],
+) -> tuple[Float[Array, ""], Inexact[Array, "*stack short rank"]]:
+    """Renews the projector if it is due. There is no update: an array would be copied."""
+    renewed = lambda: leading(layout.split(g), projector.shape[-1])
+    new = filter_cond(is_due, renewed, lambda: projector)
+    return jnp.zeros((), new.real.dtype), new
 
 
 @_Reshaping
