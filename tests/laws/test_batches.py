@@ -127,6 +127,14 @@ def test_batches_are_limited(size, batches, limit_batches):
     assert found and found == times(batches, expensive(opt, equal(1)))
 
 
+@pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2), (23, 3)])
+def test_batches_of_projections_are_limited(size, batches, limit_batches):
+    limit_batches(size)
+    opt = eqopt.ScaleByGaLore(2)
+    found = expensive(opt, equal(3))
+    assert found and found == times(batches, expensive(opt, equal(1)))
+
+
 def test_precisions_share_a_batch():
     """Both are computed in float32."""
     opt, mixed = eqopt.ScaleByMuon(), [jnp.ones((4, 3), x) for x in ("f4", "bfloat16")]

@@ -1,8 +1,8 @@
-"""Projects matrices to subspaces and back, leaf by leaf."""
+"""Finds subspaces of matrices, and projects to them and back."""
 
 import collections
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact
 
+from .... import _matrices
 from ...._control import filter_cond
 from ...._cpu.order import after
 from ...._equations import Call, Equation
-from ...._matrices import BATCH, Layout
+from ...._matrices import Layout
 from ...._typecheck import no_type_check
 
 
@@ -42,7 +43,7 @@ def projected(
 class _Reshaping(Equation):
     """An equation of matrices whose result has another shape than its update.
 
-    Leaves of equal types are computed at once.
+    Leaves of equal types are computed at once, as many as fit into a batch.
     """
 
     keeps_shape = False
@@ -51,27 +52,40 @@ class _Reshaping(Equation):
     @no_type_check
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = 2 * max(x.size for x in arrays) > BATCH
+        is_large = _in_one_batch(arrays) < 2
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     @no_type_check
     def of_all(self, calls: Sequence[Call]) -> list[Any]:
         results: list[Any] = [None] * len(calls)
-        batches = collections.defaultdict(list)
+        groups = collections.defaultdict(list)
         for i, (leaves, _) in enumerate(calls):
             key = self.likeness(*leaves)
-            batches[i if key is None else key].append(i)
-        for batch in batches.values():
-            rows = [calls[i][0] for i in batch]
-            run = functools.partial(self, **calls[batch[0]][1])
-            if len(batch) == 1:
-                results[batch[0]] = run(*rows[0])
-                continue
-            stacked = jax.tree.map(lambda *x: jnp.stack(x), *rows)
-            out = jax.vmap(run)(*stacked)
-            for k, i in enumerate(batch):
-                results[i] = jax.tree.map(lambda x, k=k: x[k], out)
+            groups[i if key is None else key].append(i)
+        for group in groups.values():
+            leaves, shared = calls[group[0]]
+            run = functools.partial(self, **shared)
+            most = max(1, _in_one_batch(jax.tree.leaves(leaves)))
+            for start in range(0, len(group), most):
+                batch = group[start : start + most]
+                outs = _at_once(run, [calls[i][0] for i in batch])
+                for i, out in zip(batch, outs, strict=True):
+                    results[i] = out
         return results
+
+
+def _in_one_batch(arrays: Sequence[Any]) -> int:
+    """How many leaves with these arguments fit into one batch."""
+    return _matrices.BATCH // max(x.size for x in arrays)
+
+
+@no_type_check
+def _at_once(run: Callable, rows: list[tuple]) -> list[Any]:
+    """The results of `run` for each row of arguments of the same types."""
+    if len(rows) == 1:
+        return [run(*rows[0])]
+    out = jax.vmap(run)(*jax.tree.map(lambda *x: jnp.stack(x), *rows))
+    return [jax.tree.map(lambda x, k=k: x[k], out) for k in range(len(rows))]
 
 
 @_Reshaping
