@@ -93,6 +93,11 @@ def map_layouts(
     )
 
 
+def are_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
+    """A mask of the leaves that have a layout."""
+    return map_layouts(lambda layout: True, layouts, otherwise=lambda: False)
+
+
 class _OnMatrices(Equation):
     """An equation of one matrix, applied to each matrix in a leaf."""
 

@@ -13,7 +13,7 @@ from jaxtyping import DTypeLike, PyTree
 from ._checks import check_state
 from ._dimension_numbers import Axes, DimensionNumbers, map_matrices
 from ._explicit import has_explicit_axes, on_automatic_axes, shardings_of
-from ._matrices import Layout, map_layouts, on_matrices
+from ._matrices import Layout, are_matrices, map_layouts, on_matrices
 from ._pipeline import Leafwise, Pipeline, filled
 from ._transformation import AbstractFused
 from ._typecheck import no_type_check
@@ -60,9 +60,17 @@ class AbstractContracting(AbstractFused):
         return lambda: new
 
     def _layouts(self, tree: PyTree, params: Params | None) -> PyTree[Layout | None]:
-        """`tree` with the layout of each matrix, and `None` elsewhere."""
+        """`tree` with the layout of each matrix, and `None` elsewhere.
+
+        Matrices without elements are no matrices.
+        """
         block_size = getattr(self, "block_size", None)
-        layout = lambda axes, x: Layout(self._rows_first(axes, x), block_size)
+
+        def layout(axes, x):
+            return (
+                None if 0 in x.shape else Layout(self._rows_first(axes, x), block_size)
+            )
+
         return map_matrices(layout, self.weight_dimension_numbers, tree, params)
 
     def _rows_first(self, axes: Axes, x: Any) -> Axes:
@@ -171,13 +179,10 @@ class AbstractMatrixwise(AbstractContracting):
         params, extra = pipeline.params, pipeline.extra
         leafwise = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(pipeline.given, params)
-        has_numbers = lambda layout, x: x.size > 0
         leafwise = leafwise._replace(
             equation=on_matrices(leafwise.equation),
             reads={**leafwise.reads, "layout": layouts},
-            mask=map_layouts(
-                has_numbers, layouts, pipeline.given, otherwise=lambda x: False
-            ),
+            mask=are_matrices(layouts),
         )
         return pipeline.push(type(self).__name__, leafwise)
 

@@ -277,7 +277,7 @@ class Pipeline:
 def _is_movable(leafwise: Leafwise) -> bool:
     # With an order, a CPU evaluates all equations of a kernel again.
     equation, has_order = leafwise.equation, leafwise.first or leafwise.last
-    # Only an equation that changes the shape does not depend on it.
+    # Of the equations of matrices, only those that change the shape do not depend on it.
     has_shape = equation.is_of_matrices and equation.keeps_shape
     is_bound = has_shape or has_order or "p" in equation.leaves
     return not is_bound and leafwise.on_cpu is None

@@ -58,7 +58,8 @@ FLOORS = [
     {"_combinators"},
     {"_transforms", "_linesearch"},
     {"_wrappers", "aggregating"},
-    {"_optimizers/measured", "_optimizers/moments"},
+    {"_optimizers/moments", "_optimizers/own_decay"},
+    {"_optimizers/measured"},
     {"_optimizers/sgd", "_optimizers/adaptive"},
     {"_optimizers/adam"},
     {

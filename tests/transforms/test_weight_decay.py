@@ -228,8 +228,8 @@ def test_the_docs_name_those_with_a_decay_of_their_own():
     assert not missing
 
 
-# One that adds the decay in a part of its own, and those that do it by themselves.
-TELLING = (eqopt.AdamW, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW, eqopt.Scion)
+# Two that add the decay in a part of its own, and three that do it by themselves.
+TELLING = (eqopt.AdamW, eqopt.Scion, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,8 @@ TELLING = (eqopt.AdamW, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW, eqopt.Sci
 )
 def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
     rate = {"learning_rate": 0.1}
+    if cls in (eqopt.DAdaptAdamW, eqopt.Prodigy):
+        rate["estim_lr0"] = 1.0  # the first steps are hardly any, otherwise
     decay = eqopt.AddDecayedWeights(0.3)
     if cls.__name__ in OF_THEIR_OWN:
         with pytest.raises(TypeError, match=f"{cls.__name__}: `weight_decay` must be"):
@@ -265,6 +267,7 @@ def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
     if cls is not eqopt.LAMB:  # its decay changes the length of the whole step
         cautious = stepped(eqopt.AddDecayedWeights(0.3, cautious=True))
         leaves = jax.tree.leaves(params), stepped(0.0), by_number, cautious
+        assert not np.allclose(leaves[1][-1], by_number[-1], atol=1e-3)  # of the matrix
         for p, without, always, found in zip(*leaves, strict=True):
             expected = np.where((p - without) * p >= 0, always, without)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -298,6 +301,18 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
         (
             lambda: eqopt.AdamW(0.1, weight_decay=eqopt.SGD(0.1)),
             "AdamW: `weight_decay` must be a number, a schedule or an `AddDecayed",
+        ),
+        (
+            lambda: eqopt.AddDecayedWeights(
+                eqopt.AddDecayedWeights(0.1), cautious=True
+            ),
+            "AddDecayedWeights`, which already defines the decay",
+        ),
+        (
+            lambda: eqopt.SGDP(
+                0.1, weight_decay=eqopt.AddDecayedWeights(how("squared"))
+            ),
+            "SGDP: `weight_decay` is an `AddDecayedWeights`, which already",
         ),
         (
             lambda: how("squared").init(jnp.ones(2)),

@@ -14,9 +14,10 @@ from .._leaves import parameters
 from .._pipeline import Leafwise, Pipeline, filled
 from .._transformation import AbstractFused
 from .._transforms.scale import at
-from .._transforms.weight_decay import decay_of, decay_weights, is_off, shared_decay
+from .._transforms.weight_decay import decay_weights, is_off
 from .._types import Params, State, Updates
 from ..numerics import bias_correction, safe_increment, safe_sqrt
+from .own_decay import decay_of, shared_decay
 
 
 class AbstractMeasured(AbstractFused):
@@ -64,7 +65,9 @@ def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
 
 def decay(opt: Any, count: Any, step: Array) -> list[Leafwise]:
     """Decoupled weight decay after updates that already point downhill."""
-    own, shared = decay_of(opt), shared_decay(opt, count)
+    own = decay_of(opt)
+    if is_off(own):
+        return []
+    shared = shared_decay(opt, count)
     shared["weight_decay"] = -step * jnp.asarray(shared["weight_decay"], step.dtype)
-    leafwise = Leafwise(decay_weights, shared=shared, mask=own.mask)
-    return [] if is_off(own) else [leafwise]
+    return [Leafwise(decay_weights, shared=shared, mask=own.mask)]

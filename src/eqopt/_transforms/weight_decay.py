@@ -13,13 +13,9 @@ from .._checks import check_choice, check_range, check_scalar
 from .._cpu.order import after
 from .._equations import equation
 from .._fields import static_choice
-from .._owners import name_error, name_of, parts_of
+from .._owners import name_of
 from .._pipeline import Leafwise
-from .._transformation import (
-    AbstractLeafwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-)
+from .._transformation import AbstractLeafwise, AbstractTransformation
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment
 from .scale import at, ratio, same
@@ -101,9 +97,10 @@ class AddDecayedWeights(AbstractLeafwise):
     `weight_decay`, instead of a number. The optimizer passes its learning rate and mask
     to it. What else a method does to its decay, it also does to this one:
     [`eqopt.AdamP`][] and [`eqopt.SGDP`][] reduce it where they project weights,
-    [`eqopt.StableAdamW`][] divides it together with the update, and
-    [`eqopt.Prodigy`][] and [`eqopt.DAdaptAdamW`][] multiply it by their estimate. Some
-    optimizers take only a number, because their decay is something else:
+    [`eqopt.SGDP`][] divides it by $1 - \beta$, [`eqopt.StableAdamW`][] divides it
+    together with the update, and [`eqopt.Prodigy`][] and [`eqopt.DAdaptAdamW`][]
+    multiply it by their step size instead of $\eta_t$. Some optimizers take only a
+    number, because their decay is something else:
 
     - an $L^2$ penalty in [`eqopt.Adadelta`][], [`eqopt.COCOB`][], [`eqopt.DoG`][],
         [`eqopt.DoWG`][], [`eqopt.LARS`][] and [`eqopt.MADGRAD`][]; an
@@ -261,6 +258,13 @@ class AddDecayedWeights(AbstractLeafwise):
                 "AddDecayedWeights: `weight_decay` must be a number, a schedule or an "
                 f"`AddDecayedWeights`, but is {given!r}."
             )
+        is_plain = self.mode == "decoupled" and not self.cautious
+        is_whole = not isinstance(given.weight_decay, AbstractTransformation)
+        if not (is_plain and is_whole and self.max_learning_rate is None):
+            raise ValueError(
+                "AddDecayedWeights: `weight_decay` is an `AddDecayedWeights`, which "
+                "already defines the decay. Pass a number or a schedule."
+            )
         if self.mask is not None and given.mask is not None:
             raise ValueError(
                 "AddDecayedWeights: there are two masks, `mask` and the mask of the "
@@ -288,39 +292,3 @@ class AddDecayedWeights(AbstractLeafwise):
             for x in (learning_rate, self.max_learning_rate)
         )
         return jnp.asarray(weight_decay, real) * _FACTORS[self.mode](eta, eta_max)
-
-
-def decay_of(owner: Any) -> AddDecayedWeights:
-    """The complete description of the decay of `owner`, which applies it by itself."""
-    rate = getattr(owner, "learning_rate", None)
-    whole = AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
-    return whole._own()
-
-
-def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
-    """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
-    with parts_of(owner):
-        return decay_of(owner)._shared(count)
-
-
-def check_decay_rate(owner: Any) -> None:
-    """Raises a `ValueError` if the decay of `owner` needs a learning rate."""
-    with parts_of(owner):
-        decay_of(owner)._check_rate()
-
-
-def with_own_decay(
-    owner: AbstractOptimizer, cls: type[AbstractTransformation]
-) -> AbstractTransformation:
-    """`owner.part(cls)` for a part that applies the decay of `owner` by itself."""
-    part: Any = owner.part(cls)
-    return dataclasses.replace(part, weight_decay=decay_of(owner), mask=None)
-
-
-def check_decay(owner: Any) -> None:
-    """Raises an error that names `owner` unless its `weight_decay` can be one."""
-    try:
-        decay_of(owner)
-    except (TypeError, ValueError) as error:
-        name_error(owner, error)
-        raise

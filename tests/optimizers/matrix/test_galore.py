@@ -143,3 +143,29 @@ def test_error_of_a_matrix_without_projector():
     state = opt.init([jnp.ones(2)])
     with pytest.raises(ValueError, match=r"a value at `\[0\]`, .* no optimizer state"):
         opt.update([jnp.ones((2, 2))], state)
+
+
+@pytest.mark.parametrize(
+    ("like", "updates"),
+    [
+        (jnp.ones((4, 3)), jnp.ones((6, 5))),
+        (jnp.ones((4, 3)), jnp.ones((4, 3), complex)),
+        (jnp.ones((4, 3), complex), jnp.ones((4, 3))),
+    ],
+    ids=["shape", "complex updates", "real updates"],
+)
+def test_error_of_a_projector_of_something_else(like, updates):
+    opt = eqopt.ScaleByGaLore()
+    state = opt.init([like])
+    with pytest.raises(
+        (TypeError, ValueError), match=r"GaLore.* do not fit at `\[0\]`"
+    ):
+        opt.update([updates], state)
+
+
+@pytest.mark.parametrize("call", [lambda fn: fn, jax.jit])
+def test_empty_matrices(call):
+    params = {"empty": jnp.ones((0, 4)), "w": jnp.ones((4, 3))}
+    opt = eqopt.GaLore(0.1, rank=2)
+    new, _ = call(opt.step)(params, opt.init(params), params)
+    assert new["empty"].shape == (0, 4) and bool((new["w"] < 1).any())

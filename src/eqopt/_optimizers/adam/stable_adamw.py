@@ -15,16 +15,7 @@ from ..._leaves import is_leaf, resolve_mask
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import (
-    WeightDecay,
-    check_decay,
-    check_decay_rate,
-    decay_of,
-    decayed,
-    is_off,
-    shared_decay,
-    with_own_decay,
-)
+from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (
@@ -32,6 +23,13 @@ from ..moments import (
     check_moments,
     counted,
     init_moments,
+)
+from ..own_decay import (
+    check_decay,
+    check_decay_rate,
+    decay_of,
+    shared_decay,
+    with_own_decay,
 )
 
 

@@ -12,16 +12,15 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import (
-    WeightDecay,
-    check_decay_rate,
-    decayed,
-    shared_decay,
-    with_own_decay,
-)
+from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
+from ..own_decay import (
+    check_decay_rate,
+    shared_decay,
+    with_own_decay,
+)
 from .projection import Leaf, check_projection, leaves_of, projected
 
 

@@ -17,10 +17,11 @@ from ..._dimension_numbers import (
     size,
 )
 from ..._leaves import is_leaf, resolve_mask
-from ..._transforms.weight_decay import check_decay, decay_of, is_off
+from ..._transforms.weight_decay import is_off
 from ..._types import Params
 from ...groups import module
 from ...numerics import safe_sqrt
+from ..own_decay import check_decay, decay_of
 
 
 class Leaf(eqx.Module):

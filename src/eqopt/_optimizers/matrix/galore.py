@@ -11,7 +11,7 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._fields import static_choice
 from ..._leaves import align, flatten_updates, parameters
-from ..._matrices import Layout, map_layouts
+from ..._matrices import Layout, are_matrices, map_layouts
 from ..._matrixwise import AbstractContracting, Rows
 from ..._misfits import check_real
 from ..._owners import name_of
@@ -140,7 +140,7 @@ class ScaleByGaLore(AbstractContracting):
         align(treedef, state.projector, "state.projector", updates)
         pipeline.replace(updates)
         layouts = self._layouts(updates, pipeline.params)
-        matrices = map_layouts(lambda *_: True, layouts, otherwise=lambda: False)
+        matrices = are_matrices(layouts)
         projectors = self._projectors(updates, state, layouts, matrices)
         reads = {"full": updates, "projector": projectors, "layout": layouts}
         low = map_layouts(

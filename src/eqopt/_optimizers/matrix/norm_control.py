@@ -26,6 +26,11 @@ def norms(x: Matrix, per: Per) -> Float[Array, "_ 1"]:
     return safe_sqrt(jnp.sum(abs_sq(x), axes, keepdims=True))
 
 
+def _rows_of(per: Per) -> Rows:
+    # A transposed matrix has the same norm.
+    return "outputs" if per == "row" else "first"
+
+
 def _over(above: Array, below: Array) -> Array:
     """`above / below`, or 1 if one of them is zero."""
     is_one = (above == 0) | (below == 0)
@@ -88,12 +93,11 @@ def keep_first_norm(
 
 
 class _NormControl(AbstractMatrixwise):
-    """Uses the norms of matrices, or of rows if it has `per`, and has no state."""
+    """Uses the norms of matrices, or of their rows if `per="row"`; it has no state."""
 
     @property
     def _rows(self) -> Rows:
-        # A transposed matrix has the same norm.
-        return "outputs" if getattr(self, "per", "matrix") == "row" else "first"
+        return _rows_of(getattr(self, "per", "matrix"))
 
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
@@ -253,7 +257,7 @@ class KeepNorm(AbstractMatrixwise):
 
     @property
     def _rows(self) -> Rows:
-        return "outputs" if self.per == "row" else "first"
+        return _rows_of(self.per)
 
     def __check_init__(self):
         check_choice(self, "per", get_args(Per))

@@ -221,8 +221,7 @@ class ScaleBySOAP(AbstractMatrixwise):
 
     @property
     def _rows(self) -> Rows:
-        # With one factor for a square matrix, its sides are not alike.
-        return "outputs" if self.one_sided else "first"
+        return "outputs" if self.one_sided else "first"  # if so, sides are not alike
 
     def __check_init__(self):
         for name in ("b1", "b2", "shampoo_beta"):

@@ -14,7 +14,7 @@ from ..._fields import static_choice
 from ..._pipeline import Leafwise
 from ..._reductions import sum_over_leaves
 from ..._transforms.scale import ratio
-from ..._transforms.weight_decay import WeightDecay, check_decay
+from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
     Mask,
@@ -33,6 +33,7 @@ from ..measured import (
     scalar,
 )
 from ..moments import check_moments
+from ..own_decay import check_decay
 
 
 class DAdaptAdamWState(eqx.Module):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Inexact
 from .... import _matrices
 from ...._control import filter_cond
 from ...._cpu.order import after
-from ...._equations import Call, Equation
+from ...._equations import Call, Equation, ShapeMismatch
 from ...._matrices import Layout
 from ...._typecheck import no_type_check
 
@@ -52,7 +52,7 @@ class _Reshaping(Equation):
     @no_type_check
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = _in_one_batch(arrays) < 2
+        is_large = _batch_size(arrays) < 2
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     @no_type_check
@@ -65,22 +65,22 @@ class _Reshaping(Equation):
         for group in groups.values():
             leaves, shared = calls[group[0]]
             run = functools.partial(self, **shared)
-            most = max(1, _in_one_batch(jax.tree.leaves(leaves)))
+            most = max(1, _batch_size(jax.tree.leaves(leaves)))
             for start in range(0, len(group), most):
                 batch = group[start : start + most]
-                outs = _at_once(run, [calls[i][0] for i in batch])
+                outs = _stacked(run, [calls[i][0] for i in batch])
                 for i, out in zip(batch, outs, strict=True):
                     results[i] = out
         return results
 
 
-def _in_one_batch(arrays: Sequence[Any]) -> int:
+def _batch_size(arrays: Sequence[Any]) -> int:
     """How many leaves with these arguments fit into one batch."""
-    return _matrices.BATCH // max(x.size for x in arrays)
+    return _matrices.BATCH // max(1, *(x.size for x in arrays))
 
 
 @no_type_check
-def _at_once(run: Callable, rows: list[tuple]) -> list[Any]:
+def _stacked(run: Callable, rows: list[tuple]) -> list[Any]:
     """The results of `run` for each row of arguments of the same types."""
     if len(rows) == 1:
         return [run(*rows[0])]
@@ -97,7 +97,11 @@ def subspace(
     is_due: Bool[Array, ""],
 ) -> tuple[Float[Array, ""], Inexact[Array, "*stack short rank"]]:
     """Renews the projector if it is due. There is no update: an array would be copied."""
-    renewed = lambda: leading(layout.split(g), projector.shape[-1])
+    matrices = layout.split(g)
+    is_complex = jnp.iscomplexobj(g), jnp.iscomplexobj(projector)
+    if matrices.shape[:-1] != projector.shape[:-1] or len({*is_complex}) == 2:
+        raise ShapeMismatch("a projector of other matrices")
+    renewed = lambda: leading(matrices, projector.shape[-1])
     new = filter_cond(is_due, renewed, lambda: projector)
     return jnp.zeros((), new.real.dtype), new
 

@@ -1,0 +1,46 @@
+"""Weight decay that a transformation applies by itself, in its own equation."""
+
+import dataclasses
+from typing import Any
+
+from jaxtyping import Array, Int
+
+from .._owners import name_error, parts_of
+from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._transforms.weight_decay import AddDecayedWeights
+
+
+def decay_of(owner: Any) -> AddDecayedWeights:
+    """The complete description of the decay of `owner`, which applies it by itself."""
+    rate = getattr(owner, "learning_rate", None)
+    whole = AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
+    return whole._own()
+
+
+def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
+    """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
+    with parts_of(owner):
+        return decay_of(owner)._shared(count)
+
+
+def check_decay_rate(owner: Any) -> None:
+    """Raises a `ValueError` if the decay of `owner` needs a learning rate."""
+    with parts_of(owner):
+        decay_of(owner)._check_rate()
+
+
+def with_own_decay(
+    owner: AbstractOptimizer, cls: type[AbstractTransformation]
+) -> AbstractTransformation:
+    """`owner.part(cls)` for a part that applies the decay of `owner` by itself."""
+    part: Any = owner.part(cls)
+    return dataclasses.replace(part, weight_decay=decay_of(owner), mask=None)
+
+
+def check_decay(owner: Any) -> None:
+    """Raises an error that names `owner` unless its `weight_decay` can be one."""
+    try:
+        decay_of(owner)
+    except (TypeError, ValueError) as error:
+        name_error(owner, error)
+        raise
