@@ -1,14 +1,18 @@
 """Errors for leaves and numbers that do not fit together in an equation."""
 
+import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import AbstractArray, PyTree
 
 from ._kernels import Operation
-from ._leaves import align, flatten_updates, keystr, narrow
+from ._leaves import align, flatten_updates, keystr, narrow, parameters
 from ._owners import name_of
 
 
@@ -42,11 +46,60 @@ def misfit(
     same_shapes = len({x.shape for x in arrays.values()}) == 1
     if same_shapes and is_complex["updates"] and not all(is_complex.values()):
         return TypeError(_complex_for_real(owner, path, found))
-    return ValueError(
-        f"{owner}: shapes do not fit at `{path}`: {found}. Updates, parameters and "
-        "optimizer state must belong to the same model. Was the model changed after "
-        "`init`, or is this the state of another model?"
-    )
+    return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {_ONE_MODEL}")
+
+
+def explained(fn: Callable) -> Callable:
+    """`update` or `step` of a class; if shapes do not fit, its error says where.
+
+    It is for errors of JAX from anywhere in `fn`, such as from a product or a branch. The
+    state is compared with a new one for the same parameters.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return fn(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            is_ours = re.match(r"`|[A-Z]\w+(:| \(| and )", str(error))
+            message = None if is_ours else _where(fn, args, kwargs)
+            if message is None:
+                raise
+            raise ValueError(message) from error
+
+    return call
+
+
+def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
+    """The message for the first array of another shape, if there is one."""
+    try:
+        given = inspect.signature(fn).bind(*args, **kwargs).arguments
+        transformation, updates, state, *_ = given.values()
+        params = given.get("params")
+        tree = updates if params is None else params
+        fresh = eqx.filter_eval_shape(transformation.init, tree)
+    except Exception:  # more than a shape is wrong, and the first error is about that
+        return None
+    pairs = {"updates": (updates, parameters(tree)), "state": (state, fresh)}
+    for name, trees in pairs.items():
+        found, like = map(jtu.tree_leaves_with_path, trees)
+        if [path for path, _ in found] != [path for path, _ in like]:
+            continue
+        for (path, x), (_, y) in zip(found, like, strict=True):
+            if hasattr(x, "shape") and hasattr(y, "shape") and x.shape != y.shape:
+                return (
+                    f"{name_of(transformation)}: `{name}{jtu.keystr(path)}` has shape "
+                    f"{list(x.shape)}, but {list(y.shape)} for these parameters. "
+                    f"{_ONE_MODEL}"
+                )
+    return None
+
+
+_ONE_MODEL = (
+    "Updates, parameters and optimizer state must belong to the same model. Was the "
+    "model changed after `init`, or is this the state of another model?"
+)
 
 
 def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:

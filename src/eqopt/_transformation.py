@@ -11,6 +11,7 @@ from ._apply import apply_updates
 from ._checks import check_dtypes, check_no_schedule, check_state
 from ._construction import Module
 from ._leaves import check_parameters, resolve_mask
+from ._misfits import explained
 from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline, filled
 from ._storage import full_params, with_arrays
@@ -56,9 +57,9 @@ class AbstractTransformation(Module):
         this: Any = cls
         if "init" in vars(cls):
             this.init = _with_checks(this.init)
-        for name in ("update", "step"):
-            if name in vars(cls) and cls._loads == "all":
-                setattr(this, name, with_arrays(getattr(cls, name)))
+        for name in {"update", "step"} & vars(cls).keys():
+            loads = with_arrays if cls._loads == "all" else lambda fn: fn
+            setattr(this, name, explained(loads(getattr(cls, name))))
 
     def __check_init__(self):
         check_dtypes(self)
@@ -164,8 +165,7 @@ class AbstractTransformation(Module):
 class AbstractFused(AbstractTransformation):
     """A transformation that works by feeding equations into a pipeline.
 
-    `update` and `step` follow from how a chain calls its parts: from `_feed`, and from
-    `_finish` if a step consists of more than the last equation and the sum.
+    `update` and `step` follow from `_feed`. A step that is no plain sum has a `_finish`.
     """
 
     _loads = "nothing"

@@ -17,12 +17,12 @@ PARAMS = params_of()
 GRADS = jax.tree.map(jnp.ones_like, PARAMS)
 
 
-def error_of(build, state=None, grads=GRADS):
+def error_of(build, state=None, grads=GRADS, params=PARAMS):
     """What is said when the optimizer is built, and takes its first step."""
 
     def step(grads):
         opt = build()
-        opt.update(grads, opt.init(PARAMS) if state is None else state, PARAMS)
+        opt.update(grads, opt.init(PARAMS) if state is None else state, params)
 
     try:
         eqx.filter_eval_shape(step, grads)
@@ -78,6 +78,20 @@ def test_a_wrong_schedule(row, value):
             continue
         assert names(message, written(row)), message
         assert f"`{name}`" in message
+
+
+LARGER = jax.tree.map(lambda p: jnp.ones([n + 1 for n in p.shape]), PARAMS)
+
+
+@law()
+def test_a_model_of_other_shapes(row):
+    """Not in the words of JAX, for a product or a branch that does not fit."""
+    state = row().init(PARAMS)
+    for grads, params in ((LARGER, LARGER), (LARGER, PARAMS), (GRADS, LARGER)):
+        message = error_of(row, state, grads, params)
+        if message is not None:
+            assert names(message, written(row)), message
+            assert "state" in message, message
 
 
 @law()
