@@ -2,14 +2,13 @@
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import AbstractArray, PyTree
+from jaxtyping import AbstractArray, PyTree, TypeCheckError
 
 from ._kernels import Operation
 from ._leaves import align, flatten_updates, keystr, narrow, parameters
@@ -62,7 +61,8 @@ def explained(fn: Callable) -> Callable:
         try:
             return fn(*args, **kwargs)
         except (TypeError, ValueError) as error:
-            is_ours = re.match(r"`|[A-Z]\w+(:| \(| and )", str(error))
+            # Only our own messages name an argument or a key path in such quotes.
+            is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
             message = None if is_ours else _where(fn, args, kwargs)
             if message is None:
                 raise
