@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import AbstractArray, PyTree, TypeCheckError
 
 from ._kernels import Operation
@@ -87,10 +88,11 @@ def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
         if [path for path, _ in found] != [path for path, _ in like]:
             continue
         for (path, x), (_, y) in zip(found, like, strict=True):
-            if hasattr(x, "shape") and hasattr(y, "shape") and x.shape != y.shape:
+            # Gradients of examples may have one more axis.
+            if np.ndim(x) == np.ndim(y) and np.shape(x) != np.shape(y):
                 return (
                     f"{name_of(transformation)}: `{name}{jtu.keystr(path)}` has shape "
-                    f"{list(x.shape)}, but {list(y.shape)} for these parameters. "
+                    f"{list(np.shape(x))}, but {list(np.shape(y))} for these parameters. "
                     f"{_ONE_MODEL}"
                 )
     return None

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from .._cpu.order import materialized
 from .._leaves import align, flatten_updates, keystr
+from .._owners import name_of
 from .._types import Params, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
 from ..numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt, wide_dtype
@@ -144,16 +145,16 @@ def batch_size(
             of_parameters = f", for parameters of shape {p.shape}" if is_known else ""
             where = "their first axis" if axes == (0,) else f"the axes {axes}"
             raise ValueError(
-                f"{owner} takes per-example gradients, with the examples along "
+                f"{name_of(owner)} takes per-example gradients, with the examples along "
                 f"{where}, but the array at `{keystr(grads, i)}` has shape "
                 f"{g.shape}{of_parameters}. {_HOW_TO}{hint}"
             )
         first = first or (i, size)
         if size != first[1] or size == 0:
             raise ValueError(
-                f"{owner} takes gradients of the same one or more examples in all "
-                f"arrays, but there are {first[1]} at `{keystr(grads, first[0])}` and "
-                f"{size} at `{keystr(grads, i)}`. {_HOW_TO}"
+                f"{name_of(owner)} takes gradients of the same one or more examples in "
+                f"all arrays, but there are {first[1]} at `{keystr(grads, first[0])}` "
+                f"and {size} at `{keystr(grads, i)}`. {_HOW_TO}"
             )
     return 1 if first is None else first[1]
 

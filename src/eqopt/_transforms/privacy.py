@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Inexact, PRNGKeyArray, UInt32
 
 from .._checks import check_range, check_state
 from .._leaves import align, flatten_updates, keystr
+from .._owners import name_of
 from .._random import key_data, next_key, split_like
 from .._threefry import normal
 from .._transformation import AbstractTransformation
@@ -141,7 +142,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
             for i, (g, p) in enumerate(zip(leaves, ps, strict=True)):
                 if g is not None and g.shape != getattr(p, "shape", g.shape):
                     raise ValueError(
-                        f"{type(self).__name__} takes the sum of clipped gradients, "
+                        f"{name_of(self)} takes the sum of clipped gradients, "
                         "with `clipped=True`, but the array at "
                         f"`{keystr(updates, i)}` has shape {g.shape}, for parameters "
                         f"of shape {p.shape}. For per-example gradients, omit "
