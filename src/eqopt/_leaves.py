@@ -122,10 +122,10 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
         ) from None
 
 
-_ONE_MODEL = (
-    "Both must belong to the same model. Was the model changed after `init`, or is "
-    "this the state of another model?"
+ANOTHER_MODEL = (
+    "Was the model changed after `init`, or is this the state of another model?"
 )
+_ONE_MODEL = f"Both must belong to the same model. {ANOTHER_MODEL}"
 
 
 def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:

@@ -155,7 +155,8 @@ class _OnMatrices(Equation):
         for (g, *arguments, _), _ in calls:
             self.check_complex(g, arguments)
         stacks = [_stacked(*call) for call in calls]
-        for batch in _batches(stacks):
+        elements = [math.prod(s.arguments[0].shape) for s in stacks]
+        for batch in batches([s.key for s in stacks], elements):
             _, shared = calls[batch[0]]
             fn = functools.partial(self._equation, **shared)
             some = _in_one_batch(fn, [stacks[i] for i in batch])
@@ -237,18 +238,17 @@ def _in_one_batch(fn: Callable, stacks: list[_Stack]) -> list[Any]:
     return results
 
 
-def _batches(stacks: Sequence[_Stack]) -> Iterator[list[int]]:
-    """The indices of the stacks in each batch."""
+def batches(keys: Sequence[Hashable], elements: Sequence[int]) -> Iterator[list[int]]:
+    """The indices in each batch: of equal keys, and of at most `BATCH` elements."""
     groups: dict[Hashable, list[int]] = {}
-    for i, stack in enumerate(stacks):
-        groups.setdefault(stack.key, []).append(i)
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
     for group in groups.values():
-        batch, elements = [], 0
+        batch, found = [], 0
         for i in group:
-            found = math.prod(stacks[i].arguments[0].shape)
-            if batch and elements + found > BATCH:
+            if batch and found + elements[i] > BATCH:
                 yield batch
-                batch, elements = [], 0
+                batch, found = [], 0
             batch.append(i)
-            elements += found
+            found += elements[i]
         yield batch

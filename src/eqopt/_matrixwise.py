@@ -67,9 +67,8 @@ class AbstractContracting(AbstractFused):
         block_size = getattr(self, "block_size", None)
 
         def layout(axes, x):
-            return (
-                None if 0 in x.shape else Layout(self._rows_first(axes, x), block_size)
-            )
+            is_empty = 0 in x.shape
+            return None if is_empty else Layout(self._rows_first(axes, x), block_size)
 
         return map_matrices(layout, self.weight_dimension_numbers, tree, params)
 

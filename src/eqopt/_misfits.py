@@ -12,7 +12,14 @@ import numpy as np
 from jaxtyping import AbstractArray, PyTree, TypeCheckError
 
 from ._kernels import Operation
-from ._leaves import align, flatten_updates, keystr, narrow, parameters
+from ._leaves import (
+    ANOTHER_MODEL,
+    align,
+    flatten_updates,
+    keystr,
+    narrow,
+    parameters,
+)
 from ._owners import name_of
 
 
@@ -99,8 +106,8 @@ def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
 
 
 _ONE_MODEL = (
-    "Updates, parameters and optimizer state must belong to the same model. Was the "
-    "model changed after `init`, or is this the state of another model?"
+    "Updates, parameters and optimizer state must belong to the same model. "
+    f"{ANOTHER_MODEL}"
 )
 
 

@@ -1,6 +1,5 @@
 """Finds subspaces of matrices, and projects to them and back."""
 
-import collections
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from .... import _matrices
 from ...._control import filter_cond
 from ...._cpu.order import after
 from ...._equations import Call, Equation, ShapeMismatch
-from ...._matrices import Layout
+from ...._matrices import Layout, batches
 from ...._typecheck import no_type_check
 
 
@@ -52,31 +51,24 @@ class _Reshaping(Equation):
     @no_type_check
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = _batch_size(arrays) < 2
+        is_large = 2 * _largest(arrays) > _matrices.BATCH
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     @no_type_check
     def of_all(self, calls: Sequence[Call]) -> list[Any]:
         results: list[Any] = [None] * len(calls)
-        groups = collections.defaultdict(list)
-        for i, (leaves, _) in enumerate(calls):
-            key = self.likeness(*leaves)
-            groups[i if key is None else key].append(i)
-        for group in groups.values():
-            leaves, shared = calls[group[0]]
-            run = functools.partial(self, **shared)
-            most = max(1, _batch_size(jax.tree.leaves(leaves)))
-            for start in range(0, len(group), most):
-                batch = group[start : start + most]
-                outs = _stacked(run, [calls[i][0] for i in batch])
-                for i, out in zip(batch, outs, strict=True):
-                    results[i] = out
+        keys = [self.likeness(*leaves) for leaves, _ in calls]
+        elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
+        for batch in batches(keys, elements):
+            run = functools.partial(self, **calls[batch[0]][1])
+            outs = _stacked(run, [calls[i][0] for i in batch])
+            for i, out in zip(batch, outs, strict=True):
+                results[i] = out
         return results
 
 
-def _batch_size(arrays: Sequence[Any]) -> int:
-    """How many leaves with these arguments fit into one batch."""
-    return _matrices.BATCH // max(1, *(x.size for x in arrays))
+def _largest(arrays: Sequence[Any]) -> int:
+    return max(x.size for x in arrays)
 
 
 @no_type_check
@@ -98,8 +90,8 @@ def subspace(
 ) -> tuple[Float[Array, ""], Inexact[Array, "*stack short rank"]]:
     """Renews the projector if it is due. There is no update: an array would be copied."""
     matrices = layout.split(g)
-    is_complex = jnp.iscomplexobj(g), jnp.iscomplexobj(projector)
-    if matrices.shape[:-1] != projector.shape[:-1] or len({*is_complex}) == 2:
+    is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
+    if is_of_others or matrices.shape[:-1] != projector.shape[:-1]:
         raise ShapeMismatch("a projector of other matrices")
     renewed = lambda: leading(matrices, projector.shape[-1])
     new = filter_cond(is_due, renewed, lambda: projector)
