@@ -185,7 +185,7 @@ def _steps(
         for op in program
     ]
     real = compute_dtype(g, p, *(x for group in leaves for x in group))
-    values = iter(packed.astype(real))
+    values = iter(jnp.unstack(packed.astype(real)))
     u, slots_and_new = widen(g, real), []
     for operation, old in zip(program, leaves, strict=True):
         shared = {name: next(values) for name in operation.packed}
