@@ -171,7 +171,7 @@ class AbstractMatrixwise(AbstractContracting):
             parameter for arrays shaped like it, and otherwise to the dtype in which the
             equation computes.
         """
-        make_one = lambda layout, x: _made(make, x, layout, dtype)
+        make_one = lambda layout, x: made(make, x, layout, dtype)
         return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
 
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
@@ -187,7 +187,7 @@ class AbstractMatrixwise(AbstractContracting):
 
 
 @no_type_check
-def _made(make, zeros, layout, dtype):
+def made(make, zeros, layout, dtype):
     """The result of `make`, sharded like `zeros`, and so like the parameter, if possible.
 
     It only has the placement of `zeros`, and is not computed from them: on a mesh with

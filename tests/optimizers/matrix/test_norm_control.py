@@ -227,12 +227,15 @@ def test_what_is_wrong_is_said(make, message):
         eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake()),
         eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake(of="component")),
         eqopt.Chain(eqopt.UpdateNormFloor(), eqopt.Scale(-0.1)),
+        eqopt.Hyperball(ADAM, 0.1, per="row"),
+        eqopt.Hyperball(ADAM, 0.1, "initial", per="row"),
+        eqopt.Chain(eqopt.UpdateNormFloor(per="row"), eqopt.Scale(-0.1)),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("shape", [(96, 64), (3, 96, 64)], ids=str)
 def test_nothing_is_transposed(opt, shape):
-    """A norm of a matrix has no rows. Reading across them takes several times as long."""
+    """Reading an array across the order of memory takes several times as long."""
     params = jnp.ones(shape)
     step = jax.jit(lambda *args: opt.step(*args))
     program = step.lower(params, opt.init(params), params).compile().as_text()

@@ -4,15 +4,17 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float, Inexact, PyTree
 
 from ..._checks import check_choice, check_range
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._matrixwise import AbstractMatrixwise, Rows
+from ..._dimension_numbers import Axes, DimensionNumbers, map_matrices
+from ..._equations import Equation, equation
+from ..._matrices import map_layouts
+from ..._matrixwise import AbstractMatrixwise, Rows, made
 from ..._pipeline import Leafwise
 from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike
 from ...numerics import abs_sq, safe_sqrt
+from ...tree import zeros_like
 
 
 Per: TypeAlias = Literal["matrix", "row"]
@@ -20,15 +22,16 @@ Radius: TypeAlias = Literal["current", "initial"] | RealScalarLike
 Matrix: TypeAlias = Inexact[Array, "m n"]
 
 
-def norms(x: Matrix, per: Per) -> Float[Array, "_ 1"]:
-    """The norm of a matrix, or the norms of its rows as a column."""
-    axes = (0, 1) if per == "matrix" else 1
-    return safe_sqrt(jnp.sum(abs_sq(x), axes, keepdims=True))
+class Norms(eqx.Module):
+    """A function of a matrix: its norm, or a norm for each row or column."""
+
+    axes: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, x: Matrix) -> Float[Array, "_ _"]:
+        return safe_sqrt(jnp.sum(abs_sq(x), self.axes, keepdims=True))
 
 
-def _rows_of(per: Per) -> Rows:
-    # A transposed matrix has the same norm.
-    return "outputs" if per == "row" else "first"
+norm = Norms((0, 1))
 
 
 def _over(above: Array, below: Array) -> Array:
@@ -38,22 +41,22 @@ def _over(above: Array, below: Array) -> Array:
 
 
 @equation
-def relative_update(g: Matrix, p: Matrix, *, per: Per) -> Inexact[Array, "m n"]:
-    return g * _over(norms(p, per), norms(g, per))
+def relative_update(g: Matrix, p: Matrix, norms: Norms) -> Inexact[Array, "m n"]:
+    return g * _over(norms(p), norms(g))
 
 
 @equation
 def floor_norm(
-    g: Matrix, p: Matrix, *, floor: Float[Array, ""], per: Per
+    g: Matrix, p: Matrix, norms: Norms, *, floor: Float[Array, ""]
 ) -> Inexact[Array, "m n"]:
-    return g * jnp.maximum(1, _over(floor * norms(p, per), norms(g, per)))
+    return g * jnp.maximum(1, _over(floor * norms(p), norms(g)))
 
 
 @equation
 def brake_norm(
     g: Matrix, p: Matrix, *, outward: Float[Array, ""], inward: Float[Array, ""]
 ) -> Inexact[Array, "m n"]:
-    old, new = norms(p, "matrix"), norms(p + g, "matrix")
+    old, new = norm(p), norm(p + g)
     part = jnp.where(new > old, outward, inward)
     braked = (p + g) * _over(old + part * (new - old), new) - p
     return jnp.where(old == 0, g, braked)
@@ -63,47 +66,67 @@ def brake_norm(
 def brake_component(
     g: Matrix, p: Matrix, *, outward: Float[Array, ""], inward: Float[Array, ""]
 ) -> Inexact[Array, "m n"]:
-    old = norms(p, "matrix")
+    old = norm(p)
     is_zero = old == 0
     direction = p / jnp.where(is_zero, 1, old)
     radial = jnp.sum(jnp.real(jnp.conj(direction) * g), keepdims=True)
     braked = jnp.where(radial > 0, outward, inward) * radial
     q = p + g + (braked - radial) * direction
     radius = jnp.maximum(old + braked, 0)
-    return jnp.where(is_zero, g, q * _over(radius, norms(q, "matrix")) - p)
+    return jnp.where(is_zero, g, q * _over(radius, norm(q)) - p)
 
 
 @equation
 def keep_norm(
-    g: Matrix, p: Matrix, *, radius: Float[Array, ""] | None, per: Per
+    g: Matrix, p: Matrix, norms: Norms, *, radius: Float[Array, ""] | None
 ) -> Inexact[Array, "m n"]:
-    kept = norms(p, per)
+    kept = norms(p)
     if radius is not None:
         kept = jnp.where(kept == 0, 0, radius)
-    return jnp.where(kept == 0, g, (p + g) * _over(kept, norms(p + g, per)) - p)
+    return jnp.where(kept == 0, g, (p + g) * _over(kept, norms(p + g)) - p)
 
 
 @equation
 def keep_first_norm(
-    g: Matrix, radius: Float[Array, "_ 1"], p: Matrix, *, per: Per
-) -> tuple[Inexact[Array, "m n"], Float[Array, "_ 1"]]:
-    radius = jnp.where(radius == 0, norms(p, per), radius)
-    u = (p + g) * _over(radius, norms(p + g, per)) - p
+    g: Matrix, radius: Float[Array, "_ _"], p: Matrix, norms: Norms
+) -> tuple[Inexact[Array, "m n"], Float[Array, "_ _"]]:
+    radius = jnp.where(radius == 0, norms(p), radius)
+    u = (p + g) * _over(radius, norms(p + g)) - p
     return jnp.where(radius == 0, g, u), radius
 
 
 class _NormControl(AbstractMatrixwise):
-    """Uses the norms of matrices, or of their rows if `per="row"`; it has no state."""
+    """Uses the norms of matrices, or those for each output if `per="row"`.
+
+    The sides of a matrix have the order of memory, so that nothing is transposed. Then
+    the rows of an array with inputs first are its columns.
+    """
 
     @property
     def _rows(self) -> Rows:
-        return _rows_of(getattr(self, "per", "matrix"))
+        return "first"
 
+    def _norms(self, tree: PyTree, params: Params | None) -> PyTree[Norms | None]:
+        is_of_rows = getattr(self, "per", "matrix") == "row"
+
+        def one(axes: Axes, x: Any) -> Norms:
+            return Norms((int(axes.output < axes.reduction),)) if is_of_rows else norm
+
+        return map_matrices(one, self.weight_dimension_numbers, tree, params)
+
+    def _leafwise(
+        self, equation: Equation, state: Any, params: Params | None, **shared: Any
+    ) -> Leafwise:
+        norms = lambda updates: self._norms(updates, params)
+        return Leafwise(equation, state, shared, reads={"norms": norms})
+
+
+class _Stateless(_NormControl):
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
 
-class RelativeUpdate(_NormControl):
+class RelativeUpdate(_Stateless):
     r"""Gives the update of each matrix the norm of the matrix.
 
     $$u = \frac{\|p\|}{\|g\|}\; g$$
@@ -135,10 +158,10 @@ class RelativeUpdate(_NormControl):
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(relative_update)
+        return self._leafwise(relative_update, state, params)
 
 
-class UpdateNormFloor(_NormControl):
+class UpdateNormFloor(_Stateless):
     r"""Lengthens the update of a matrix if it is short relative to the matrix.
 
     $$u = g\, \max\!\left(1, \frac{f\, \|p\|}{\|g\|}\right)$$
@@ -169,14 +192,14 @@ class UpdateNormFloor(_NormControl):
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(floor_norm)
+        return self._leafwise(floor_norm, state, params)
 
 
 Brake: TypeAlias = Literal["norm", "component"]
 _BRAKES = {"norm": brake_norm, "component": brake_component}
 
 
-class RadialBrake(_NormControl):
+class RadialBrake(_Stateless):
     r"""Limits the change of the norm of a matrix to a fraction.
 
     Put it after the learning rate, where the update $g$ is added to $p$. It returns
@@ -229,7 +252,7 @@ class KeepNormState(eqx.Module):
     radius: Nonnegative | None
 
 
-class KeepNorm(AbstractMatrixwise):
+class KeepNorm(_NormControl):
     r"""Scales each matrix so that it keeps the norm from before the step.
 
     Put it after the learning rate, where the update $g$ is added to $p$:
@@ -255,10 +278,6 @@ class KeepNorm(AbstractMatrixwise):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def _rows(self) -> Rows:
-        return _rows_of(self.per)
-
     def __check_init__(self):
         check_choice(self, "per", get_args(Per))
         if isinstance(self.radius, str):
@@ -267,15 +286,17 @@ class KeepNorm(AbstractMatrixwise):
             check_range(self, "radius", 0, includes_low=False)
 
     def init(self, params: Params) -> KeepNormState:
+        layouts = self._layouts(params, params)
         if self.radius != "initial":
-            self._layouts(params, params)  # raises an error if they do not fit
             return KeepNormState(None)
-        return KeepNormState(self.for_matrices(params, lambda x: norms(x, self.per)))
+        start = lambda layout, norms, x: made(norms, x, layout, None)
+        norms = self._norms(params, params)
+        return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 
     def matrixwise(
         self, state: KeepNormState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         if state.radius is not None:
-            return Leafwise(keep_first_norm, state)
+            return self._leafwise(keep_first_norm, state, params)
         radius = None if isinstance(self.radius, str) else self.radius
-        return Leafwise(keep_norm, state, {"radius": radius})
+        return self._leafwise(keep_norm, state, params, radius=radius)
