@@ -12,7 +12,7 @@ from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, everywhere
+from ..._matrixwise import AbstractMatrixwise, Rows, everywhere
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -119,6 +119,10 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def _rows(self) -> Rows:
+        return "shorter"
 
     def __check_init__(self):
         check_range(self, "beta", 0, 1)
