@@ -1,8 +1,8 @@
-"""Looks for the best learning rate of narrow and wide models, in some minutes.
+"""Looks for the best learning rate of narrow and wide models, in ten minutes or more.
 
 A language model of bytes (the text is the reference of the Python language, which comes
-with Python for its `help`) is trained at several widths, with many learning rates at
-once. Once, `eqopt.groups.mup` makes the learning rates of its matrices smaller as it gets
+with Python for its `help`) is trained at several widths, with many learning rates and
+seeds at once. Once, `eqopt.groups.mup` makes the learning rates of its matrices smaller as it gets
 wider, and once it does not. In the root of the repository, install what this file needs
 and run it:
 
@@ -96,18 +96,19 @@ def loss_fn(model: Transformer, codes: Int[Array, "batch 33"]) -> Float[Array, "
     return -jnp.mean(of_next) / jnp.log(2.0)
 
 
-def draw_batches(steps: int) -> np.ndarray:
+def draw_batches(steps: int, seed: int) -> np.ndarray:
     text = "\n\n".join(topics[name] for name in sorted(topics))
     codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int32)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     starts = rng.integers(len(codes) - SIZE, size=(steps, BATCH, 1))
     return codes[starts + np.arange(SIZE)]
 
 
-def losses_at(rates: np.ndarray, width: int, steps: int) -> np.ndarray:
-    """The mean loss over the last fifth of a run, for each learning rate.
+def losses_at(rates: np.ndarray, width: int, steps: int, seeds: int) -> np.ndarray:
+    """The mean loss over the last fifth of a run, for each learning rate and seed.
 
-    In the first row with the factors, in the second one without.
+    In the first row with the factors, in the second one without. A seed determines the
+    initial model and the batches.
     """
     base, shapes = (
         eqx.filter_eval_shape(Transformer, w, jax.random.key(0)) for w in (BASE, width)
@@ -115,7 +116,7 @@ def losses_at(rates: np.ndarray, width: int, steps: int) -> np.ndarray:
     factors = eqopt.groups.mup(base, shapes).learning_rate
     both = jax.tree.map(lambda factor: jnp.array([factor, 1.0]), factors)
 
-    def train(rate, factors, batches):
+    def train(rate, factors, seed, batches):
         schedule = eqopt.schedules.WarmupCosineDecay(
             init_value=0.0, peak_value=rate, warmup_steps=steps // 10, decay_steps=steps
         )
@@ -124,7 +125,7 @@ def losses_at(rates: np.ndarray, width: int, steps: int) -> np.ndarray:
             eqopt.ScaleByTree(factors),
             eqopt.ScaleByLearningRate(schedule),
         )
-        model = Transformer(width, jax.random.key(0))
+        model = Transformer(width, jax.random.key(seed))
         params, static = eqx.partition(model, eqx.is_inexact_array)
 
         def train_step(carry, batch):
@@ -137,10 +138,12 @@ def losses_at(rates: np.ndarray, width: int, steps: int) -> np.ndarray:
         return jnp.mean(losses[-max(1, steps // 5) :])
 
     # One program trains them all.
-    in_rates = eqx.filter_vmap(train, in_axes=(0, None, None))
-    in_both = eqx.filter_jit(eqx.filter_vmap(in_rates, in_axes=(None, 0, None)))
-    batches = jnp.asarray(draw_batches(steps))
-    return np.asarray(in_both(jnp.asarray(rates, jnp.float32), both, batches))
+    of_seeds = eqx.filter_vmap(train, in_axes=(None, None, 0, 0))
+    in_rates = eqx.filter_vmap(of_seeds, in_axes=(0, None, None, None))
+    in_both = eqx.filter_jit(eqx.filter_vmap(in_rates, in_axes=(None, 0, None, None)))
+    batches = jnp.stack([draw_batches(steps, seed) for seed in range(seeds)])
+    arguments = jnp.asarray(rates, jnp.float32), both, jnp.arange(seeds), batches
+    return np.asarray(in_both(*arguments))
 
 
 class Best(NamedTuple):
@@ -149,6 +152,8 @@ class Best(NamedTuple):
 
 
 def best_of(rates: np.ndarray, losses: np.ndarray) -> Best:
+    """The learning rate with the lowest mean loss over the seeds."""
+    losses = losses.mean(-1)
     i = np.nanargmin(losses)
     return Best(float(rates[i]), float(losses[i]))
 
@@ -158,7 +163,10 @@ TITLES = "with eqopt.groups.mup", "without"
 
 
 def save_picture(runs: dict[int, np.ndarray], rates: np.ndarray, path: Path) -> None:
-    """The losses, a line for each width, with a dot where it is lowest."""
+    """The mean losses, a line for each width, with a dot where it is lowest.
+
+    A band shows the range over the seeds.
+    """
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     lowest = min(np.nanmin(losses) for losses in runs.values())
@@ -166,7 +174,9 @@ def save_picture(runs: dict[int, np.ndarray], rates: np.ndarray, path: Path) -> 
         for number, (width, losses) in enumerate(runs.items()):
             colour = COLOURS[number % len(COLOURS)]
             label = f"width {width}" if panel == 0 else None
-            axes.plot(rates, losses[panel], color=colour, lw=1.5, label=label)
+            low, high = losses[panel].min(-1), losses[panel].max(-1)
+            axes.fill_between(rates, low, high, color=colour, alpha=0.2, lw=0)
+            axes.plot(rates, losses[panel].mean(-1), color=colour, lw=1.5, label=label)
             axes.plot(*best_of(rates, losses[panel]), "o", color=colour, ms=6)
         axes.set_title(TITLES[panel], fontsize=10, loc="left")
         axes.set_xscale("log", base=2)
@@ -190,6 +200,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--steps", type=int, default=400)
     add("--widths", type=int, nargs="+", default=[16, 32, 64, 128])
+    add("--seeds", type=int, default=4)
     add("--output", type=Path, default=Path("outputs/width_transfer.png"))
     add("--quiet", action="store_true", help="no progress bar")
     return parser
@@ -200,12 +211,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if not options.steps > 0:
         parser.error("--steps must be positive")
+    if not options.seeds > 0:
+        parser.error("--seeds must be positive")
     if any(width <= 0 or width % HEADS for width in options.widths):
         parser.error(f"--widths must be multiples of {HEADS}, the number of heads")
     rates = 2.0 ** np.arange(-9, -1)
     runs = {}
     for width in tqdm(options.widths, disable=options.quiet):
-        runs[width] = losses_at(rates, width, options.steps)
+        runs[width] = losses_at(rates, width, options.steps, options.seeds)
     for width, losses in runs.items():
         of_both = (
             f"{best.loss:.2f} bits per byte at {best.rate:.4f} {title}"

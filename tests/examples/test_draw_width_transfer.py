@@ -21,7 +21,8 @@ def run(*options):
 @pytest.mark.slow
 def test_finds_the_best_of_each_width(tmp_path):
     output = tmp_path / "new" / "width_transfer.png"
-    done = run("--steps", 12, "--widths", 16, 32, "--quiet", "--output", output)
+    options = "--steps", 12, "--widths", 16, 32, "--seeds", 2, "--output", output
+    done = run(*options, "--quiet")
     assert done.returncode == 0 and not done.stderr, done.stderr
     found = re.findall(r"(\S+) bits per byte at (\S+)", done.stdout)
     of_base, of_base_without, of_wide, of_wide_without = found
@@ -36,6 +37,7 @@ def test_finds_the_best_of_each_width(tmp_path):
     ("options", "message"),
     [
         (("--steps", 0), "--steps must be positive"),
+        (("--seeds", 0), "--seeds must be positive"),
         (("--widths", 18), "--widths must be multiples of 4"),
     ],
 )
@@ -48,3 +50,25 @@ def test_the_page_shows_its_picture():
     shown = (ROOT / "docs" / "images" / "width_transfer.svg").read_text()
     texts = "width 16", "width 128", "with eqopt.groups.mup", "without", "learning rate"
     assert all(f"<!-- {text} -->" in shown for text in texts)
+
+
+def test_the_picture_has_one_best_learning_rate():
+    """With the factors, all widths have their least loss at the same learning rate."""
+    shown = (ROOT / "docs" / "images" / "width_transfer.svg").read_text()
+    lines = []
+    for path in re.findall(r'<path d="(M[^"]*)"[^>]*fill: none', shown):
+        points = [tuple(map(float, x.split())) for x in re.split("[ML]", path)[1:]]
+        if len(points) == 8:  # the learning rates
+            heights = [-y for _, y in points]
+            lines.append((points[0][0], heights.index(min(heights)), min(heights)))
+    left = min(x for x, *_ in lines)
+    places = [
+        [place for x, place, _ in lines if (x == left) is flag]
+        for flag in (True, False)
+    ]
+    losses = [
+        [loss for x, _, loss in lines if (x == left) is flag] for flag in (True, False)
+    ]
+    assert places == [[3] * 4, [3, 2, 2, 2]]
+    assert losses[0] == sorted(losses[0], reverse=True)
+    assert losses[1] == sorted(losses[1])
