@@ -1,6 +1,6 @@
 """Against packages for torch, for as long as they run the same equations.
 
-Apollo-torch is its authors' code. In pytorch_optimizer 4.1.0, the optimizers below follow
+Apollo-torch, adamp and adam-mini are their authors' code. In pytorch_optimizer 4.1.0, the optimizers below follow
 the code of the authors if epsilon is tiny. Muon is compared with `torch.optim` in
 `tests/interop`.
 """
@@ -44,6 +44,18 @@ def apollo_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.utils", types.ModuleType("utils"))
     monkeypatch.setitem(sys.modules, "transformers.utils.versions", versions)
     return importlib.import_module("apollo_torch.apollo").AdamW
+
+
+def adamp(name):
+    return lambda monkeypatch: getattr(pytest.importorskip("adamp"), name)
+
+
+def adam_mini(monkeypatch):
+    """Its constructor takes names with the parameters, by which it chooses the blocks."""
+    module = pytest.importorskip("adam_mini")
+    return lambda groups, **options: module.Adam_mini(
+        [*zip(BLOCKS, groups[0]["params"], strict=True)], **options, verbose=False
+    )
 
 
 def pytorch_optimizer(name):
@@ -102,7 +114,7 @@ class Package(NamedTuple):
     load: Callable[[Any], Any]
     options: dict[str, Any]
     group: Mapping[str, Any] = types.MappingProxyType({})
-    shapes: tuple[tuple[int, int], ...] = ((3, 6), (6, 4), (4, 4))
+    shapes: tuple[tuple[int, ...], ...] = ((3, 6), (6, 4), (4, 4))
     tol: float = 1e-9
 
 
@@ -112,6 +124,16 @@ THEIRS = {"lr": RATE, "betas": (0.8, 0.95), "eps": 1e-30, "weight_decay": 0.3}
 OURS = {"weight_dimension_numbers": NUMBERS}
 PROJECTION = {"eps": 1e-30, "weight_decay": 0.3, "delta": 0.3, "wd_ratio": 0.2}
 APOLLO = {"rank": 2, "scale": 3.0, "update_proj_gap": 4, "proj": "svd"}
+SGDP = {"momentum": 0.8, "dampening": 0.4, "nesterov": True, **PROJECTION}
+# A model of 3 heads: the names say which blocks the authors' code makes.
+BLOCKS = {
+    "embed.weight": ((7, 6), eqopt.groups.BlockAxes(-1)),
+    "query.weight": ((6, 6), eqopt.groups.BlockAxes((0, 1), 3)),
+    "value.weight": ((6, 6), eqopt.groups.BlockAxes(-1)),
+    "mlp.weight": ((4, 6), eqopt.groups.BlockAxes(-1)),
+    "mlp.bias": ((4,), eqopt.groups.BlockAxes(())),
+    "norm.weight": ((6,), eqopt.groups.BlockAxes()),
+}
 SOAP = {"shampoo_beta": 0.7, "precondition_frequency": 3, "eps": 1e-3}
 
 
@@ -185,11 +207,29 @@ CASES = {
     **{
         f"AdamP{', Nesterov' * nesterov}": Package(
             eqopt.AdamP(RATE, **BETAS, **PROJECTION, nesterov=nesterov, **OURS),
-            pytorch_optimizer("AdamP"),
+            adamp("AdamP"),
             {**THEIRS, "delta": 0.3, "wd_ratio": 0.2, "nesterov": nesterov},
         )
         for nesterov in (False, True)
     },
+    "SGDP": Package(
+        eqopt.SGDP(RATE / 10, **SGDP, **OURS),
+        adamp("SGDP"),
+        {"lr": RATE / 10, **SGDP},
+    ),
+    "AdamMini": Package(
+        eqopt.AdamMini(
+            RATE,
+            **BETAS,
+            eps=1e-3,
+            weight_decay=0.3,
+            mask=[True] * 4 + [False] * 2,
+            block_axes=[axes for _, axes in BLOCKS.values()],
+        ),
+        adam_mini,
+        {**THEIRS, "eps": 1e-3, "dim": 6, "n_heads": 3},
+        shapes=tuple(shape for shape, _ in BLOCKS.values()),
+    ),
     "CAME": Package(
         eqopt.CAME(RATE, 0.8, 0.95, 0.98, clipping_threshold=0.7, weight_decay=0.3),
         pytorch_optimizer("CAME"),
@@ -239,7 +279,8 @@ def test_trajectory(name, monkeypatch, x64):
     optimizer = case.load(monkeypatch)(group, **case.options)
     with x64():
         params = [jnp.asarray(p) for p in start]
-        state, step = case.ours.init(params), jax.jit(case.ours.step)
+        state = case.ours.init(params)
+        step = jax.jit(lambda *args: case.ours.step(*args))  # its mask may be a list
         for _ in range(30):
             grads = [rng.normal(size=p.shape) for p in start]
             params, state = step([jnp.asarray(g) for g in grads], state, params)

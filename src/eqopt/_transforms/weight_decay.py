@@ -99,8 +99,8 @@ class AddDecayedWeights(AbstractLeafwise):
     [`eqopt.AdamP`][] and [`eqopt.SGDP`][] reduce it where they project weights,
     [`eqopt.SGDP`][] divides it by $1 - \beta$, [`eqopt.StableAdamW`][] divides it
     together with the update, and [`eqopt.Prodigy`][] and [`eqopt.DAdaptAdamW`][]
-    multiply it by their step size instead of $\eta_t$. Some optimizers take only a
-    number, because their decay is something else:
+    multiply it by their step size instead of $\eta_t$. Some take only a number, because
+    their decay is something else:
 
     - an $L^2$ penalty in [`eqopt.Adadelta`][], [`eqopt.COCOB`][], [`eqopt.DoG`][],
         [`eqopt.DoWG`][], [`eqopt.LARS`][] and [`eqopt.MADGRAD`][]; an
@@ -110,7 +110,8 @@ class AddDecayedWeights(AbstractLeafwise):
         [`eqopt.MoMoAdam`][];
     - of other weights than those that move in [`eqopt.ScheduleFreePlus`][];
     - a proximal step, together with the update, in [`eqopt.Adan`][];
-    - part of the momentum in [`eqopt.NovoGrad`][].
+    - part of the momentum in [`eqopt.NovoGrad`][] and [`eqopt.ScaleByNovoGrad`][];
+    - part of the learned factor in [`eqopt.Mechanic`][].
 
     !!! example
 

@@ -42,18 +42,18 @@ def by_hand(steps, anneal_steps=0, max_beta=0.0):
         norm = o["polyak_beta"] * norm + (1 - o["polyak_beta"]) * l1 * np.sqrt(
             np.pi / 2
         )
-        gap = loss(y) + beta * sum(np.sum(g[k] * (z[k] - x[k])) for k in g)
-        step = o["learning_rate"] * max(gap, 0) / (norm / (1 - o["polyak_beta"] ** t))
-        step = max(step, o["eps"])
-        largest = max(largest, step)
-        weight = t ** o["weight_power"] * largest ** o["weight_lr_power"]
-        total += weight
-        c = 1 if t <= o["average_from"] else weight / total
         if anneal_steps:
-            part = min(t / anneal_steps, 1)
+            part = min((t - 1) / anneal_steps, 1)
             beta = 1 - np.exp(
                 (1 - part) * np.log(1 - o["beta"]) + part * np.log(1 - max_beta)
             )
+        gap = loss(y) + beta * sum(np.sum(g[k] * (z[k] - x[k])) for k in g)
+        step = max(o["learning_rate"], o["eps"]) * max(gap, 0)
+        step /= norm / (1 - o["polyak_beta"] ** t)
+        largest = max(largest, o["eps"], step)
+        weight = t ** o["weight_power"] * largest ** o["weight_lr_power"]
+        total += weight if t > o["average_from"] else 0
+        c = 1 if t <= o["average_from"] else weight / total
         for k in g:
             m[k] = o["b1"] * m[k] + (1 - o["b1"]) * g[k]
             v[k] = o["b2"] * v[k] + (1 - o["b2"]) * g[k] ** 2
@@ -105,6 +105,23 @@ def test_with_a_step_size_of_one_it_is_schedule_free(x64):
             params, state = plus.step(g, state, params, value=value)
             theirs, other = plain.step(g, other, theirs)
             np.testing.assert_allclose(params, theirs, rtol=1e-9)
+
+
+def test_steps_are_never_backwards(x64):
+    """A loss below the bound of zero gives no step, and a rate of zero gives a small one."""
+    with x64():
+        params, grads = jnp.array([3.0, -1.0]), jnp.array([1.0, 2.0])
+
+        def moved(value, **numbers):
+            opt = eqopt.ScheduleFreePlus(eps=1e-3, **numbers)
+            state = opt.init(params)
+            return params - opt.step(grads, state, params, value=value)[0]
+
+        np.testing.assert_array_equal(moved(-100.0), 0)
+        np.testing.assert_allclose(
+            moved(5.0, learning_rate=0.0), 1e-3 * moved(5.0), rtol=1e-9
+        )
+        assert np.all(moved(5.0) > 0.1)
 
 
 def test_it_comes_to_the_least_loss():

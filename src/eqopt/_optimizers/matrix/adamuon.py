@@ -88,7 +88,8 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     - `nesterov`: whether to use Nesterov momentum.
     - `consistent_rms`: $\rho \ge 0$. With 0.2, you can use learning rates for Adam.
     - `ns_dtype`: the dtype of the iteration, called `dtype` in
-        [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators.
+        [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators, for the
+        coefficients that are listed there.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].

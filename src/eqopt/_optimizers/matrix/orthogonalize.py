@@ -171,7 +171,7 @@ class Orthogonalize(AbstractMatrixwise):
         an array; or the name of a published set: `"standard"` (the set of Muon),
         `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
         `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
-        name also determines the factor $c$ of the norm.
+        name also determines the factor $c$ of the norm, which is otherwise 1.
     - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
         row. If there are more steps than rows, the rows start again; Polar Express, CANS
         and DeepSeek repeat the last row.

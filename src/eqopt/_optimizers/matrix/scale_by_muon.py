@@ -81,10 +81,10 @@ class ScaleByMuon(AbstractMatrixwise):
     transformed separately. Parameters that are not matrices pass unchanged and have no
     state.
 
-    With all methods for matrices, a CPU processes
-    one leaf after the other, or two small leaves in one loop. So a step with many leaves
-    needs memory for only one or two. Accelerators process matrices of equal shape in
-    batches, except with GaLore and with methods that refresh their factors in turn.
+    With all methods for matrices, a CPU processes one leaf after the other, or two small
+    leaves in one loop. So a step with many leaves needs memory for only one or two.
+    Accelerators process matrices of equal shape in batches, except with methods that
+    refresh their factors in turn.
 
     **Arguments:**
 

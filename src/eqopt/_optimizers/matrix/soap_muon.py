@@ -61,7 +61,9 @@ class SOAPMuon(AbstractOptimizer):
         Muon and two steps of $(\frac32, -\frac12, 0)$.
     - `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `ns_dtype`: the dtype of the iteration, called `dtype` in
+        [`eqopt.Orthogonalize`][]. By default, the matrix keeps its dtype on all
+        platforms, unless you name a set of coefficients.
     - All others: see [`eqopt.ScaleBySOAP`][].
 
     ??? cite "Reference"

@@ -72,7 +72,7 @@ def what_the_loss_says(
     z: Inexact[Array, "*leaf"],
     p: Inexact[Array, "*leaf"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    # beta (z - x) is z - p.
+    # z - p is beta (z - x), with the beta of the step before.
     modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
     return jnp.sum(modulus), dot(g, z - p)
 
@@ -115,12 +115,12 @@ class ScheduleFreePlus(AbstractMeasured):
 
     $$\begin{aligned}
       a_t &= \beta_p a_{t-1} + (1 - \beta_p) \sqrt{\pi / 2}\; \|g_t\|_1 \\
-      \eta_t &= \max\left(\eta\, \frac{\big(f_t + \beta\, \langle g_t,
-        z_{t-1} - x_{t-1} \rangle\big)_+}{a_t / (1 - \beta_p^t)},\; \varepsilon\right) \\
+      \eta_t &= \max(\eta, \varepsilon)\, \frac{\big(f_t + \beta\, \langle g_t,
+        z_{t-1} - x_{t-1} \rangle\big)_+}{a_t / (1 - \beta_p^t)} \\
       z_t &= z_{t-1} - \eta_t^2 \lambda\, y_{t-1} - \eta_t\, u_t & z_0 &= x_0 = y_0 \\
       x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
-        c_t &= \frac{w_t}{\sum_{i \le t} w_i}, \quad
-        w_t = t^r \big(\max_{i \le t} \eta_i\big)^{\rho} \\
+        c_t &= \frac{w_t}{\sum_{s < i \le t} w_i}, \quad
+        w_t = t^r \max(\varepsilon, \eta_1, \dots, \eta_t)^{\rho} \\
       y_t &= \beta x_t + (1 - \beta)\, z_t
     \end{aligned}$$
 
@@ -138,19 +138,20 @@ class ScheduleFreePlus(AbstractMeasured):
 
     - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
     - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
-    - `eps`: $\varepsilon \ge 0$, outside the root, and also a lower bound of $\eta_t$.
+    - `eps`: $\varepsilon \ge 0$, outside the root, and also a lower bound of the
+        learning rate.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is multiplied
         by $\eta_t^2$, so the authors use 20 to 50.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `beta`: $\beta \in (0, 1)$, the share of the average in the parameters.
     - `max_beta`, `anneal_steps`: if `anneal_steps`, an integer of at least 0, is not
-        zero, $\beta$ reaches `max_beta` in this number of steps, with a linear
-        $\log(1 - \beta)$.
+        zero, $\beta$ is `beta` in the first step and reaches `max_beta` after this
+        number of steps, with a linear $\log(1 - \beta)$.
     - `polyak_beta`: $\beta_p \in [0, 1)$.
     - `weight_power`: $r \ge 0$. The authors use 2 for long runs.
     - `weight_lr_power`: $\rho \ge 0$.
-    - `average_from`: the number of first steps with $c_t = 1$, an integer of at least
-        0.
+    - `average_from`: $s$, the number of first steps with $c_t = 1$, which are not
+        averaged, an integer of at least 0.
     - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
         stored. Default to the dtype of each parameter.
 
@@ -230,22 +231,22 @@ class ScheduleFreePlus(AbstractMeasured):
         decay = number("polyak_beta")
         grad_norm = decay * state.grad_norm + (1 - decay) * math.sqrt(math.pi / 2) * l1
         norm = grad_norm / bias_correction(decay, count)
-        polyak = ratio(jnp.maximum(value + product, 0), norm)
-        eta = jnp.maximum(number("learning_rate") * polyak, number("eps"))
-        max_lr = jnp.maximum(like, eta)
+        beta = self._beta(state.count, like)
+        gap = jnp.maximum(value + product * beta / state.beta, 0)
+        eta = jnp.maximum(number("learning_rate"), number("eps")) * ratio(gap, norm)
+        max_lr = jnp.maximum(jnp.maximum(like, number("eps")), eta)
         t = count.astype(like.dtype)
-        weight = t ** number("weight_power") * max_lr ** number("weight_lr_power")
-        weight_sum = state.weight_sum + weight
         is_early = count <= jnp.asarray(self.average_from, count.dtype)
+        weight = t ** number("weight_power") * max_lr ** number("weight_lr_power")
+        weight_sum = state.weight_sum + jnp.where(is_early, 0, weight)
         c = jnp.where(is_early, 1, ratio(weight, weight_sum))
-        next_beta = self._beta(count, like)
         new = ScheduleFreePlusState(
             count=count,
             learning_rate=eta,
             max_lr=max_lr,
             weight_sum=weight_sum,
             grad_norm=grad_norm,
-            beta=next_beta,
+            beta=beta,
             mu=state.mu,
             nu=state.nu,
             z=state.z,
@@ -256,7 +257,7 @@ class ScheduleFreePlus(AbstractMeasured):
             "eta": eta,
             "c": c,
             "beta": state.beta,
-            "next_beta": next_beta,
+            "next_beta": beta,
         }
         decays = self._decays(updates, params, eta**2 * number("weight_decay"))
         leafwise = Leafwise(

@@ -81,8 +81,8 @@ class GPA(AbstractFused):
     - `mu_x`: $\mu_x \in [0, 1)$, the decay of the average. With 0, the result equals
         `inner`.
     - `mu_y`: $\mu_y \in (0, 1]$, the share of the average in the parameters.
-    - `sees`: the parameters that `inner` gets, mainly for weight decay: `"z"`, as in
-        the authors' code, or `"y"`.
+    - `sees`: the parameters that `inner` gets, mainly for weight decay: `"z"`, which
+        the authors' code decays, too, or `"y"`.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
         parameter.
 
