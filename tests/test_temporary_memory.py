@@ -65,6 +65,7 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.MADGRAD(0.1, weight_decay=0.1),
         eqopt.MARS(0.1),
         eqopt.MARS(0.1, mars_type="lion"),
+        eqopt.MARS(0.1, optimize_1d=True),
         eqopt.NAdamW(0.1),
         eqopt.NoisySGD(0.1, key=0),
         eqopt.OptimisticAdam(0.1),
@@ -89,7 +90,9 @@ def test_elementwise(opt):
     assert temporary(opt) < 0.01
 
 
-@mostly_slow("mode", ["decoupled", "corrected", "independent", "squared"])
+@mostly_slow(
+    "mode", ["decoupled", "corrected", "fully_decoupled", "independent", "squared"]
+)
 def test_modes_of_decay(mode):
     decay = eqopt.AddDecayedWeights(0.1, mode=mode, max_learning_rate=0.1)
     assert temporary(eqopt.AdamW(0.1, weight_decay=decay)) < 0.01
@@ -137,8 +140,15 @@ HALF = [True, False] * 5
         # The singular vectors of one matrix.
         (eqopt.GaLore(0.1), 0.24),
         (eqopt.GaLore(0.1, 16), 0.24),
-        # The direction, for its norm, and the parameters in the layout of matrices.
-        (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1), 0.31),
+        # What one norm is of, and what the result is made of: of one leaf at a time.
+        (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1), 0.21),
+        (eqopt.Hyperball(eqopt.ScaleByAdam(), 0.1, per="row"), 0.21),
+        (eqopt.Chain(eqopt.Adam(0.1), eqopt.RelativeUpdate()), 0.21),
+        (eqopt.Chain(eqopt.Adam(0.1), eqopt.UpdateNormFloor()), 0.21),
+        (eqopt.Chain(eqopt.Adam(0.1), eqopt.UpdateNormFloor(per="row")), 0.21),
+        (eqopt.Chain(eqopt.Adam(0.1), eqopt.RadialBrake()), 0.21),
+        (eqopt.Chain(eqopt.Adam(0.1), eqopt.RadialBrake(of="component")), 0.31),
+        (eqopt.Chain(eqopt.Adam(0.1), eqopt.KeepNorm("initial")), 0.21),
         (eqopt.MoMo(weight_decay=0.1), 0.01),
         (eqopt.MoMoAdam(weight_decay=0.1), 0.01),
         (eqopt.MoMoAdam(weight_decay=0.1, mask=HALF), 0.01),
