@@ -8,6 +8,7 @@ from benchmarks.optimizers import OPTIMIZERS
 from benchmarks.workloads.__main__ import found_in
 from benchmarks.workloads.results import FOLDER, Failure
 
+import eqopt
 from eqopt._checks import _EXTRAS
 
 from ..methods import BY_FAMILY, METHODS
@@ -30,6 +31,41 @@ def test_the_page_of_the_family_has_it(family: str):
     entries = re.findall(entry, prose(page), re.M)
     entries += re.findall(r"\[`eqopt\.(\w+)`\]\[\]", prose(page))
     assert {method.name for method in BY_FAMILY[family]} <= {*entries}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AddDecayedWeights",
+        "Cautious",
+        "EMANesterov",
+        "GPA",
+        "Grokfast",
+        "KeepNorm",
+        "OuterNesterov",
+        "RadialBrake",
+        "RelativeUpdate",
+        "UpdateNormFloor",
+        "groups.mup",
+    ],
+)
+def test_what_is_no_optimizer_also_says_when_to_use_it(name: str):
+    text = "\n".join(prose(page) for page in (DOCS / "api").rglob("*.md"))
+    entry = rf"^::: eqopt\.{re.escape(name)}\n(?:    .*\n)*\n\*When to use it:\*"
+    assert re.search(entry, text, re.M)
+
+
+def test_every_average_is_in_the_table_of_averages():
+    section = prose(DOCS / "evaluating.md").split("## Which average")[1].split("\n## ")[0]
+    averages = {
+        name
+        for name, value in ((name, getattr(eqopt, name)) for name in eqopt.__all__)
+        if isinstance(value, type)
+        and issubclass(value, eqopt.AbstractTransformation)
+        and value.__module__.startswith("eqopt._wrappers.averages.")
+    }
+    assert len(averages) == 7
+    assert averages <= {*re.findall(r"\[`eqopt\.(\w+)`\]\[\]", section)}
 
 
 def test_the_facts_are_those_of_the_rows_and_the_results():
