@@ -1,4 +1,4 @@
-"""The same step in torch, for methods that a package implements like their authors."""
+"""The same step in torch, in the code of the authors of a method."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -15,9 +15,9 @@ from ..measures import Stepper
 
 
 def _soap(params: Any, rate: float, period: int) -> Any:
-    from pytorch_optimizer import SOAP  # pyright: ignore[reportMissingImports]
+    import soap as theirs  # pyright: ignore[reportMissingImports]
 
-    return SOAP(params, lr=rate, precondition_frequency=period)
+    return theirs.SOAP(params, lr=rate, precondition_frequency=period)
 
 
 def _shampoo(params: Any, rate: float, period: int) -> Any:
@@ -33,15 +33,16 @@ def _shampoo(params: Any, rate: float, period: int) -> Any:
 
 
 class InTorch(NamedTuple):
-    """A package, and a function that creates the optimizer in it."""
+    """A module, and a function that creates the optimizer in it."""
 
-    package: str
+    module: str
     create: Callable[[Any, float, int], Any]
 
 
-# The second package is the authors' own: https://github.com/facebookresearch/optimizers.
+# From https://github.com/nikhilvyas/SOAP and
+# https://github.com/facebookresearch/optimizers.
 IN_TORCH = {
-    "SOAP": InTorch("pytorch_optimizer", _soap),
+    "SOAP": InTorch("soap", _soap),
     "Shampoo": InTorch("distributed_shampoo", _shampoo),
 }
 
@@ -50,8 +51,8 @@ def is_there(name: str) -> bool:
     """Whether there is a torch counterpart of this optimizer, and it is installed."""
     if name not in IN_TORCH:
         return False
-    packages = "torch", IN_TORCH[name].package
-    return all(find_spec(package) is not None for package in packages)
+    modules = "torch", IN_TORCH[name].module
+    return all(find_spec(module) is not None for module in modules)
 
 
 def race_with_torch(

@@ -12,15 +12,15 @@ This table compares the methods for matrices with AdamW, on square float32 matri
 *State* is the number of elements in the state, as a multiple of the parameters. Then,
 for each size, there are the time of a step, the ratio to the time of AdamW's step in
 the same run, and the temporary memory as a share of the bytes of the parameters. A step
-is the mean over 10 steps, in which each basis, root and subspace is computed once. *Of
-torch* is the ratio to the time of the same step in torch, on as many threads: SOAP of
-pytorch-optimizer, and Shampoo of its authors. AdamW's own ratios show the noise.
+is the mean over 10 steps, in which each basis, root and subspace is computed once
+(PSGDKron's default is *each step*). *Of torch* is the ratio to the time of the same step
+in the authors' code in torch, on as many threads. AdamW's own ratios show the noise.
 """
 
 END = """\
 `python -m benchmarks.matrices --write` writes this table, with `OPENBLAS_NUM_THREADS=1`
-([why](api/optimizers/matrix.md)). Its column on torch needs
-`pip install torch pytorch-optimizer`, and for Shampoo a copy of
+([why](api/optimizers/matrix.md)). Its column on torch needs torch, and the code of
+[nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
 [facebookresearch/optimizers](https://github.com/facebookresearch/optimizers) on the path.
 """
 

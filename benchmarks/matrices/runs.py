@@ -31,6 +31,7 @@ def _with_period(opt: Any) -> Any:
 OPTIMIZERS: dict[str, Any] = {
     "AdamW": eqopt.AdamW(RATE),
     **{m.name: _with_period(m.ours(RATE)) for m in BY_FAMILY["matrix"]},
+    "PSGDKron, each step": eqopt.PSGDKron(RATE),
     "SOAP, staggered": eqopt.SOAP(RATE, precondition_frequency=PERIOD, stagger=True),
     "SOAP, one-sided": eqopt.SOAP(RATE, precondition_frequency=PERIOD, one_sided=True),
 }

@@ -12,19 +12,19 @@ from ...parity.matrices import NUMBERS, TABLES, newton_schulz
 from ..method import Method
 
 
-STANDARD = TABLES["standard"][0]
+STANDARD, DION = (TABLES[name][0] for name in ("standard", "dion"))
 
 
-def adamuon_by_hand(nesterov):
+def adamuon_by_hand(rows, nesterov=True, rms=0.2):
     def updates(grads):
         m = v = 0
         for g in grads:
             m = B1 * m + (1 - B1) * g
             x = (1 - B1) * g + B1 * m if nesterov else m
-            o = newton_schulz(np.sign(x), STANDARD)
+            o = newton_schulz(np.sign(x), rows)
             v = B1 * v + (1 - B1) * o**2
             u = o / (np.sqrt(v) + EPS)
-            yield 0.2 * np.sqrt(g.size) * u / (np.linalg.norm(u) + EPS)
+            yield rms * np.sqrt(g.size) * u / (np.linalg.norm(u) + EPS)
 
     return updates
 
@@ -62,9 +62,15 @@ METHODS = [
             ),
         ],
         by_hand={
-            "adamuon, tall": ByHand(scale_by_adamuon(), adamuon_by_hand(True), (6, 4)),
+            "adamuon, tall": ByHand(
+                scale_by_adamuon(coefficients="dion", consistent_rms=0.5),
+                adamuon_by_hand(DION, rms=0.5),
+                (6, 4),
+            ),
             "adamuon, wide": ByHand(
-                scale_by_adamuon(nesterov=False), adamuon_by_hand(False), (3, 5)
+                scale_by_adamuon(steps=3, nesterov=False),
+                adamuon_by_hand(STANDARD[:3], nesterov=False),
+                (3, 5),
             ),
         },
     ),

@@ -1,5 +1,7 @@
 """APOLLO: gradients, scaled by what Adam would do in a subspace."""
 
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 
@@ -12,7 +14,7 @@ from ...parity.matrices import NUMBERS
 from ..method import Method
 
 
-RANK, GAP, SCALE, GROWTH = 2, 4, 3.0, 1.1
+RANK, GAP, SCALE, GROWTH, SEED = 2, 4, 3.0, 1.1, 7
 
 
 def growing(t):
@@ -20,7 +22,23 @@ def growing(t):
     return SCALE * (1 + t)
 
 
-def apollo_by_hand(scale_type, scale_front=False, scales=lambda t: SCALE):
+def singular_vectors(x, t):
+    return np.linalg.svd(x)[0][:, :RANK]
+
+
+def normals(x, t):
+    """Of variance 1 / r, and of the first leaf."""
+    key = jr.fold_in(jr.fold_in(jr.key(SEED), (t - 1) // GAP), 0)
+    drawn = jr.normal(key, (len(x), RANK), jnp.float32)
+    return np.asarray(drawn, float) / np.sqrt(RANK)
+
+
+def apollo_by_hand(
+    scale_type,
+    scale_front=False,
+    scales=lambda t: SCALE,
+    projection_of=singular_vectors,
+):
     def updates(grads):
         m = v = last = 0
         projection = np.zeros(())
@@ -29,7 +47,7 @@ def apollo_by_hand(scale_type, scale_front=False, scales=lambda t: SCALE):
             is_wide = g.shape[0] < g.shape[1]
             x = g if is_wide else g.T
             if t % GAP == 1:
-                projection = np.linalg.svd(x)[0][:, :RANK]
+                projection = projection_of(x, t)
             r = projection.T @ x
             m = B1 * m + (1 - B1) * r
             v = B2 * v + (1 - B2) * r**2
@@ -50,17 +68,18 @@ def apollo_by_hand(scale_type, scale_front=False, scales=lambda t: SCALE):
     return updates
 
 
-def scale_by_apollo(scale_type, scale=SCALE, scale_front=False):
+def scale_by_apollo(scale_type, scale=SCALE, scale_front=False, proj="svd"):
     return eqopt.ScaleByAPOLLO(
         RANK,
         scale,
         scale_type,
         GAP,
-        "svd",
+        proj,
         b1=B1,
         b2=B2,
         eps=EPS,
         max_growth=GROWTH,
+        key=SEED,
         weight_dimension_numbers=NUMBERS,
         scale_front=scale_front,
     )
@@ -125,6 +144,11 @@ METHODS = [
             ),
             "apollo, tensor": ByHand(
                 scale_by_apollo("tensor"), apollo_by_hand("tensor"), (6, 4)
+            ),
+            "apollo, random": ByHand(
+                scale_by_apollo("channel", proj="random"),
+                apollo_by_hand("channel", projection_of=normals),
+                (3, 6),
             ),
             **{
                 f"apollo, scheduled scale, {name}": ByHand(

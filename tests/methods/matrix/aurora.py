@@ -1,5 +1,7 @@
 """Aurora: orthogonal steps with rows of one length."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -15,33 +17,44 @@ from ..method import Method
 ACCURATE = ((2.0, -1.5, 0.5),) * 12
 
 
-def balanced(x, iterations, power):
+def balanced(x, iterations, power, rows, eps):
     """Of a tall matrix."""
     (m, n), u = x.shape, x
-    d = 1 / np.linalg.norm(x, axis=1)
+    d = 1 / np.maximum(np.linalg.norm(x, axis=1), eps)
     for _ in range(iterations):
-        u = newton_schulz(d[:, None] * x, ACCURATE)
-        d = d * (n / m / np.sum(u**2, 1)) ** power
+        u = newton_schulz(d[:, None] * x, rows)
+        norms = np.maximum(np.linalg.norm(u, axis=1), eps)
+        d = d * (n / m / norms**2) ** power
     return u
 
 
-def aurora_by_hand(grads, b1=B1, iterations=3, power=0.7):
+def aurora_by_hand(
+    grads, b1=B1, iterations=3, power=0.7, rows=ACCURATE, eps=1e-7, nesterov=True
+):
     mu = 0
     for g in grads:
         mu = b1 * mu + (1 - b1) * g
-        x, (m, n) = (1 - b1) * g + b1 * mu, g.shape
+        x, (m, n) = (1 - b1) * g + b1 * mu if nesterov else mu, g.shape
         if m == n:
-            u = newton_schulz(x, ACCURATE)
+            u = newton_schulz(x, rows)
         else:
-            tall = balanced(x if m > n else x.T, iterations, power)
+            tall = balanced(x if m > n else x.T, iterations, power, rows, eps)
             u = tall if m > n else tall.T
         yield u * np.sqrt(max(1, m / n))
 
 
-def scale_by_aurora():
+def scale_by_aurora(**options):
     return eqopt.ScaleByAurora(
-        beta=B1, pp_iterations=3, pp_beta=0.7, weight_dimension_numbers=NUMBERS
+        beta=B1,
+        pp_iterations=3,
+        pp_beta=0.7,
+        weight_dimension_numbers=NUMBERS,
+        **options,
     )
+
+
+# Some norms of rows are below this `eps`, of the momentum and of orthogonal matrices.
+SHORT_ROWS = {"eps": 0.6, "nesterov": False}
 
 
 METHODS = [
@@ -71,12 +84,19 @@ METHODS = [
             ),
         ],
         by_hand={
-            f"aurora, {name}": ByHand(scale_by_aurora(), aurora_by_hand, shape)
-            for name, shape in {
-                "tall": (6, 4),
-                "wide": (3, 5),
-                "square": (4, 4),
-            }.items()
+            **{
+                f"aurora, {name}": ByHand(scale_by_aurora(), aurora_by_hand, shape)
+                for name, shape in {
+                    "tall": (6, 4),
+                    "wide": (3, 5),
+                    "square": (4, 4),
+                }.items()
+            },
+            "aurora, short rows, without Nesterov": ByHand(
+                scale_by_aurora(steps=3, **SHORT_ROWS),
+                functools.partial(aurora_by_hand, rows=ACCURATE[:3], **SHORT_ROWS),
+                (6, 4),
+            ),
         },
     ),
 ]

@@ -1,5 +1,7 @@
 """Dion2: orthogonal steps of the rows or columns that have the most to say."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -19,7 +21,7 @@ DECAY, FRACTION = 0.8, 0.4
 STEADY = "standard"
 
 
-def dion2_by_hand(grads):
+def dion2_by_hand(grads, rows=STANDARD):
     m = np.zeros_like(grads[0])
     for g in grads:
         m = m + g
@@ -27,7 +29,7 @@ def dion2_by_hand(grads):
         x = m if g.shape[0] <= g.shape[1] else m.T
         selected = np.argsort(-np.abs(x).sum(1))[: int(np.ceil(FRACTION * len(x)))]
         u = np.zeros_like(x)
-        u[selected] = newton_schulz(x[selected], STANDARD, EPS)
+        u[selected] = newton_schulz(x[selected], rows, EPS)
         x[selected] *= DECAY
         yield np.sqrt(g.shape[0] / g.shape[1]) * (u if u.shape == g.shape else u.T)
 
@@ -46,9 +48,9 @@ def nordion2_by_hand(grads):
         yield 0.2 * np.sqrt(max(g.shape)) * u
 
 
-def scale_by_dion2(b2=None, scale="unit_rms"):
+def scale_by_dion2(b2=None, scale="unit_rms", steps=None):
     arguments = {"scale": scale, "weight_dimension_numbers": NUMBERS}
-    return eqopt.ScaleByDion2(FRACTION, DECAY, b2, EPS, "standard", **arguments)
+    return eqopt.ScaleByDion2(FRACTION, DECAY, b2, EPS, "standard", steps, **arguments)
 
 
 METHODS = [
@@ -85,7 +87,11 @@ METHODS = [
         ],
         by_hand={
             "dion2, wide": ByHand(scale_by_dion2(), dion2_by_hand, (4, 6)),
-            "dion2, tall": ByHand(scale_by_dion2(), dion2_by_hand, (6, 3)),
+            "dion2, tall": ByHand(
+                scale_by_dion2(steps=3),
+                functools.partial(dion2_by_hand, rows=STANDARD[:3]),
+                (6, 3),
+            ),
             "nordion2, tall": ByHand(
                 scale_by_dion2(B2, "match_rms"), nordion2_by_hand, (6, 4)
             ),

@@ -1,5 +1,7 @@
 """NorMuon: orthogonal steps, each row of them at a length of its own."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -15,16 +17,32 @@ from ..method import Method
 STANDARD = TABLES["standard"][0]
 
 
-def normuon_by_hand(grads, b1=B1, b2=B2, coefficients=STANDARD, of_long_side=False):
+def shape_scale(m, n):
+    return np.sqrt(max(1, m / n))
+
+
+def match_rms(m, n):
+    return 0.2 * np.sqrt(max(m, n))
+
+
+def normuon_by_hand(
+    grads,
+    b1=B1,
+    b2=B2,
+    coefficients=STANDARD,
+    of_long_side=False,
+    eps=1e-10,
+    scale=shape_scale,
+):
     m = v = 0
     for g in grads:
         m = b1 * m + (1 - b1) * g
         o = newton_schulz((1 - b1) * g + b1 * m, coefficients)
         axis = 0 if of_long_side and g.shape[1] > g.shape[0] else 1
         v = b2 * v + (1 - b2) * np.mean(o**2, axis, keepdims=True)
-        u = o / (np.sqrt(v) + 1e-10)
-        u = u * np.linalg.norm(o) / (np.linalg.norm(u) + 1e-10)
-        yield u * np.sqrt(max(1, g.shape[0] / g.shape[1]))
+        u = o / (np.sqrt(v) + eps)
+        u = u * np.linalg.norm(o) / (np.linalg.norm(u) + eps)
+        yield u * scale(*g.shape)
 
 
 def row_rms_by_hand(axis):
@@ -51,9 +69,14 @@ def normalized_by_hand(grads):
         yield np.sqrt(min(g.shape)) * o / np.linalg.norm(o)
 
 
-def scale_by_normuon():
-    return eqopt.ScaleByNorMuon(beta=B1, b2=B2, weight_dimension_numbers=NUMBERS)
+def scale_by_normuon(b2=B2, **options):
+    return eqopt.ScaleByNorMuon(
+        beta=B1, b2=b2, weight_dimension_numbers=NUMBERS, **options
+    )
 
+
+# Far from the defaults.
+OTHER = {"b2": 0.9, "eps": EPS}
 
 METHODS = [
     Method(
@@ -99,6 +122,17 @@ METHODS = [
         by_hand={
             "normuon, tall": ByHand(scale_by_normuon(), normuon_by_hand, (6, 4)),
             "normuon, wide": ByHand(scale_by_normuon(), normuon_by_hand, (3, 5)),
+            "normuon, long side": ByHand(
+                scale_by_normuon(steps=3, side="long", scale="match_rms", **OTHER),
+                functools.partial(
+                    normuon_by_hand,
+                    coefficients=STANDARD[:3],
+                    of_long_side=True,
+                    scale=match_rms,
+                    **OTHER,
+                ),
+                (3, 5),
+            ),
             "rows, wide": row_rms("rows", (3, 5), 1),
             "long side, wide": row_rms("long", (3, 5), 0),
             "long side, tall": row_rms("long", (6, 4), 1),

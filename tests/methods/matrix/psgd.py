@@ -77,8 +77,9 @@ def by_hand(shape, of_momentum=False, **options):
         weight_dimension_numbers=NUMBERS,
         **options,
     )
-    is_full = "max_skew" in options
-    is_diagonal = [n > min(shape) and not is_full for n in shape]
+    longest = np.inf if "max_skew" in options else min(shape)
+    longest = min(longest, options.get("max_size", np.inf))
+    is_diagonal = [n > longest for n in shape]
     updates = lambda grads: psgd_by_hand(grads, is_diagonal, of_momentum)
     return ByHand(opt, updates, shape)
 
@@ -130,7 +131,9 @@ METHODS = [
         ],
         by_hand={
             "PSGD-Kron": by_hand((4, 4)),
-            "PSGD-Kron, diagonal side": by_hand((3, 5)),
+            "PSGD-Kron, diagonal side, wide": by_hand((3, 5)),
+            "PSGD-Kron, diagonal side, tall": by_hand((5, 3)),
+            "PSGD-Kron, diagonal sides": by_hand((4, 4), max_size=2),
             "PSGD-Kron, momentum, tall": by_hand((5, 3), True, max_skew=None),
         },
     ),

@@ -15,35 +15,37 @@ from ..method import Method
 STANDARD = TABLES["standard"][0]
 
 
-def spectral(d):
-    return np.sqrt(d.shape[0] / d.shape[1]) * newton_schulz(d, STANDARD)
+def spectral(d, inputs):
+    return np.sqrt(d.shape[0] / inputs) * newton_schulz(d, STANDARD)
 
 
-def spectral_at_least_one(d):
-    factor = max(1.0, np.sqrt(d.shape[0] / d.shape[1]))
-    return factor * newton_schulz(d, STANDARD)
+def spectral_at_least_one(d, inputs):
+    """In three steps."""
+    factor = max(1.0, np.sqrt(d.shape[0] / inputs))
+    return factor * newton_schulz(d, STANDARD[:3])
 
 
-def sign(d):
-    return np.sign(d) / d.shape[1]
+def sign(d, inputs):
+    return np.sign(d) / inputs
 
 
-def rows(d):
+def rows(d, inputs):
     norms = np.linalg.norm(d, axis=1, keepdims=True)
-    return d / (norms * np.sqrt(d.shape[1]) + EPS)
+    return d / (norms * np.sqrt(inputs) + EPS)
 
 
-def columns(d):
-    """Of one-hot inputs."""
-    return d / (np.sqrt(np.mean(d**2, 0, keepdims=True)) + EPS)
+def columns(d, inputs):
+    return d / (inputs * np.sqrt(np.mean(d**2, 0, keepdims=True)) + EPS)
 
 
-def scion_by_hand(lmo):
+def scion_by_hand(lmo, normalized=True):
+    """If not `normalized`, inputs are one-hot and count as one."""
+
     def updates(grads):
         d = 0
         for g in grads:
             d = B1 * d + (1 - B1) * g
-            yield 3 * lmo(d)
+            yield 3 * lmo(d, g.shape[1] if normalized else 1)
 
     return updates
 
@@ -84,24 +86,28 @@ METHODS = [
             ),
         ],
         by_hand={
-            "scion, spectral": ByHand(
-                scale_by_lmo("spectral"), scion_by_hand(spectral), (6, 4)
-            ),
-            "scion, spectral, at least one, wide": ByHand(
-                scale_by_lmo("spectral", at_least_one=True),
-                scion_by_hand(spectral_at_least_one),
-                (3, 6),
-            ),
-            "scion, spectral, at least one, tall": ByHand(
-                scale_by_lmo("spectral", at_least_one=True),
-                scion_by_hand(spectral_at_least_one),
-                (6, 4),
-            ),
-            "scion, sign": ByHand(scale_by_lmo("sign"), scion_by_hand(sign), (3, 5)),
-            "scion, row": ByHand(scale_by_lmo("row"), scion_by_hand(rows), (3, 5)),
-            "scion, col": ByHand(
-                scale_by_lmo("col", normalized=False), scion_by_hand(columns), (6, 4)
-            ),
+            **{
+                f"scion, {norm}{'' if normalized else ', one-hot'}": ByHand(
+                    scale_by_lmo(norm, normalized=normalized),
+                    scion_by_hand(lmo, normalized),
+                    shape,
+                )
+                for norm, lmo, shape in (
+                    ("spectral", spectral, (6, 4)),
+                    ("sign", sign, (3, 5)),
+                    ("row", rows, (3, 5)),
+                    ("col", columns, (6, 4)),
+                )
+                for normalized in (True, False)
+            },
+            **{
+                f"scion, spectral, at least one, {shape}": ByHand(
+                    scale_by_lmo("spectral", at_least_one=True, steps=3),
+                    scion_by_hand(spectral_at_least_one),
+                    shape,
+                )
+                for shape in ((3, 6), (6, 4))
+            },
         },
     ),
 ]

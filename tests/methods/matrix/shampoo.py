@@ -1,5 +1,7 @@
 """Shampoo with grafting, and KL-Shampoo."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -10,6 +12,7 @@ from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS, eigenvectors, in_blocks, power_iteration
 from ..method import Method
+from .soap import INPUTS_FIRST, inputs_first, is_shorter
 
 
 B3, GRAFT_B2, GRAFT_EPS, FREQUENCY = 0.7, 0.9, 1e-2, 3
@@ -34,18 +37,20 @@ def shampoo_by_hand(
     graft_eps=GRAFT_EPS,
     is_one_sided=False,
     exponent=None,
+    correct_bias=True,
 ):
     def updates(grads):
         m = v = gl = gr = left = right = 0
         for t, g in enumerate(grads, 1):
             new = 1 if beta == 1 else 1 - beta
             gl, gr = beta * gl + new * g @ g.T, beta * gr + new * g.T @ g
-            filtered = (b3 * m + (1 - b3) * g) / (1 - b3 * b1 ** (t - 1))
+            left_out = b3 * b1 ** (t - 1) if correct_bias else 0
+            filtered = (b3 * m + (1 - b3) * g) / (1 - left_out)
             m = b1 * m + (1 - b1) * g
             if t == start or (t > start and t % frequency == 0):
-                bias = 1 if beta == 1 else 1 - beta**t
+                bias = 1 - beta**t if correct_bias and beta < 1 else 1
                 power = exponent or (1 / 2 if is_one_sided else 1 / 4)
-                # With one side, it is the shorter one.
+                # With one side, it is the shorter one, or the left one of a square.
                 has_left, has_right = (
                     not is_one_sided or is_left == (g.shape[0] <= g.shape[1])
                     for is_left in (True, False)
@@ -65,30 +70,36 @@ def shampoo_by_hand(
     return updates
 
 
-def kl_by_hand(grads):
-    m = np.zeros(grads[0].shape)
-    gl = gr = ql = qr = np.zeros(())
+def kl_by_hand(grads, exponent=1 / 2, is_one_sided=False, correct_bias=True):
+    """A side without a factor has the identity, which stays."""
+    m, shape = np.zeros(grads[0].shape), grads[0].shape
+    has = [not is_one_sided or is_shorter(side, shape) for side in range(2)]
+    factors, bases = ([np.eye(n) for n in shape] for _ in range(2))
+    # What multiplies the columns of a matrix in the basis of one side.
+    values = lambda i, power: (
+        np.maximum(np.diag(bases[i].T @ factors[i] @ bases[i]), EPS) ** -power
+    )
     for t, g in enumerate(grads, 1):
-        rows, columns = g.shape
         m = B1 * m + (1 - B1) * g
         if t == 1:
-            scale = np.sqrt(np.mean(g**2))
-            gl, gr, ql, qr = (scale**i * np.eye(n) for i in (1, 0) for n in g.shape)
-        x = (g @ qr) / np.sqrt(np.maximum(np.diag(qr.T @ gr @ qr), EPS))
-        y = (g.T @ ql) / np.sqrt(np.maximum(np.diag(ql.T @ gl @ ql), EPS))
-        gl = B2 * gl + (1 - B2) * x @ x.T / columns
-        gr = B2 * gr + (1 - B2) * y @ y.T / rows
-        if t == 1:
-            ql, qr = eigenvectors(gl), eigenvectors(gr)
-        elif t % FREQUENCY == 0:
-            ql, qr = (power_iteration(a, q, q, 1)[0] for a, q in ((gl, ql), (gr, qr)))
-        u = ql.T @ (m / (1 - B1**t)) @ qr
-        u = u / np.sqrt(np.maximum(np.diag(ql.T @ gl @ ql), EPS))[:, None]
-        u = u / np.sqrt(np.maximum(np.diag(qr.T @ gr @ qr), EPS))
-        yield ql @ u @ qr.T
+            # So that their product is the mean square, however many there are.
+            scale = np.mean(g**2) ** (1 / sum(has))
+            factors = [scale ** int(has[i]) * factors[i] for i in range(2)]
+        x = (g @ bases[1]) * values(1, 1 / 2)
+        y = (g.T @ bases[0]) * values(0, 1 / 2)
+        grams = x @ x.T / g.shape[1], y @ y.T / g.shape[0]
+        for i in np.flatnonzero(has):
+            factors[i] = B2 * factors[i] + (1 - B2) * grams[i]
+            if t == 1:
+                bases[i] = eigenvectors(factors[i])
+            elif t % FREQUENCY == 0:
+                bases[i] = power_iteration(factors[i], bases[i], bases[i], 1)[0]
+        u = bases[0].T @ (m / (1 - B1**t if correct_bias else 1)) @ bases[1]
+        u = values(0, exponent)[:, None] * u * values(1, exponent)
+        yield bases[0] @ u @ bases[1].T
 
 
-def by_hand(beta, graft, shape, blocks=None, **options):
+def by_hand(beta, graft, shape, blocks=None, numbers=NUMBERS, **options):
     ours = eqopt.ScaleByShampoo(
         B1,
         beta,
@@ -98,7 +109,7 @@ def by_hand(beta, graft, shape, blocks=None, **options):
         graft=graft,
         graft_b2=GRAFT_B2,
         graft_eps=GRAFT_EPS,
-        weight_dimension_numbers=NUMBERS,
+        weight_dimension_numbers=numbers,
         **options,
     )
     updates = shampoo_by_hand(
@@ -107,21 +118,26 @@ def by_hand(beta, graft, shape, blocks=None, **options):
         options.get("start_preconditioning_step", FREQUENCY),
         is_one_sided=options.get("one_sided", False),
         exponent=options.get("exponent"),
+        correct_bias=options.get("correct_bias", True),
     )
+    updates = inputs_first(updates) if numbers is INPUTS_FIRST else updates
     return ByHand(ours, in_blocks(updates, blocks) if blocks else updates, shape)
 
 
-def kl_shampoo(shape):
+def kl_shampoo(shape, one_sided=False, **options):
     ours = eqopt.ScaleByShampoo(
         B1,
         B2,
         eps=EPS,
         precondition_frequency=FREQUENCY,
         graft=None,
+        one_sided=one_sided,
         kl=True,
         weight_dimension_numbers=NUMBERS,
+        **options,
     )
-    return ByHand(ours, kl_by_hand, shape)
+    updates = functools.partial(kl_by_hand, is_one_sided=one_sided, **options)
+    return ByHand(ours, updates, shape)
 
 
 METHODS = [
@@ -171,6 +187,11 @@ METHODS = [
             "shampoo, one-sided, tall": by_hand(
                 1, None, (6, 4), one_sided=True, start_preconditioning_step=1
             ),
+            "shampoo, one-sided, square": by_hand(0.9, "adam", (4, 4), one_sided=True),
+            "shampoo, one-sided, inputs first": by_hand(
+                0.9, "adam", (4, 4), numbers=INPUTS_FIRST, one_sided=True
+            ),
+            "shampoo, uncorrected": by_hand(0.9, "adam", (4, 4), correct_bias=False),
             "shampoo, exponent": by_hand(0.9, "adam", (5, 4), exponent=0.4),
             "shampoo, blocks": by_hand(0.9, "adam", (6, 4), (2, 2), block_size=3),
             # The fifth row is in a block of three, of which one is empty.
@@ -203,6 +224,12 @@ METHODS = [
             "KL-Shampoo": kl_shampoo((4, 4)),
             "KL-Shampoo, wide": kl_shampoo((4, 5)),
             "KL-Shampoo, tall": kl_shampoo((5, 4)),
+            "KL-Shampoo, exponent": kl_shampoo((4, 4), exponent=0.3),
+            "KL-Shampoo, uncorrected": kl_shampoo((4, 4), correct_bias=False),
+            **{
+                f"KL-Shampoo, one-sided, {shape}": kl_shampoo(shape, one_sided=True)
+                for shape in ((3, 6), (6, 4), (4, 4))
+            },
         },
     ),
 ]

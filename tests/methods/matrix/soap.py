@@ -20,9 +20,9 @@ def soap_by_hand(
     b2=B2,
     eps=EPS,
     skips_first=True,
-    has_basis=lambda n, shape: True,
+    has_basis=lambda side, shape: True,
 ):
-    """`has_basis` says whether a side of `n` has one, in a matrix of a shape."""
+    """`has_basis` says whether a side has one, 0 or 1, in a matrix of a shape."""
 
     def updates(grads):
         m = v = gl = gr = 0
@@ -30,19 +30,21 @@ def soap_by_hand(
         # The real steps.
         for t, g in enumerate(grads, 0 if skips_first else 1):
             rows, columns = g.shape
+            has_left, has_right = (has_basis(side, g.shape) for side in range(2))
             is_first = np.ndim(gl) == 0
             left, right = g, g
-            if kl and not is_first:
+            if kl and not is_first and has_right:
                 right_values = np.maximum(np.diag(qr.T @ gr @ qr), 1e-8)
-                left_values = np.maximum(np.diag(ql.T @ gl @ ql), 1e-8)
                 left = g @ qr / np.sqrt(right_values)
+            if kl and not is_first and has_left:
+                left_values = np.maximum(np.diag(ql.T @ gl @ ql), 1e-8)
                 right = (g.T @ ql / np.sqrt(left_values)).T
             gl = beta * gl + (1 - beta) * left @ left.T / (columns if kl else 1)
             gr = beta * gr + (1 - beta) * right.T @ right / (rows if kl else 1)
             if is_first:
                 ql, qr = (
-                    eigenvectors(x) if has_basis(len(x), g.shape) else np.eye(len(x))
-                    for x in (gl, gr)
+                    eigenvectors(x) if has else np.eye(len(x))
+                    for x, has in ((gl, has_left), (gr, has_right))
                 )
             if t == 0:
                 yield 0 * g
@@ -52,22 +54,30 @@ def soap_by_hand(
             step_size = np.sqrt(1 - b2**t) / (1 - b1**t)
             yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
             if t % frequency == 0:
-                if has_basis(rows, g.shape):
+                if has_left:
                     ql, v = power_iteration(gl, ql, v, 0)
-                if has_basis(columns, g.shape):
+                if has_right:
                     qr, v = power_iteration(gr, qr, v, 1)
 
     return updates
 
 
-def is_shorter(n, shape):
-    return n == min(shape)
+def is_shorter(side, shape):
+    """Of a square matrix, the side of the outputs."""
+    return side == (0 if shape[0] <= shape[1] else 1)
+
+
+INPUTS_FIRST = eqopt.MatrixDimensionNumbers(-2, -1)
+
+
+def inputs_first(updates):
+    """The same for matrices with their inputs first."""
+    return lambda grads: (u.T for u in updates([g.T for g in grads]))
 
 
 def scale_by_soap(beta, frequency, **options):
-    return eqopt.ScaleBySOAP(
-        B1, B2, beta, EPS, frequency, weight_dimension_numbers=NUMBERS, **options
-    )
+    options = {"weight_dimension_numbers": NUMBERS} | options
+    return eqopt.ScaleBySOAP(B1, B2, beta, EPS, frequency, **options)
 
 
 METHODS = [
@@ -127,16 +137,24 @@ METHODS = [
                 (4, 4),
             ),
             **{
-                f"soap, one-sided, {shape}": ByHand(
-                    scale_by_soap(0.9, 3, one_sided=True),
-                    soap_by_hand(0.9, 3, has_basis=is_shorter),
+                f"soap, one-sided, {shape}{', KL' if kl else ''}": ByHand(
+                    scale_by_soap(0.9, 3, one_sided=True, kl=kl),
+                    soap_by_hand(0.9, 3, kl, has_basis=is_shorter),
                     shape,
                 )
-                for shape in ((3, 6), (6, 4))
+                for shape in ((3, 6), (6, 4), (4, 4))
+                for kl in (False, True)
             },
+            "soap, one-sided, inputs first": ByHand(
+                scale_by_soap(
+                    0.9, 3, one_sided=True, weight_dimension_numbers=INPUTS_FIRST
+                ),
+                inputs_first(soap_by_hand(0.9, 3, has_basis=is_shorter)),
+                (4, 4),
+            ),
             "soap, limited": ByHand(
                 scale_by_soap(0.9, 3, max_precond_dim=5),
-                soap_by_hand(0.9, 3, has_basis=lambda n, shape: n <= 5),
+                soap_by_hand(0.9, 3, has_basis=lambda side, shape: shape[side] <= 5),
                 (4, 6),
             ),
             "soap, blocks": ByHand(

@@ -1,5 +1,7 @@
 """SOAP-Muon: the direction of SOAP, made orthogonal."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -22,7 +24,7 @@ COEFFICIENTS = [*TABLES["standard"][0], *[(1.5, -0.5, 0.0)] * 2]
 BETA, FREQUENCY = 0.9, 3
 
 
-def soap_muon_by_hand(grads):
+def soap_muon_by_hand(grads, rows=COEFFICIENTS):
     m = v = gl = gr = 0
     ql = qr = np.zeros(())
     for t, g in enumerate(grads):
@@ -30,7 +32,7 @@ def soap_muon_by_hand(grads):
             m = B1 * m + (1 - B1) * g
             v = B2 * v + (1 - B2) * (ql.T @ g @ qr) ** 2
             u = ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + EPS)) @ qr.T
-            u = newton_schulz(u, COEFFICIENTS)
+            u = newton_schulz(u, rows)
             yield -np.sqrt(max(1, g.shape[0] / g.shape[1])) * u
         else:
             yield 0 * g
@@ -71,13 +73,14 @@ METHODS = [
                     B2,
                     BETA,
                     EPS,
+                    steps=steps,
                     precondition_frequency=FREQUENCY,
                     weight_dimension_numbers=NUMBERS,
                 ),
-                soap_muon_by_hand,
+                functools.partial(soap_muon_by_hand, rows=COEFFICIENTS[:steps]),
                 shape,
             )
-            for shape in ((4, 4), (4, 5), (5, 4))
+            for shape, steps in (((4, 4), None), ((4, 5), None), ((5, 4), 3))
         },
     ),
 ]

@@ -168,8 +168,8 @@ class ScaleByShampoo(AbstractMatrixwise):
       R_t = \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t$$
 
     Both factors start as the identity, times the root mean square of the first gradient
-    that is not zero. The eigenvectors are updated by one step of orthogonal iteration
-    every $k$ steps. The eigenvalues are updated in each step.
+    that is not zero, and one factor alone times the mean square. The eigenvectors are
+    updated by one step of orthogonal iteration every $k$ steps, the eigenvalues in each.
 
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ fewer
     if the graft has no second moment.
@@ -190,7 +190,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `graft`: $A$, `"adam"`, `"rmsprop"`, `"adagrad"`, `"sgd"` or `None` for no graft.
     - `graft_b2`: $\beta_g \in [0, 1)$.
     - `graft_eps`: $\varepsilon_g \ge 0$.
-    - `one_sided`: whether only the shorter side of a matrix has a factor.
+    - `one_sided`: whether only the shorter side has a factor; of a square, the outputs.
     - `block_size`: an integer of at least 1. Larger sides are split into equal blocks of
         at most this size, and each block is a separate matrix. `None` for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.

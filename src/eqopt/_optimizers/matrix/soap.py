@@ -159,7 +159,8 @@ class ScaleBySOAP(AbstractMatrixwise):
     - `eps`: $\varepsilon \ge 0$.
     - `precondition_frequency`: $k$, an integer or an integer 0-d array.
     - `max_precond_dim`: the largest side with a factor. Without any factor, this is Adam.
-    - `one_sided`: whether only the shorter side of a matrix has a factor.
+    - `one_sided`: whether only the shorter side of a matrix has a factor; of a square
+        matrix, the outputs.
     - `block_size`: larger sides are split into equal blocks of at most this size, and
         each block is a separate matrix. Defaults to `None`, for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and $\nu$ for their start at zero.
@@ -168,7 +169,9 @@ class ScaleBySOAP(AbstractMatrixwise):
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
-        similarly for $R$, with eigenvalues of at least $10^{-8}$.
+        similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
+        not whitened, and the start is not corrected for: only in the long run does
+        $L \otimes R$ scale with the squares of the gradients.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them refreshes its eigenvectors. All matrices of a stack take the same turn. The
         first eigenvectors of all matrices are computed in one step.
