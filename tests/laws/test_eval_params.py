@@ -203,10 +203,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 AVERAGES = "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 # The documentation of the first says that the second does not belong inside.
-MISPLACED = {
-    *itertools.product(["Cautious", "Mechanic"], AVERAGES),
-    *itertools.product(["Mechanic", "ScheduleFree"], ["SAM"]),
-}
+MISPLACED = {*itertools.product(["Cautious", "Mechanic"], AVERAGES)}
 # What these hold makes no parameters, or sees none.
 NOT_EVALUATED = {
     "StoreParams": "its parameters are of half precision: see `test_stored`",

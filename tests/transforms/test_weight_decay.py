@@ -1,7 +1,5 @@
 """How weight decay depends on the learning rate, and where it waits."""
 
-import dataclasses
-import inspect
 import typing
 
 import equinox as eqx
@@ -12,7 +10,6 @@ import pytest
 
 import eqopt
 
-from ..interpreter import interpreted
 from ..parity.by_hand import B1, B2, EPS, adam_by_hand
 
 
@@ -176,105 +173,6 @@ def test_it_is_data():
     np.testing.assert_allclose((values[1] - values[0]) / 0.1, slope, rtol=1e-4)
 
 
-def _decaying():
-    """Every optimizer with a weight decay."""
-    for cls in (getattr(eqopt, name) for name in eqopt.__all__):
-        if isinstance(cls, type) and issubclass(cls, eqopt.AbstractTransformation):
-            names = {field.name for field in dataclasses.fields(cls)}
-            if {"learning_rate", "weight_decay"} <= names:
-                yield cls
-
-
-PENALTIES = dict.fromkeys(
-    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
-    "an L2 penalty, before the method",
-)
-
-# What their decay is. An `AddDecayedWeights` says how decay depends on the learning rate
-# that multiplies it next, and whether the update goes the same way.
-OF_THEIR_OWN = PENALTIES | {
-    "Adafactor": "added after the learning rate, which does not multiply it",
-    "Adan": "implicit: the step is divided by 1 + eta lambda",
-    "MoMo": "implicit, and part of the loss that gives the step size",
-    "MoMoAdam": "implicit, and part of the loss that gives the step size",
-    "NovoGrad": "in the momentum",
-    "ScheduleFreePlus": "of y but taken off z, with a step size from the loss",
-}
-
-
-@pytest.mark.parametrize("name", PENALTIES)
-def test_a_penalty_is_one_in_front(name):
-    """So those who want more than a number write a chain."""
-    cls = getattr(eqopt, name)
-    opts = [
-        cls(0.1, weight_decay=0.3),
-        eqopt.Chain(eqopt.AddDecayedWeights(0.3), cls(0.1)),
-    ]
-    new = []
-    for opt in opts:
-        params = {"w": jnp.linspace(0.5, 2.0, 12).reshape(4, 3)}
-        state = opt.init(params)
-        for i in range(3):
-            grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i), params)
-            params, state = opt.step(grads, state, params)
-        new.append(params["w"])
-    np.testing.assert_allclose(*new, rtol=1e-6)
-
-
-def test_the_docs_name_those_with_a_decay_of_their_own():
-    written = inspect.getdoc(eqopt.AddDecayedWeights)
-    assert written is not None
-    missing = [name for name in OF_THEIR_OWN if f"[`eqopt.{name}`][]" not in written]
-    assert not missing
-
-
-# Two that add the decay in a part of its own, and three that do it by themselves.
-TELLING = (eqopt.AdamW, eqopt.Scion, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW)
-
-
-@pytest.mark.parametrize(
-    "cls",
-    [
-        pytest.param(cls, marks=() if cls in TELLING else pytest.mark.slow)
-        for cls in _decaying()
-        if cls is not eqopt.AddDecayedWeights
-    ],
-    ids=lambda cls: cls.__name__,
-)
-def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
-    rate = {"learning_rate": 0.1}
-    if cls in (eqopt.DAdaptAdamW, eqopt.Prodigy):
-        rate["estim_lr0"] = 1.0  # the first steps are hardly any, otherwise
-    decay = eqopt.AddDecayedWeights(0.3)
-    if cls.__name__ in OF_THEIR_OWN:
-        with pytest.raises(TypeError, match=f"{cls.__name__}: `weight_decay` must be"):
-            cls(**rate, weight_decay=decay)
-        return
-    params = {"w": jnp.linspace(-0.5, 2.0, 12).reshape(4, 3), "b": jnp.ones(3)}
-    grads = jax.tree.map(lambda p: p - 1, params)
-    extra: dict = {}
-    if cls is eqopt.Sophia:
-        extra = {"value_fn": lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))}
-
-    def stepped(weight_decay):
-        opt = cls(**rate, weight_decay=weight_decay)
-        step = interpreted(lambda *args: opt.step(*args, **extra)[0])
-        return jax.tree.leaves(step(grads, opt.init(params), params))
-
-    same = eqopt.AddDecayedWeights(0.3, mode="fully_decoupled", max_learning_rate=1.0)
-    by_number = stepped(0.3)
-    jax.tree.map(np.testing.assert_array_equal, by_number, stepped(same))
-    if cls is not eqopt.LAMB:  # its decay changes the length of the whole step
-        cautious = stepped(eqopt.AddDecayedWeights(0.3, cautious=True))
-        leaves = jax.tree.leaves(params), stepped(0.0), by_number, cautious
-        assert not np.allclose(leaves[1][-1], by_number[-1], atol=1e-3)  # of the matrix
-        for p, without, always, found in zip(*leaves, strict=True):
-            expected = np.where((p - without) * p >= 0, always, without)
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    of_rate = eqopt.AddDecayedWeights(0.3, mode="squared")
-    cls(**rate, weight_decay=of_rate).init(params)  # it has a learning rate
-
-
 @pytest.mark.parametrize(
     "cls", [eqopt.ScaleByAdamP, eqopt.ScaleBySGDP, eqopt.ScaleByStableAdam]
 )
@@ -290,9 +188,12 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
     ("make", "message"),
     [
         (lambda: how("corrected"), None),
-        (
-            lambda: eqopt.AddDecayedWeights(0.1, mode="corrected"),
-            "`mode='corrected'` needs `max_learning_rate`",
+        *(
+            (
+                lambda mode=mode: eqopt.AddDecayedWeights(0.1, mode=mode),
+                f"`mode='{mode}'` needs `max_learning_rate`",
+            )
+            for mode in ("corrected", "fully_decoupled")
         ),
         (
             lambda: eqopt.AddDecayedWeights(0.1, max_learning_rate=0.0),

@@ -145,6 +145,13 @@ def test_half_of_them_are_doubled():
     np.testing.assert_allclose(updates, [3.0, 3.0, 0.0, 0.0])
 
 
+def test_the_share_is_at_least_one_in_a_thousand():
+    alone = jnp.zeros(4000).at[7].set(1.0)
+    opt = eqopt.Cautious(eqopt.Stateless(lambda u, _: (2 * alone - 1) * u))
+    updates, _ = opt.update(jnp.ones(4000), opt.init(alone), alone)
+    np.testing.assert_allclose(updates, 1000 * alone, rtol=1e-6)
+
+
 def test_nobody_agrees():
     opt = eqopt.Cautious(eqopt.Scale(-1.0))
     assert not np.any(opt.update(jnp.ones(3), opt.init(jnp.ones(3)))[0])

@@ -14,6 +14,22 @@ ROWS = [
     *around(eqopt.EMANesterov, beta=0.5, decay=0.8),
     *around(eqopt.OuterNesterov, period=2, learning_rate=0.5, momentum=0.8),
     row(
+        lambda **data: eqopt.GPA(eqopt.Adam(0.01), sees="y", **data),
+        name="GPA(sees y)",
+        mu_x=0.5,
+        mu_y=0.8,
+    ),
+    row(
+        lambda **data: eqopt.EMANesterov(eqopt.Adam(0.01), start=1, stop=3, **data),
+        name="EMANesterov(start, stop)",
+        exempt={
+            "test_hyperparameters_take_schedules": "a step extrapolates by the `beta` "
+            "that its schedule has for the next step"
+        },
+        beta=0.5,
+        decay=0.8,
+    ),
+    row(
         lambda decay=0.9: eqopt.ParamEMA(
             eqopt.Adam(0.01), decay, debias=False, accumulator_dtype=jnp.float32
         ),

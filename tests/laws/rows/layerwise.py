@@ -23,6 +23,7 @@ ROWS = [
         name="ClipByBlockRMS",
         threshold=0.2,
     ),
+    row(lambda: eqopt.KeepNorm("initial"), name="KeepNorm(initial)"),
     row(eqopt.ScaleByFactoredRMS, decay_rate=0.5, eps=1e-3),
     row(
         lambda **data: eqopt.ScaleByFactoredRMS(

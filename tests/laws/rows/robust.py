@@ -22,6 +22,11 @@ ROWS = [
         name="Cautious(ScaleByLion)",
     ),
     row(
+        lambda learning_rate=0.1: eqopt.Cautious(eqopt.Signum(learning_rate), "none"),
+        name="Cautious(Signum, none)",
+        learning_rate=0.05,
+    ),
+    row(
         lambda weight_decay=0.3: eqopt.Cautious(
             eqopt.Muon(0.1, weight_decay=weight_decay, fallback=eqopt.Lion(0.1))
         ),

@@ -10,6 +10,19 @@ from ...parity.case import COSINES, LINEARS, Case, TorchCase, is_matrix
 from ..method import Method
 
 
+def of_mode(mode, cautious=False):
+    """AdamW, whose decay depends on the learning rate or on the update."""
+
+    def make(learning_rate=LINEAR, weight_decay=0.1):
+        decay = eqopt.AddDecayedWeights(
+            weight_decay, None, cautious, mode, max_learning_rate=0.2
+        )
+        return eqopt.AdamW(learning_rate, weight_decay=decay)
+
+    name = f"AdamW({'cautious' if cautious else mode})"
+    return row(make, name=name, learning_rate=0.1, weight_decay=0.3)
+
+
 METHODS = [
     Method(
         eqopt.Adam,
@@ -58,6 +71,10 @@ METHODS = [
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
             row(eqopt.AdamW, at=0.01, learning_rate=0.1, weight_decay=0.3),
+            of_mode("decoupled", cautious=True),
+            of_mode("fully_decoupled"),
+            of_mode("independent"),
+            of_mode("squared"),
         ],
         cases={
             "adamw": Case(eqopt.AdamW(0.1), optax.adamw(0.1)),

@@ -10,6 +10,7 @@ from eqopt.groups import BlockAxes
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
+from ..layerwise.adamp import DECAY, RATE, Moving, start
 from ..method import Method
 
 
@@ -40,6 +41,18 @@ def scale_by_adam_mini(block_axes):
     return eqopt.ScaleByAdamMini(B1, B2, EPS, block_axes)
 
 
+def with_decay(opt, directions, shape=None):
+    """A whole optimizer with weight decay, from the directions of its steps."""
+
+    def updates(grads):
+        p = start(grads[0].shape)
+        for u in directions(grads):
+            yield -RATE * (u + DECAY * p)
+            p = p - RATE * (u + DECAY * p)
+
+    return ByHand(Moving(opt), updates, shape)
+
+
 METHODS = [
     Method(
         eqopt.AdamMini,
@@ -59,8 +72,8 @@ METHODS = [
             row(eqopt.AdamMini, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
         by_hand={
-            "adam-mini, rows": ByHand(
-                scale_by_adam_mini(BlockAxes(-1)),
+            "adam-mini, rows": with_decay(
+                eqopt.AdamMini(RATE, B1, B2, EPS, BlockAxes(-1), weight_decay=DECAY),
                 adam_mini_by_hand(lambda index: index[0]),
                 (6, 4),
             ),

@@ -7,8 +7,9 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS
-from ...parity.case import ByHand
+from ..layerwise.adamp import DECAY, RATE
 from ..method import Method
+from .adam_mini import with_decay
 
 
 def grams_by_hand(grads):
@@ -36,6 +37,10 @@ METHODS = [
             row(eqopt.ScaleByGrams, b1=0.8, b2=0.9, eps=1e-3),
             row(eqopt.Grams, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
-        by_hand={"grams": ByHand(eqopt.ScaleByGrams(B1, B2, EPS), grams_by_hand)},
+        by_hand={
+            "grams": with_decay(
+                eqopt.Grams(RATE, B1, B2, EPS, weight_decay=DECAY), grams_by_hand
+            )
+        },
     ),
 ]

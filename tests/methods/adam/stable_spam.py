@@ -8,7 +8,9 @@ import eqopt
 from ...laws.row import is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
+from ..layerwise.adamp import DECAY, RATE
 from ..method import Method
+from .adam_mini import with_decay
 
 
 G1, G2, G3, LOW = 0.6, 0.7, 0.9, 0.25
@@ -41,12 +43,6 @@ def adam_by_hand(grads, every, total):
         m = b1 * m + (1 - b1) * g
         v = B2 * v + (1 - B2) * g**2
         yield m / (1 - b1**t) / (np.sqrt(v / (1 - B2**t)) + EPS)
-
-
-def stable_spam_by_hand(grads):
-    """At a learning rate of 0.5."""
-    for u in adam_by_hand(ada_clip_gn_by_hand(grads, 8), 5, 8):
-        yield -0.5 * u
 
 
 METHODS = [
@@ -87,9 +83,11 @@ METHODS = [
                 eqopt.ScaleByAdamWithReset(B1, B2, EPS, 4, 6, LOW),
                 lambda grads: adam_by_hand(grads, 4, 6),
             ),
-            "stable spam": ByHand(
-                eqopt.StableSPAM(0.5, B1, B2, EPS, G1, G2, G3, 5, 8, LOW),
-                stable_spam_by_hand,
+            "stable spam": with_decay(
+                eqopt.StableSPAM(
+                    RATE, B1, B2, EPS, G1, G2, G3, 5, 8, LOW, weight_decay=DECAY
+                ),
+                lambda grads: adam_by_hand(ada_clip_gn_by_hand(grads, 8), 5, 8),
             ),
         },
     ),

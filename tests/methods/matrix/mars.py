@@ -2,12 +2,13 @@
 
 import functools
 
+import jax
 import numpy as np
 import optax
 
 import eqopt
 
-from ...laws.row import LINEAR, is_matrix, row
+from ...laws.row import LINEAR, Evaluated, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS, TABLES, newton_schulz
@@ -39,19 +40,35 @@ def mars_by_hand(grads, mars_type, at_previous=None):
         yield DIRECTIONS[mars_type](m, v, t)
 
 
-def uphill(mars_type, **options):
-    """The direction alone: the learning rate is -1."""
-    return eqopt.MARS(
-        -1.0,
-        mars_type,
-        B1,
-        B2,
-        EPS,
-        GAMMA,
-        MAX_NORM,
-        weight_dimension_numbers=NUMBERS,
-        **options,
-    )
+def mars(learning_rate, mars_type, **options):
+    """With the numbers of `mars_by_hand`."""
+    return eqopt.MARS(learning_rate, mars_type, B1, B2, EPS, GAMMA, MAX_NORM, **options)
+
+
+# The direction alone: the learning rate is -1.
+uphill = functools.partial(mars, -1.0, weight_dimension_numbers=NUMBERS)
+
+
+LEAFWISE = {
+    "test_equal_matrices_are_computed_at_once": "it has only sums and elementwise "
+    "operations"
+}
+
+
+class Exact(Evaluated):
+    """Hands down half of the gradients as those at the previous parameters."""
+
+    def update(self, updates, state, params=None, **extra):
+        extra["previous_grad"] = halved(updates)
+        return self.inner.update(updates, state, params, **extra)
+
+    def step(self, grads, state, params, **extra):
+        extra["previous_grad"] = halved(grads)
+        return self.inner.step(grads, state, params, **extra)
+
+
+def halved(updates):
+    return jax.tree.map(lambda g: g / 2, updates)
 
 
 METHODS = [
@@ -63,7 +80,7 @@ METHODS = [
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,
-        ratio=2.0,
+        ratio=1.05 * 9 / 7,  # it also reads and writes the last gradients
         laws=[
             row(eqopt.CorrectByMARS, gamma=0.3, b1=0.5, max_norm=0.5),
             row(
@@ -87,6 +104,27 @@ METHODS = [
                 b1=0.5,
                 eps=1e-3,
                 weight_decay=0.3,
+            ),
+            row(
+                lambda learning_rate=0.01, **data: eqopt.MARS(
+                    learning_rate, "lion", **data
+                ),
+                name="MARS(lion)",
+                exempt=LEAFWISE,
+                learning_rate=0.1,
+                b1=0.5,
+                weight_decay=0.3,
+            ),
+            row(
+                lambda learning_rate=0.01, **data: Exact(
+                    eqopt.MARS(learning_rate, is_approx=False, **data)
+                ),
+                name="MARS(exact)",
+                exempt=LEAFWISE,
+                learning_rate=0.1,
+                b1=0.5,
+                gamma=0.3,
+                max_norm=0.5,
             ),
         ],
         by_hand={

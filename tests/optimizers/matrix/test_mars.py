@@ -1,5 +1,7 @@
 """What the laws and the formulas in NumPy do not say of MARS."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,10 @@ import pytest
 
 import eqopt
 
-from ...methods.matrix.mars import mars_by_hand, uphill
+from ...interpreter import interpreted
+from ...methods.matrix.mars import mars, mars_by_hand, uphill
+from ...parity.by_hand import adam_by_hand
+from ...parity.matrices import NUMBERS
 from .untyped import unchecked
 
 
@@ -104,6 +109,43 @@ def test_exact_by_hand(mars_type, x64):
             g, last = jnp.asarray(g), jnp.asarray(last)
             found, state = update(g, state, jnp.zeros((4, 3)), previous_grad=last)
             np.testing.assert_allclose(found, u, rtol=1e-9, atol=1e-11)
+
+
+# The directions of vectors, by the type and by `optimize_1d`.
+of_fallback = functools.partial(adam_by_hand, b1=0.9, b2=0.95)
+VECTORS = {
+    ("lion", False): of_fallback,
+    ("shampoo", False): of_fallback,
+    ("lion", True): functools.partial(mars_by_hand, mars_type="lion"),
+    ("shampoo", True): functools.partial(mars_by_hand, mars_type="adamw"),
+}
+
+
+@pytest.mark.parametrize(("mars_type", "optimize_1d"), VECTORS)
+def test_with_decay_by_hand(mars_type, optimize_1d, x64):
+    rng = np.random.default_rng(0)
+    grads = {"w": rng.normal(size=(30, 4, 3)), "b": 3 * rng.normal(size=(30, 5))}
+    expected = jax.tree.map(lambda g: g[0], grads)
+    directions = {
+        "w": mars_by_hand(grads["w"], mars_type),
+        "b": VECTORS[mars_type, optimize_1d](grads["b"]),
+    }
+    opt = mars(
+        0.1,
+        mars_type,
+        weight_decay=0.3,
+        optimize_1d=optimize_1d,
+        weight_dimension_numbers={"w": NUMBERS, "b": None},
+    )
+    with x64():
+        params = jax.tree.map(jnp.asarray, expected)
+        state, step = opt.init(params), interpreted(lambda *args: opt.step(*args))
+        for i in range(30):
+            now = {k: jnp.asarray(g[i]) for k, g in grads.items()}
+            params, state = step(now, state, params)
+            for k, p in expected.items():
+                expected[k] = p - 0.1 * (next(directions[k]) + 0.3 * p)
+                np.testing.assert_allclose(params[k], expected[k], 1e-9, 1e-11)
 
 
 def test_exact_differences_of_one_batch_have_no_noise():

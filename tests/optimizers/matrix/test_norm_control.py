@@ -117,6 +117,17 @@ def test_brake(of, x64):
     assert_follows(opt, x64, {"norm": of_norm, "component": of_component}[of])
 
 
+@pytest.mark.parametrize(
+    ("of", "inward", "step"), [("norm", 2, 0.6), ("component", 1, 2)]
+)
+def test_a_step_that_leads_beyond_zero_ends_there(of, inward, step):
+    """A norm is not negative, and the matrix is not reflected."""
+    brake = eqopt.RadialBrake(inward=inward, of=of, **OF_MATRICES)
+    p = jnp.asarray(P, jnp.float32)
+    updates, _ = brake.update(-step * p, brake.init(p), p)
+    np.testing.assert_allclose(p + updates, 0, atol=1e-6)
+
+
 def test_no_brake_is_none(x64):
     """With both parts at one, a step is what it was."""
     brake = eqopt.RadialBrake(1.0, 1.0, **OF_MATRICES)
@@ -166,10 +177,12 @@ def test_each_matrix_of_a_stack_is_on_its_own(block, per):
     "opt",
     [
         eqopt.Hyperball(ADAM, 0.1),
+        eqopt.Hyperball(ADAM, 0.1, "initial"),
         eqopt.Hyperball(ADAM, 0.1, "initial", "row"),
+        eqopt.Hyperball(ADAM, 0.1, 2.5),
         eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), eqopt.RadialBrake(0.5)),
     ],
-    ids=["Hyperball", "Hyperball of rows", "RadialBrake"],
+    ids=["current", "initial", "initial rows", "number", "RadialBrake"],
 )
 def test_each_matrix_of_a_stack_has_a_norm(opt):
     check_stacked(opt)

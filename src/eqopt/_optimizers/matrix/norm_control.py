@@ -40,6 +40,12 @@ def _over(above: Array, below: Array) -> Array:
     return jnp.where(is_one, 1, above / jnp.where(is_one, 1, below))
 
 
+def _with_norm(x: Matrix, radius: Array, norms: Norms) -> Inexact[Array, "m n"]:
+    """`x`, scaled to the norm `radius`; zeros stay zeros."""
+    found = norms(x)
+    return x * (radius / jnp.where(found == 0, 1, found))
+
+
 @equation
 def relative_update(g: Matrix, p: Matrix, norms: Norms) -> Inexact[Array, "m n"]:
     return g * _over(norms(p), norms(g))
@@ -58,8 +64,8 @@ def brake_norm(
 ) -> Inexact[Array, "m n"]:
     old, new = norm(p), norm(p + g)
     part = jnp.where(new > old, outward, inward)
-    braked = (p + g) * _over(old + part * (new - old), new) - p
-    return jnp.where(old == 0, g, braked)
+    radius = jnp.maximum(old + part * (new - old), 0)
+    return jnp.where(old == 0, g, _with_norm(p + g, radius, norm) - p)
 
 
 @equation
@@ -73,7 +79,7 @@ def brake_component(
     braked = jnp.where(radial > 0, outward, inward) * radial
     q = p + g + (braked - radial) * direction
     radius = jnp.maximum(old + braked, 0)
-    return jnp.where(is_zero, g, q * _over(radius, norm(q)) - p)
+    return jnp.where(is_zero, g, _with_norm(q, radius, norm) - p)
 
 
 @equation
@@ -83,7 +89,7 @@ def keep_norm(
     kept = norms(p)
     if radius is not None:
         kept = jnp.where(kept == 0, 0, radius)
-    return jnp.where(kept == 0, g, (p + g) * _over(kept, norms(p + g)) - p)
+    return jnp.where(kept == 0, g, _with_norm(p + g, kept, norms) - p)
 
 
 @equation
@@ -91,7 +97,7 @@ def keep_first_norm(
     g: Matrix, radius: Float[Array, "_ _"], p: Matrix, norms: Norms
 ) -> tuple[Inexact[Array, "m n"], Float[Array, "_ _"]]:
     radius = jnp.where(radius == 0, norms(p), radius)
-    u = (p + g) * _over(radius, norms(p + g)) - p
+    u = _with_norm(p + g, radius, norms) - p
     return jnp.where(radius == 0, g, u), radius
 
 
@@ -205,13 +211,13 @@ class RadialBrake(_Stateless):
     Put it after the learning rate, where the update $g$ is added to $p$. It returns
 
     $$u = r\, \frac{p + g}{\|p + g\|} - p, \qquad
-      r = \|p\| + s\, \big(\|p + g\| - \|p\|\big),$$
+      r = \max\Big(0,\; \|p\| + s\, \big(\|p + g\| - \|p\|\big)\Big),$$
 
     with $s = s_\text{out}$ if the step increases the norm, and $s = s_\text{in}$
     otherwise. So the new matrix has the direction of $p + g$. With `of="component"`, only
     the part of $g$ along $p$ is multiplied by $s$, and
-    $r = \|p\| + s\, \langle g, p\rangle / \|p\|$. A matrix of zeros takes the whole
-    step. Parameters that are not matrices pass unchanged.
+    $r = \max(0, \|p\| + s\, \langle g, p\rangle / \|p\|)$. A matrix of zeros takes the
+    whole step. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 

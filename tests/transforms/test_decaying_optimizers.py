@@ -1,0 +1,167 @@
+"""Which optimizers take an `AddDecayedWeights`, and what they tell it."""
+
+import dataclasses
+import inspect
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from ..interpreter import interpreted
+
+
+def _decaying():
+    """Every optimizer with a weight decay."""
+    for cls in (getattr(eqopt, name) for name in eqopt.__all__):
+        if isinstance(cls, type) and issubclass(cls, eqopt.AbstractTransformation):
+            names = {field.name for field in dataclasses.fields(cls)}
+            is_optimizer = cls is not eqopt.AddDecayedWeights
+            if is_optimizer and {"learning_rate", "weight_decay"} <= names:
+                yield cls
+
+
+PENALTIES = dict.fromkeys(
+    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
+    "an L2 penalty, before the method",
+)
+
+# What their decay is. An `AddDecayedWeights` says how decay depends on the learning rate
+# that multiplies it next, and whether the update goes the same way.
+OF_THEIR_OWN = PENALTIES | {
+    "Adafactor": "added after the learning rate, which does not multiply it",
+    "Adan": "implicit: the step is divided by 1 + eta lambda",
+    "MoMo": "implicit, and part of the loss that gives the step size",
+    "MoMoAdam": "implicit, and part of the loss that gives the step size",
+    "NovoGrad": "in the momentum",
+    "ScheduleFreePlus": "of y but taken off z, with a step size from the loss",
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_penalty_is_one_in_front(name):
+    """So those who want more than a number write a chain."""
+    cls = getattr(eqopt, name)
+    opts = [
+        cls(0.1, weight_decay=0.3),
+        eqopt.Chain(eqopt.AddDecayedWeights(0.3), cls(0.1)),
+    ]
+    new = []
+    for opt in opts:
+        params = {"w": jnp.linspace(0.5, 2.0, 12).reshape(4, 3)}
+        state = opt.init(params)
+        for i in range(3):
+            grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i), params)
+            params, state = opt.step(grads, state, params)
+        new.append(params["w"])
+    np.testing.assert_allclose(*new, rtol=1e-6)
+
+
+def test_the_docs_name_those_with_a_decay_of_their_own():
+    written = inspect.getdoc(eqopt.AddDecayedWeights)
+    assert written is not None
+    missing = [name for name in OF_THEIR_OWN if f"[`eqopt.{name}`][]" not in written]
+    assert not missing
+
+
+# Two that add the decay in a part of its own, and three that do it by themselves.
+TELLING = (eqopt.AdamW, eqopt.Scion, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW)
+
+
+def of_each_optimizer(with_their_own):
+    """Asks a test of each optimizer with a decay; the quick set asks it of a few."""
+    return pytest.mark.parametrize(
+        "cls",
+        [
+            pytest.param(cls, marks=() if cls in TELLING else pytest.mark.slow)
+            for cls in _decaying()
+            if with_their_own or cls.__name__ not in OF_THEIR_OWN
+        ],
+        ids=lambda cls: cls.__name__,
+    )
+
+
+PARAMS = {"w": jnp.linspace(-0.5, 2.0, 12).reshape(4, 3), "b": jnp.ones(3)}
+GRADS = jax.tree.map(lambda p: p - 1, PARAMS)
+
+
+def arguments(cls):
+    """Those of `cls`, beside its rate and decay, and those of its steps."""
+    if cls in (eqopt.DAdaptAdamW, eqopt.Prodigy):
+        return {"estim_lr0": 1.0}, {}  # the first steps are hardly any, otherwise
+    if cls is eqopt.Sophia:
+        loss = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))
+        return {}, {"value_fn": loss}
+    return {}, {}
+
+
+@of_each_optimizer(with_their_own=True)
+def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
+    more, extra = arguments(cls)
+    decay = eqopt.AddDecayedWeights(0.3)
+    if cls.__name__ in OF_THEIR_OWN:
+        with pytest.raises(TypeError, match=f"{cls.__name__}: `weight_decay` must be"):
+            cls(learning_rate=0.1, weight_decay=decay)
+        return
+
+    def stepped(weight_decay):
+        opt = cls(learning_rate=0.1, weight_decay=weight_decay, **more)
+        step = interpreted(lambda *args: opt.step(*args, **extra)[0])
+        return jax.tree.leaves(step(GRADS, opt.init(PARAMS), PARAMS))
+
+    same = eqopt.AddDecayedWeights(0.3, mode="fully_decoupled", max_learning_rate=1.0)
+    by_number = stepped(0.3)
+    jax.tree.map(np.testing.assert_array_equal, by_number, stepped(same))
+    if cls is not eqopt.LAMB:  # its decay changes the length of the whole step
+        cautious = stepped(eqopt.AddDecayedWeights(0.3, cautious=True))
+        leaves = jax.tree.leaves(PARAMS), stepped(0.0), by_number, cautious
+        assert not np.allclose(leaves[1][-1], by_number[-1], atol=1e-3)  # of the matrix
+        for p, without, always, found in zip(*leaves, strict=True):
+            expected = np.where((p - without) * p >= 0, always, without)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+class InTurn(eqx.Module):
+    """A schedule of numbers that are data: others are no other program."""
+
+    numbers: jax.Array
+
+    def __call__(self, count):
+        return self.numbers[count]
+
+
+RATES = jnp.array([0.1, 0.05, 0.02])
+# What the learning rate multiplies, with a maximum of 0.2.
+MULTIPLIED = {
+    "squared": 3 * RATES,
+    "corrected": 3 * RATES / 0.2,
+    "independent": 0.3 / RATES,
+}
+
+
+@of_each_optimizer(with_their_own=False)
+def test_every_optimizer_tells_it_the_learning_rate(cls):
+    """A decay that depends on it is one on a schedule."""
+    more, extra = arguments(cls)
+    step = interpreted(lambda opt, *args: opt.step(*args, **extra))
+
+    def trained(weight_decay):
+        opt = cls(learning_rate=InTurn(RATES), weight_decay=weight_decay, **more)
+        params, state = PARAMS, opt.init(PARAMS)
+        for _ in RATES:
+            grads = jax.tree.map(lambda p: p - 1, params)
+            params, state = step(opt, grads, state, params)
+        return params
+
+    for mode, numbers in MULTIPLIED.items():
+        decay = eqopt.AddDecayedWeights(
+            0.3 if mode == "independent" else 3.0, mode=mode, max_learning_rate=0.2
+        )
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+            trained(decay),
+            trained(InTurn(numbers)),
+        )
