@@ -20,9 +20,7 @@ B3, GRAFT_B2, GRAFT_EPS, FREQUENCY = 0.7, 0.9, 1e-2, 3
 
 def inverse_root(x, power, eps=EPS):
     values, q = np.linalg.eigh(x)
-    if values.min() < eps:
-        values = values - values.min()
-    return (q * (values + eps) ** -power) @ q.T
+    return (q * (values - min(values.min(), 0) + eps) ** -power) @ q.T
 
 
 def shampoo_by_hand(
@@ -99,12 +97,12 @@ def kl_by_hand(grads, exponent=1 / 2, is_one_sided=False, correct_bias=True):
         yield bases[0] @ u @ bases[1].T
 
 
-def by_hand(beta, graft, shape, blocks=None, numbers=NUMBERS, **options):
+def by_hand(beta, graft, shape, blocks=None, numbers=NUMBERS, eps=EPS, **options):
     ours = eqopt.ScaleByShampoo(
         B1,
         beta,
         B3,
-        EPS,
+        eps,
         precondition_frequency=FREQUENCY,
         graft=graft,
         graft_b2=GRAFT_B2,
@@ -116,6 +114,7 @@ def by_hand(beta, graft, shape, blocks=None, numbers=NUMBERS, **options):
         beta,
         graft,
         options.get("start_preconditioning_step", FREQUENCY),
+        eps=eps,
         is_one_sided=options.get("one_sided", False),
         exponent=options.get("exponent"),
         correct_bias=options.get("correct_bias", True),
@@ -150,8 +149,10 @@ METHODS = [
         temporary=None,
         ratio=None,
         laws=[
+            # With the default, the laws would end before the first roots.
             row(
-                eqopt.ScaleByShampoo,
+                lambda **data: eqopt.ScaleByShampoo(precondition_frequency=2, **data),
+                name="ScaleByShampoo",
                 b1=0.8,
                 b2=0.9,
                 b3=0.7,
@@ -173,7 +174,15 @@ METHODS = [
                 exempt=IN_TURNS,
                 eps=1e-3,
             ),
-            row(eqopt.Shampoo, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
+            row(
+                lambda learning_rate=0.01, **data: eqopt.Shampoo(
+                    learning_rate, precondition_frequency=2, **data
+                ),
+                name="Shampoo",
+                learning_rate=0.1,
+                b1=0.5,
+                weight_decay=0.3,
+            ),
         ],
         by_hand={
             "shampoo, Adam": by_hand(0.9, "adam", (4, 4)),
@@ -192,6 +201,9 @@ METHODS = [
                 0.9, "adam", (4, 4), numbers=INPUTS_FIRST, one_sided=True
             ),
             "shampoo, uncorrected": by_hand(0.9, "adam", (4, 4), correct_bias=False),
+            # Larger than some eigenvalues, and than all of them.
+            "shampoo, eps": by_hand(0.9, "adam", (4, 4), eps=3.0),
+            "shampoo, large eps": by_hand(0.9, "adam", (3, 5), eps=30.0),
             "shampoo, exponent": by_hand(0.9, "adam", (5, 4), exponent=0.4),
             "shampoo, blocks": by_hand(0.9, "adam", (6, 4), (2, 2), block_size=3),
             # The fifth row is in a block of three, of which one is empty.

@@ -129,8 +129,8 @@ def inverse_root(
 ) -> Any:
     """The root of the inverse of `factor / correction`; `old` if it is not finite."""
     values, v = _eigh(factor / correction)
-    least = values[0]  # the values are in ascending order
-    values = values + eps - jnp.where(least < eps, least, 0)
+    # The least one comes first, and is negative only by rounding.
+    values = values + eps - jnp.minimum(values[0], 0)
     # If `eps` is 0, zero eigenvalues have no inverse and are omitted.
     powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
     powers = jnp.where(values > 0, powers, 0)
