@@ -1,30 +1,48 @@
 """What is expensive in a program, and whether it is computed only now and then."""
 
+import contextlib
+import math
 import re
 
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
 
+from eqopt._cpu import order
 
-DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr"}
+
+DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr", "svd"}
 
 
-def decompositions(fn, *arguments):
+def decompositions(fn, *arguments, names=DECOMPOSITIONS):
     """Of the primitives of `fn`, those always computed and those under a condition."""
     always, sometimes = set(), set()
 
     def walk(jaxpr, found):
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
-            found |= {name} & DECOMPOSITIONS
+            found |= {name} & names
             inner = sometimes if name == "cond" else found
             for x in jax.tree.leaves(eqn.params, is_leaf=is_program):
                 if is_program(x):
                     walk(getattr(x, "jaxpr", x), inner)
 
-    walk(jax.make_jaxpr(fn)(*arguments).jaxpr, always)
+    with no_other_branches():
+        walk(jax.make_jaxpr(lambda *x: fn(*x))(*arguments).jaxpr, always)
     return always, sometimes
+
+
+@contextlib.contextmanager
+def no_other_branches():
+    """Without the branches that are always taken, for the order on a CPU.
+
+    In these, everything would seem to be under a condition.
+    """
+    small, order.SMALL = order.SMALL, math.inf
+    try:
+        yield
+    finally:
+        order.SMALL = small
 
 
 def is_program(x):

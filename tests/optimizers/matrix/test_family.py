@@ -1,5 +1,7 @@
 """What all methods for matrices have in common: stacks, low ranks and fallbacks."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,14 +23,21 @@ OF_ALL = {
 }
 # Muon's fallback is Adam, and Hyperball's has no learning rate of its own.
 OTHER_FALLBACKS = {"GaLore", "Hyperball", "MARS", "Muon", "Scion"}
+STACKED = {name: METHODS[name].ours(0.1) for name in sorted(METHODS.keys() - OF_ALL)}
+STACKED["APOLLO, singular vectors"] = eqopt.APOLLO(0.1, 2, proj="svd")
+# The default gaps between refreshes are longer than the training here.
+GAPS = {"precondition_frequency", "update_proj_gap"}
 
 
 def trained(opt, params, rank=None, mapped=lambda fn: fn):
+    names = GAPS.intersection(field.name for field in dataclasses.fields(opt))
+    opt = dataclasses.replace(opt, **dict.fromkeys(names, 2))
     state, step = mapped(opt.init)(params), jax.jit(mapped(opt.step))
     rng = np.random.default_rng(0)
     for _ in range(6):
         grads = jax.tree.map(lambda p: _gradient(rng, p, rank), params)
         params, state = step(grads, state, params)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(params))
     return params
 
 
@@ -39,9 +48,9 @@ def _gradient(rng, p, rank):
     return jnp.asarray(left @ right.T, p.dtype)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - OF_ALL))
+@pytest.mark.parametrize("name", STACKED)
 def test_stacked_matrices_are_trained_one_by_one(name, x64):
-    opt = eqopt.tree.set(METHODS[name].ours(0.1), weight_dimension_numbers=NUMBERS)
+    opt = eqopt.tree.set(STACKED[name], weight_dimension_numbers=NUMBERS)
     with x64():
         start = jnp.asarray(np.random.default_rng(1).normal(size=(3, 4, 4)))
         together, one_by_one = trained(opt, start), trained(opt, start, mapped=jax.vmap)
@@ -56,7 +65,7 @@ def test_gradients_of_low_rank(name, rank, dtype):
     params = {"w": jnp.ones((5, 4), dtype), "b": jnp.ones(3, dtype)}
     new = trained(METHODS[name].ours(0.01), params, rank=rank)
     for x in jax.tree.leaves(new):
-        assert jnp.isfinite(x).all() and jnp.abs(x).max() < 10
+        assert jnp.abs(x).max() < 10
 
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - OTHER_FALLBACKS))

@@ -10,6 +10,9 @@ import pytest
 import eqopt
 from eqopt._pipeline import Pipeline
 
+from ...parity.matrices import NUMBERS
+from .programs import compiled_decompositions, decompositions
+
 
 @pytest.mark.parametrize("shape", [(3, 6), (6, 3), (4, 4)])
 def test_by_hand(shape):
@@ -47,6 +50,16 @@ def test_at_full_rank_nothing_is_lost(shape, dtype):
     g = jr.normal(jr.key(0), shape, dtype)
     updates, _ = opt.update(g, opt.init(g))
     np.testing.assert_allclose(updates, 2 * g, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+def test_decompositions_are_under_conditions(shape):
+    opt = eqopt.ScaleByGaLore(2, weight_dimension_numbers=NUMBERS)
+    params = jnp.ones(shape)
+    arguments = params, opt.init(params)
+    assert decompositions(opt.update, *arguments) == (set(), {"svd"})
+    if jax.default_backend() == "cpu":
+        assert compiled_decompositions(opt.update, *arguments) == (0, 1)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
+from .programs import decompositions
 
 
 def psgd(**arguments):
@@ -112,6 +113,16 @@ def test_turns(stagger):
         fitted.append(sum(not jnp.array_equal(a[0], b[0]) for a, b in pairs))
         state = new
     assert fitted == ([1] * 5 if stagger else [2, 0, 2, 0, 2])
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_fits_are_under_conditions(stagger):
+    """There is no decomposition, but only a fit looks for the longest column."""
+    opt = psgd(stagger=stagger, max_skew=None)
+    params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
+    arguments = params, opt.init(params)
+    found = decompositions(opt.update, *arguments, names={"argmax"})
+    assert found == (set(), {"argmax"})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What the laws and the comparison by hand do not say of SOAP-Muon."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -48,6 +49,20 @@ def test_without_a_preconditioner_it_is_an_orthogonal_adam(x64):
                 # Since the first step is for the preconditioner.
                 same, states[2] = muon.update(g, states[2])
                 np.testing.assert_allclose(-u["w"], same["w"], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kl", [False, True])
+def test_after_a_zero(kl):
+    """The first gradient determines no basis: it is the identity until the refresh."""
+    opt = eqopt.SOAPMuon(1.0, kl=kl, scale="spectral")
+    grads = jr.normal(jr.key(0), (13, 3, 4)).at[0].set(0)
+    state, update, updates = opt.init(grads[0]), jax.jit(opt.update), []
+    for g in grads:
+        u, state = update(g, state)
+        updates.append(u)
+    assert not updates[0].any()
+    for u in updates[1:]:
+        assert 0.1 < jnp.sqrt(jnp.mean(u**2)) < 1.1
 
 
 def test_parts_check_their_arguments():
