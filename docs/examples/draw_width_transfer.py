@@ -2,9 +2,9 @@
 
 A language model of bytes (the text is the reference of the Python language, which comes
 with Python for its `help`) is trained at several widths, with many learning rates and
-seeds at once. Once, `eqopt.groups.mup` makes the learning rates of its matrices smaller as it gets
-wider, and once it does not. In the root of the repository, install what this file needs
-and run it:
+seeds at once. Once, `eqopt.groups.mup` makes the learning rates of its matrices smaller
+as it gets wider, and once it does not. In the root of the repository, install what this
+file needs and run it:
 
     pip install ".[examples]"
     python docs/examples/draw_width_transfer.py

@@ -1,8 +1,8 @@
 """Against packages for torch, for as long as they run the same equations.
 
-Apollo-torch, adamp and adam-mini are their authors' code. In pytorch_optimizer 4.1.0, the optimizers below follow
-the code of the authors if epsilon is tiny. Muon is compared with `torch.optim` in
-`tests/interop`.
+Apollo-torch, adamp and adam-mini are their authors' code. In pytorch_optimizer 4.1.0, the
+optimizers below follow the code of the authors if epsilon is tiny. Muon is compared with
+`torch.optim` in `tests/interop`.
 """
 
 import functools

@@ -108,7 +108,7 @@ def test_with_a_step_size_of_one_it_is_schedule_free(x64):
 
 
 def test_steps_are_never_backwards(x64):
-    """A loss below the bound of zero gives no step, and a rate of zero gives a small one."""
+    """A loss below its bound gives no step, and a rate of zero gives a small one."""
     with x64():
         params, grads = jnp.array([3.0, -1.0]), jnp.array([1.0, 2.0])
 
