@@ -56,7 +56,9 @@ def test_what_is_no_optimizer_also_says_when_to_use_it(name: str):
 
 
 def test_every_average_is_in_the_table_of_averages():
-    section = prose(DOCS / "evaluating.md").split("## Which average")[1].split("\n## ")[0]
+    section = (
+        prose(DOCS / "evaluating.md").split("## Which average")[1].split("\n## ")[0]
+    )
     averages = {
         name
         for name, value in ((name, getattr(eqopt, name)) for name in eqopt.__all__)
