@@ -55,20 +55,15 @@ def test_the_page_shows_its_picture():
 def test_the_picture_has_one_best_learning_rate():
     """With the factors, all widths have their least loss at the same learning rate."""
     shown = (ROOT / "docs" / "images" / "width_transfer.svg").read_text()
-    lines = []
+    panels = {}
     for path in re.findall(r'<path d="(M[^"]*)"[^>]*fill: none', shown):
         points = [tuple(map(float, x.split())) for x in re.split("[ML]", path)[1:]]
         if len(points) == 8:  # the learning rates
-            heights = [-y for _, y in points]
-            lines.append((points[0][0], heights.index(min(heights)), min(heights)))
-    left = min(x for x, *_ in lines)
-    places = [
-        [place for x, place, _ in lines if (x == left) is flag]
-        for flag in (True, False)
-    ]
-    losses = [
-        [loss for x, _, loss in lines if (x == left) is flag] for flag in (True, False)
-    ]
-    assert places == [[3] * 4, [3, 2, 2, 2]]
-    assert losses[0] == sorted(losses[0], reverse=True)
-    assert losses[1] == sorted(losses[1])
+            losses = [-height for _, height in points]
+            panels.setdefault(points[0][0], []).append(losses)
+    best = {x: [losses.index(min(losses)) for losses in panels[x]] for x in panels}
+    least = {x: [min(losses) for losses in panels[x]] for x in panels}
+    left, right = sorted(panels)
+    assert best == {left: [3] * 4, right: [3, 2, 2, 2]}
+    assert least[left] == sorted(least[left], reverse=True)
+    assert least[right] == sorted(least[right])

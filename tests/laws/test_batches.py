@@ -69,6 +69,8 @@ NOTHING_EXPENSIVE = {
     "Hyperball(Adam)",
     "KeepNorm",
     "MARS",
+    "MARS(exact)",
+    "MARS(lion)",
     "RadialBrake",
     "RadialBrake(component)",
     "RelativeUpdate",

@@ -10,7 +10,7 @@ from eqopt.groups import BlockAxes
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ..layerwise.adamp import DECAY, RATE, Moving, start
+from ...parity.moving import DECAY, RATE, with_decay
 from ..method import Method
 
 
@@ -39,18 +39,6 @@ def of_matrices(params):
 
 def scale_by_adam_mini(block_axes):
     return eqopt.ScaleByAdamMini(B1, B2, EPS, block_axes)
-
-
-def with_decay(opt, directions, shape=None):
-    """A whole optimizer with weight decay, from the directions of its steps."""
-
-    def updates(grads):
-        p = start(grads[0].shape)
-        for u in directions(grads):
-            yield -RATE * (u + DECAY * p)
-            p = p - RATE * (u + DECAY * p)
-
-    return ByHand(Moving(opt), updates, shape)
 
 
 METHODS = [

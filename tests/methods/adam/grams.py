@@ -7,9 +7,8 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS
-from ..layerwise.adamp import DECAY, RATE
+from ...parity.moving import DECAY, RATE, with_decay
 from ..method import Method
-from .adam_mini import with_decay
 
 
 def grams_by_hand(grads):

@@ -8,9 +8,8 @@ import eqopt
 from ...laws.row import is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ..layerwise.adamp import DECAY, RATE
+from ...parity.moving import DECAY, RATE, with_decay
 from ..method import Method
-from .adam_mini import with_decay
 
 
 G1, G2, G3, LOW = 0.6, 0.7, 0.9, 0.25

@@ -10,30 +10,11 @@ import eqopt
 from ...laws.row import LINEAR, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
+from ...parity.moving import DECAY, RATE, Moving, start
 from ..method import Method
 
 
-RATE, DECAY, RATIO = 0.1, 0.3, 0.25
-
-
-def start(shape):
-    """Weights that are larger than the steps; those of one output lie in a column."""
-    return 3 + np.sin(np.arange(float(np.prod(shape)))).reshape(shape)
-
-
-class Moving(eqopt.AbstractTransformation):
-    """Keeps the parameters in its state, and moves them."""
-
-    inner: eqopt.AbstractTransformation
-
-    def init(self, params):
-        params = params + start(params.shape)
-        return params, self.inner.init(params)
-
-    def update(self, updates, state, params=None, **extra):
-        params, state = state
-        updates, state = self.inner.update(updates, state, params, **extra)
-        return updates, (params + updates, state)
+RATIO = 0.25
 
 
 def projected(d, g, p, delta):

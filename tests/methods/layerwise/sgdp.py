@@ -9,8 +9,9 @@ import eqopt
 from ...laws.row import row
 from ...parity.by_hand import B1, EPS
 from ...parity.case import ByHand
+from ...parity.moving import DECAY, RATE, Moving, start
 from ..method import Method
-from .adamp import DECAY, RATE, RATIO, Moving, projected, start
+from .adamp import RATIO, projected
 
 
 DAMPENING = 0.4

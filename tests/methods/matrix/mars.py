@@ -49,12 +49,6 @@ def mars(learning_rate, mars_type, **options):
 uphill = functools.partial(mars, -1.0, weight_dimension_numbers=NUMBERS)
 
 
-LEAFWISE = {
-    "test_equal_matrices_are_computed_at_once": "it has only sums and elementwise "
-    "operations"
-}
-
-
 class Exact(Evaluated):
     """Hands down half of the gradients as those at the previous parameters."""
 
@@ -110,7 +104,6 @@ METHODS = [
                     learning_rate, "lion", **data
                 ),
                 name="MARS(lion)",
-                exempt=LEAFWISE,
                 learning_rate=0.1,
                 b1=0.5,
                 weight_decay=0.3,
@@ -120,7 +113,6 @@ METHODS = [
                     eqopt.MARS(learning_rate, is_approx=False, **data)
                 ),
                 name="MARS(exact)",
-                exempt=LEAFWISE,
                 learning_rate=0.1,
                 b1=0.5,
                 gamma=0.3,

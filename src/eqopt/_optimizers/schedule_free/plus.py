@@ -231,10 +231,11 @@ class ScheduleFreePlus(AbstractMeasured):
         decay = number("polyak_beta")
         grad_norm = decay * state.grad_norm + (1 - decay) * math.sqrt(math.pi / 2) * l1
         norm = grad_norm / bias_correction(decay, count)
-        beta = self._beta(state.count, like)
-        gap = jnp.maximum(value + product * beta / state.beta, 0)
-        eta = jnp.maximum(number("learning_rate"), number("eps")) * ratio(gap, norm)
-        max_lr = jnp.maximum(jnp.maximum(like, number("eps")), eta)
+        next_beta = self._beta(state.count, like)
+        gap = jnp.maximum(value + product * next_beta / state.beta, 0)
+        eps = number("eps")
+        eta = jnp.maximum(number("learning_rate"), eps) * ratio(gap, norm)
+        max_lr = jnp.maximum(jnp.maximum(like, eps), eta)
         t = count.astype(like.dtype)
         is_early = count <= jnp.asarray(self.average_from, count.dtype)
         weight = t ** number("weight_power") * max_lr ** number("weight_lr_power")
@@ -246,7 +247,7 @@ class ScheduleFreePlus(AbstractMeasured):
             max_lr=max_lr,
             weight_sum=weight_sum,
             grad_norm=grad_norm,
-            beta=beta,
+            beta=next_beta,
             mu=state.mu,
             nu=state.nu,
             z=state.z,
@@ -257,7 +258,7 @@ class ScheduleFreePlus(AbstractMeasured):
             "eta": eta,
             "c": c,
             "beta": state.beta,
-            "next_beta": beta,
+            "next_beta": next_beta,
         }
         decays = self._decays(updates, params, eta**2 * number("weight_decay"))
         leafwise = Leafwise(
