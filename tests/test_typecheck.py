@@ -82,6 +82,12 @@ def hidden(x: int) -> int:
 def free(x: int) -> int:
     return x
 
+def _private(x: int) -> int:
+    def inside(x: int) -> int:
+        return x
+
+    return inside(x)
+
 @dataclasses.dataclass
 class Base:
     x: int
@@ -94,6 +100,12 @@ class Base:
     def still(x: int) -> int:
         return x
 
+    def __call__(self, x: int) -> int:
+        return x
+
+    def leafwise(self, x: int) -> int:
+        return x
+
 class Derived(Base):
     pass
 '''
@@ -103,13 +115,16 @@ import eqopt._typecheck, jaxtyping
 eqopt._typecheck.check_package("package")
 import package.module as module
 
-assert module.__doc__.startswith("A module") and module.free("a") == "a"
+assert module.__doc__.startswith("A module")
+for unchecked in (module.free, module._private, module.Base(1).leafwise):
+    assert unchecked("a") == "a"
 calls = [
     lambda: module.hidden("a"),
     lambda: module.Base("a"),
     lambda: module.Derived("a"),
     lambda: module.Base(1).wrong,
     lambda: module.Base.still("a"),
+    lambda: module.Base(1)("a"),
 ]
 for call in calls:
     try:
@@ -132,6 +147,6 @@ def test_all_kinds_of_functions_whoever_compiled_them_before(tmp_path: pathlib.P
         env=os.environ | {"PYTHONPATH": str(tmp_path), "JAXTYPING_DISABLE": "0"} | env,
         text=True,
     ).split()
-    assert run() == ["checked"] * 5
-    assert run() == ["checked"] * 5  # from the files that the first one compiled
-    assert run(JAXTYPING_DISABLE="1") == ["passed"] * 5
+    assert run() == ["checked"] * 6
+    assert run() == ["checked"] * 6  # from the files that the first one compiled
+    assert run(JAXTYPING_DISABLE="1") == ["passed"] * 6

@@ -17,7 +17,6 @@ from jax.extend.core import jaxpr_as_fun
 
 from ._jaxprs import manual_type
 from ._leaves import disagreement, is_none, keystr
-from ._typecheck import no_type_check
 
 
 _Carry = TypeVar("_Carry")
@@ -41,7 +40,6 @@ def while_loop(
     return lax.while_loop(goes_on, body, now)
 
 
-@no_type_check
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
@@ -81,7 +79,6 @@ def _is_in_shard_map() -> bool:
     return bool(mesh.manual_axes)
 
 
-@no_type_check
 def _cond_varying(pred, *fns):
     """`lax.cond`, where the branches may differ in what varies between devices."""
     traced = [jax.make_jaxpr(fn, return_shape=True)() for fn in fns]
@@ -95,7 +92,6 @@ def _cond_varying(pred, *fns):
     return jtu.tree_unflatten(jtu.tree_structure(traced[0][1]), leaves)
 
 
-@no_type_check
 def _while_varying(goes_on, body, start):
     """`lax.while_loop`, where a round may make more vary between devices."""
     first, treedef = jtu.tree_flatten(start)
@@ -121,14 +117,12 @@ def _while_varying(goes_on, body, start):
     return treedef.unflatten(leaves)
 
 
-@no_type_check
 def _axes(kind):
     """The axes of the mesh along which an array of this type varies."""
     found = manual_type(kind)
     return getattr(found, "varying", found) or frozenset()
 
 
-@no_type_check
 def _vary(x, axes):
     """`x` as an array that varies along `axes`, too."""
     more = tuple(sorted(axes - _axes(jax.typeof(x))))
@@ -142,7 +136,6 @@ def _vary(x, axes):
 _ARRAY = object()
 
 
-@no_type_check
 def _check_same(one, other):
     (tree, treedef, leaves), (other_tree, other_treedef, others) = one, other
     if treedef != other_treedef:
@@ -165,7 +158,6 @@ _TWO_RESULTS = (
 )
 
 
-@no_type_check
 def _is_same(x, y):
     """Whether two leaves are equal. 1, 1.0 and `True` differ, and NaN equals itself."""
     if x is y:

@@ -15,11 +15,9 @@ from jaxtyping import Array, Inexact, PyTree
 from ._construction import Explained
 from ._leaves import is_function, is_leaf, is_parameter, keystr, parameters, resolve
 from ._storage import shapes_if_stored
-from ._typecheck import no_type_check
 from ._types import Params
 
 
-@no_type_check  # called four times per leaf
 def _tuple(axes):
     return (axes,) if isinstance(axes, int) else axes
 
@@ -90,7 +88,6 @@ def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
     return numbers
 
 
-@no_type_check  # called once per leaf, like those below
 def _is_layer(x):
     return isinstance(x, eqx.Module) and _kind(type(x)) is not None
 
@@ -102,7 +99,6 @@ def _kind(cls: type) -> Any:
     return next(kinds, None)
 
 
-@no_type_check
 def _is_own(layer, name):
     """Whether Equinox's layer has this field, not only a subclass of the layer."""
     return name in {field.name for field in dataclasses.fields(_kind(type(layer)))}
@@ -129,7 +125,6 @@ _WEIGHTS: dict[type, tuple[tuple[str, ...], Callable]] = {
 _NO_WEIGHTS = (), lambda layer: None
 
 
-@no_type_check
 def _of_field(layer, name):
     weights, of_weights = _WEIGHTS.get(_kind(type(layer)), _NO_WEIGHTS)
     return of_weights(layer) if name in weights else None
@@ -208,13 +203,11 @@ class Axes(NamedTuple):
         )
 
 
-@no_type_check
 def size(shape, axes):
     """The number of elements along some axes together, for an array of this shape."""
     return math.prod(shape[axis] for axis in axes)
 
 
-@no_type_check
 def _axes_of(numbers, x, tree, index):
     if not isinstance(numbers, MatrixDimensionNumbers):
         raise TypeError(

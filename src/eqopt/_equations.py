@@ -102,6 +102,12 @@ equation_of = functools.lru_cache(KERNELS)(Equation)
 Call: TypeAlias = tuple[tuple, dict[str, Any]]
 
 
+@no_type_check
+def is_ours(fn: Callable) -> bool:
+    """Whether this package defines the function or equation `fn`."""
+    return fn.__module__.startswith(f"{__package__}.")
+
+
 class ShapeMismatch(Exception):
     """The leaves of an equation do not match each other."""
 
@@ -114,7 +120,6 @@ def compute_dtype(*leaves: Any) -> Any:
     return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
 
 
-@no_type_check
 def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
@@ -125,7 +130,6 @@ def widen(tree: Any, real: Any) -> Any:
     return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)
 
 
-@no_type_check
 def _widen(real: Any, x: Any) -> Any:
     if is_stored(x):
         x = x.load()

@@ -17,8 +17,6 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
-from ._typecheck import no_type_check
-
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
     """`fn(*arguments)`, where no axis of the mesh is explicit inside `fn`.
@@ -84,12 +82,10 @@ def shardings_of(tree: PyTree) -> PyTree:
     return jtu.tree_map(of, eqx.filter(tree, _is_array))
 
 
-@no_type_check
 def _is_array(x):
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
-@no_type_check  # called once per leaf, like the next one
 def unsharded(x):
     """`x` on every device in full, if it is sharded over an explicit axis."""
     mesh = jax.typeof(x).sharding.mesh
@@ -98,7 +94,6 @@ def unsharded(x):
     return jax.sharding.reshard(x, NamedSharding(mesh, P()))
 
 
-@no_type_check
 def sharded_like(x, y):
     """`y` in the explicit shards of `x`, if it has any."""
     sharding = jax.typeof(x).sharding

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from ._cpu.order import computed_once
 from ._cpu.slots import Order, reordered
-from ._equations import KERNELS, Equation, ShapeMismatch, compute_dtype, widen
+from ._equations import KERNELS, Equation, ShapeMismatch, compute_dtype, is_ours, widen
 from ._storage import has_stored, is_stored
 from ._typecheck import no_type_check
 
@@ -43,6 +43,13 @@ class Operation(NamedTuple):
 
     @property
     @no_type_check
+    def is_ours(self) -> bool:
+        """Whether all of its code is in this package."""
+        functions = [value for _, value in self.static if callable(value)]
+        return all(map(is_ours, [self.equation, *functions]))
+
+    @property
+    @no_type_check
     def reads_params(self) -> bool:
         """Whether it takes the `p` that all operations share."""
         return "p" in self.equation.leaves and not self.has_own_params
@@ -65,14 +72,16 @@ def kernel(
     results `"updates"`, for later parts, also keep this precision. Parameters and
     `"rounded updates"` are rounded.
     """
-    fn = functools.partial(_evaluate, program, takes_params, result)
+
+    def fn(packed, g, *arguments):
+        return _evaluate(program, takes_params, result, packed, g, *arguments)
+
     name = "_".join(operation.equation.name for operation in program)
-    # The profiler shows this name. A partial accepts attributes, but its type does not.
-    fn.__name__ = fn.__qualname__ = f"{name}_apply" if result == "params" else name  # type: ignore
+    # The profiler shows this name.
+    fn.__name__ = fn.__qualname__ = f"{name}_apply" if result == "params" else name
     return jax.jit(fn)
 
 
-@no_type_check
 def _evaluate(
     program: tuple[Operation, ...],
     takes_params: bool,
@@ -96,7 +105,6 @@ def _evaluate(
         return result, *slots
 
 
-@no_type_check
 def _order(program: tuple[Operation, ...]) -> Order:
     """The order in which to store the slots of all operations, as indices.
 
@@ -115,7 +123,6 @@ def _order(program: tuple[Operation, ...]) -> Order:
     return Order(tuple(first), tuple(last), tuple(earlier))
 
 
-@no_type_check
 def _run(
     program: tuple[Operation, ...],
     takes_params: bool,
@@ -154,7 +161,6 @@ def kernel_of_all(
     return jax.jit(run_all)
 
 
-@no_type_check
 def _lockstep(program, takes_params, kind, packed, rows):
     runs = [_steps(program, takes_params, kind, packed, *row) for row in rows]
     found = [next(run) for run in runs]
@@ -164,7 +170,6 @@ def _lockstep(program, takes_params, kind, packed, rows):
     return found
 
 
-@no_type_check
 def _steps(
     program: tuple[Operation, ...],
     takes_params: bool,
@@ -225,7 +230,6 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
     return u.astype(like.dtype)
 
 
-@no_type_check
 def _check_outputs(
     operation: Operation, before: Array, u: Array, slots: list, new: list
 ) -> None:

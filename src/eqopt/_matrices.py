@@ -197,7 +197,6 @@ class _Stack(NamedTuple):
     key: Hashable
 
 
-@no_type_check
 def _stacked(leaves, shared):
     g, *arguments, layout = leaves
     there = [layout.split(x) for x in (g, *arguments)]
@@ -215,7 +214,6 @@ def _stacked(leaves, shared):
     return _Stack(there, layout, g.shape, stack, key)
 
 
-@no_type_check
 def _in_one_batch(fn: Callable, stacks: list[_Stack]) -> list[Any]:
     """Applies `fn` to all matrices at once, and restores the layouts of the leaves."""
     columns = [*zip(*(s.arguments for s in stacks), strict=True)]

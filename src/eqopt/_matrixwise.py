@@ -16,7 +16,6 @@ from ._explicit import has_explicit_axes, on_automatic_axes, shardings_of
 from ._matrices import Layout, are_matrices, map_layouts, on_matrices
 from ._pipeline import Leafwise, Pipeline, filled
 from ._transformation import AbstractFused
-from ._typecheck import no_type_check
 from ._types import Params, State, Updates
 from .numerics import common_dtype, wide_dtype
 from .tree import zeros_like
@@ -186,7 +185,6 @@ class AbstractMatrixwise(AbstractContracting):
         return pipeline.push(type(self).__name__, leafwise)
 
 
-@no_type_check
 def made(make, zeros, layout, dtype):
     """The result of `make`, sharded like `zeros`, and so like the parameter, if possible.
 
@@ -203,7 +201,6 @@ def made(make, zeros, layout, dtype):
     return _as(jnp.sum(zeros, axes, keepdims=True) if axes else zeros, made, dtype)
 
 
-@no_type_check
 def _as(x, like, dtype):
     """`x` in the precision of `dtype`, complex if `like` is."""
     real = jnp.finfo(dtype).dtype

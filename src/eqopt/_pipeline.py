@@ -133,7 +133,6 @@ class Pipeline:
             self._unread[index] = owner
         return functools.partial(self._kept, index, owner)
 
-    @no_type_check
     def _kept(self, index: int, owner: str) -> State:
         if index in self._moved:
             self._states[index] = self._moved[index]()
@@ -259,13 +258,11 @@ class Pipeline:
         self._ended = params
         return params
 
-    @no_type_check
     def _push_the_last(self) -> None:
         for ran, owner, leafwise in self._last:
             ran.append(self.push(owner, leafwise))
         self._last = []
 
-    @no_type_check
     def _run(self, result_kind: Result) -> PyTree:
         params = self._hidden[0] if self._hidden else self.params
         result, states = walk(self._updates, params, self._pending, result_kind)
@@ -283,7 +280,6 @@ def _is_movable(leafwise: Leafwise) -> bool:
     return not is_bound and leafwise.on_cpu is None
 
 
-@no_type_check
 def _rounded(u: Any, like: Any) -> Any:
     return u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
 

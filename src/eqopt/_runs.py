@@ -14,6 +14,7 @@ from ._equations import ShapeMismatch
 from ._kernels import Operation, kernel_of_all
 from ._leaves import keystr
 from ._misfits import misfit
+from ._polymorphic import Polymorphic
 from ._storage import has_stored
 from ._typecheck import no_type_check
 from ._types import State, Updates
@@ -37,6 +38,7 @@ class LeafKernel(NamedTuple):
     **Attributes:**
 
     - `run`: the kernel for one leaf.
+    - `polymorphic`: the same, but traced once for all shapes, if that is possible.
     - `program`: what it was made from, for a kernel of several leaves.
     - `packed`, `loose`: the shared values.
     - `takes_p`: whether it takes the parameter of each leaf.
@@ -47,6 +49,7 @@ class LeafKernel(NamedTuple):
     """
 
     run: Callable
+    polymorphic: Polymorphic | None
     program: tuple
     packed: Any
     loose: list
@@ -70,6 +73,10 @@ def run_leaf(
 
     `row` holds the arguments of the kernel, starting with the update.
     """
+    if kernel.polymorphic is not None:
+        out = kernel.polymorphic(*row)
+        if out is not None:
+            return tuple(out), previous
     run, packed, g = kernel.run, kernel.packed, row[0]
     try:
         if kernel.is_of_matrices and runs_alone(g):
@@ -87,7 +94,6 @@ def run_leaf(
     return out, _last_computed(out)
 
 
-@no_type_check
 def _last_computed(out: tuple) -> Any:
     """The array that the kernel of a leaf computes last: slots are stored at the end."""
     if not has_stored(out):
@@ -96,7 +102,6 @@ def _last_computed(out: tuple) -> Any:
     return floats[-1]
 
 
-@no_type_check
 def _misfit(kernel: LeafKernel, updates: Updates, i: int, row: list) -> Exception:
     named = {"updates": row[0]} | ({"params": row[1]} if kernel.takes_p else {})
     for stage in kernel.stages:
@@ -152,7 +157,6 @@ def run_matrices(
     return outs, _last_computed(outs[-1])
 
 
-@no_type_check
 def _has_equal(kernel: LeafKernel, rows: dict[int, list]) -> bool:
     """Whether any two leaves have matrices that can be in one batch."""
     found = []

@@ -23,6 +23,7 @@ from ._leaves import (
     resolve_mask,
 )
 from ._misfits import no_parameter, stateless
+from ._polymorphic import Polymorphic
 from ._runs import LeafKernel, Stage, run_leaf, run_matrices
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
@@ -80,7 +81,6 @@ def walk(
     return treedef.unflatten(result), states
 
 
-@no_type_check
 def _lay_out(
     owner: str,
     leafwise: Any,  # a `Leafwise`; its module, one floor up, imports this one
@@ -167,7 +167,6 @@ def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
-@no_type_check
 def _as_scalar(owner: str, name: str, value: Any) -> Any:
     if np.ndim(value) != 0:
         raise ValueError(
@@ -183,7 +182,6 @@ def _as_scalar(owner: str, name: str, value: Any) -> Any:
     return jnp.asarray(value, float) if is_integer else value
 
 
-@no_type_check
 def _column_of_params(
     updates: Updates,
     treedef: Any,
@@ -199,27 +197,30 @@ def _column_of_params(
     return align(treedef, params, "params", updates)
 
 
-@no_type_check
 def _prepare(stages: list[Stage], active: tuple[bool, ...], kind: Result) -> LeafKernel:
     """The kernel for the active stages, and its arguments."""
     chosen = [stage for stage, on in zip(stages, active, strict=True) if on]
     takes_p = kind == "params" or any(s.operation.reads_params for s in chosen)
     operations = [stage.operation for stage in chosen]
     program = tuple(operations), takes_p, kind
+    run = kernel(*program)
+    is_of_matrices = any(op.equation.is_of_matrices for op in operations)
+    can_be_copied = not is_of_matrices and all(op.is_ours for op in operations)
+    packed = pack(tuple(value for stage in chosen for value in stage.packed))
     return LeafKernel(
-        run=kernel(*program),
+        run=run,
+        polymorphic=Polymorphic(run, packed) if can_be_copied else None,
         program=program,
-        packed=pack(tuple(value for stage in chosen for value in stage.packed)),
+        packed=packed,
         loose=[value for stage in chosen for value in stage.loose],
         takes_p=takes_p,
         columns=[column for stage in chosen for column in stage.columns.values()],
         slots=[s.columns[name] for s in chosen for name in s.operation.slots],
         stages=chosen,
-        is_of_matrices=any(op.equation.is_of_matrices for op in operations),
+        is_of_matrices=is_of_matrices,
     )
 
 
-@no_type_check
 def _store(stage: Stage, treedef: Any) -> State:
     if not stage.operation.slots:
         return stage.state

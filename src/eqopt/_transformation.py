@@ -173,7 +173,6 @@ class AbstractFused(AbstractTransformation):
     @abc.abstractmethod
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...
 
-    @no_type_check  # called in each step
     def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
         promise = self._feed(pipeline, state)
         return pipeline.apply(), promise
@@ -239,14 +238,12 @@ class AbstractLeafwise(AbstractFused):
         - `state`, `params`, `extra`: as in `update`.
         """
 
-    @no_type_check
     def _checked(
         self, state: State, params: Params | None, extra: Mapping[str, Any]
     ) -> Leafwise:
         check_state(self, state)
         return filled(self, self.leafwise(state, params, **extra))
 
-    @no_type_check
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         leafwise = self._checked(state, pipeline.params, pipeline.extra)
         return pipeline.push(type(self).__name__, leafwise)
@@ -313,7 +310,6 @@ class AbstractOptimizer(AbstractFused):
         with parts_of(self):
             return self.chain._feed(pipeline, state)
 
-    @no_type_check
     def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
         check_no_schedule(self)
         with parts_of(self):

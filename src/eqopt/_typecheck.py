@@ -115,26 +115,34 @@ def _own(path: str) -> str:
 
 
 class _Decorating(ast.NodeTransformer):
-    """Puts `@_checked_` next to each function, and first above each class.
+    """Puts `@_checked_` next to each public function, and first above each class.
 
     It is next to a function, because other decorators hide the annotations. It is above
     a class, because it needs the result of `@dataclass`. Nothing below `@no_type_check`
-    is checked.
+    is checked, and nothing in a private function.
     """
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         return self._decorated(node, 0)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        if _is_inner(node.name):
+            return node
         return self._decorated(node, len(node.decorator_list))
 
     def _decorated(self, node: Any, position: int) -> Any:
-        if any(_is_no_type_check(decorator) for decorator in node.decorator_list):
+        if any(map(_is_no_type_check, node.decorator_list)):
             return node
         if isinstance(node, ast.ClassDef) or _is_annotated(node):
             where = ast.copy_location(ast.Name("_checked_", ast.Load()), node)
             node.decorator_list.insert(position, where)
         return self.generic_visit(node)
+
+
+def _is_inner(name: str) -> bool:
+    # A transformation calls its own `leafwise`, and has checked the arguments.
+    is_private = name.startswith("_") and not name.endswith("__")
+    return is_private or name == "leafwise"
 
 
 def _is_annotated(node: ast.FunctionDef) -> bool:

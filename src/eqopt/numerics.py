@@ -11,7 +11,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
 
+from ._typecheck import no_type_check
 
+
+@no_type_check  # called once per leaf; NumPy reports what is no dtype
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The common promoted dtype, even if implicit promotion is disabled.
 
@@ -75,8 +78,9 @@ def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
 
     An array of the same dtype.
     """
-    largest = jnp.asarray(jnp.iinfo(count.dtype).max, count.dtype)
-    return jnp.where(count < largest, count + 1, count)
+    # In a new process, this takes a millisecond less to trace than `jnp.where`.
+    one = np.ones((), count.dtype)
+    return lax.add(lax.min(count, jnp.iinfo(count.dtype).max - one), one)
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:

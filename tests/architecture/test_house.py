@@ -44,7 +44,7 @@ FLOORS = [
     },
     {"_random", "_threefry"},
     {"storage"},
-    {"_misfits", "_runs", "_stages", "_pipeline", "_reductions"},
+    {"_misfits", "_polymorphic", "_runs", "_stages", "_pipeline", "_reductions"},
     {"_apply", "_transformation", "_wrapper", "_matrixwise", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {

@@ -59,12 +59,10 @@ class Chain(AbstractFused):
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
 
-    @no_type_check
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         promises = _feed_all(self.transformations, self._states(state), pipeline)
         return lambda: tuple(promise() for promise in promises)
 
-    @no_type_check
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
@@ -73,7 +71,6 @@ class Chain(AbstractFused):
         )
         return params, lambda: tuple(promise() for promise in promises)
 
-    @no_type_check
     def _states(self, state: State) -> Sequence[State]:
         return checked_states(self, self.transformations, state)
 
@@ -119,12 +116,10 @@ class NamedChain(AbstractFused):
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
 
-    @no_type_check
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         promises = _feed_all(self.transformations, self._states(state), pipeline)
         return lambda: self._named(promise() for promise in promises)
 
-    @no_type_check
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
@@ -136,7 +131,6 @@ class NamedChain(AbstractFused):
     def _named(self, states: Any) -> dict[str, State]:
         return dict(zip(self.names, states, strict=True))
 
-    @no_type_check
     def _states(self, state: State) -> Sequence[State]:
         if type(state) is not dict or set(state) != set(self.names):
             found = sorted(state) if isinstance(state, dict) else type(state).__name__
@@ -185,12 +179,10 @@ def checked_states(
     return state
 
 
-@no_type_check
 def _feed_all(transformations, states, pipeline):
     return [t._feed(pipeline, s) for t, s in zip(transformations, states, strict=True)]
 
 
-@no_type_check
 def _finish_all(transformations, states, pipeline):
     """All parts but the last add to the pipeline; the last one makes the step."""
     if not transformations:

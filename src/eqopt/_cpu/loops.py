@@ -44,7 +44,6 @@ def groups(
         yield waiting
 
 
-@no_type_check
 def _share_loop(run: Any, packed: Array, pair: list[list]) -> bool:
     row, other = pair
     g = row[0]
@@ -58,14 +57,12 @@ def _share_loop(run: Any, packed: Array, pair: list[list]) -> bool:
     return _has_loop(jaxpr) and names.isdisjoint(_DECOMPOSITIONS)
 
 
-@no_type_check
 def _has_loop(jaxpr: ClosedJaxpr) -> bool:
     below = filter(None, map(_for_cpu, jaxpr.eqns))
     has_own = any(eqn.primitive.name == "scan" for eqn in jaxpr.eqns)
     return has_own or any(map(_has_loop, below))
 
 
-@no_type_check
 def _for_cpu(eqn: JaxprEqn) -> ClosedJaxpr | None:
     """What a CPU computes, of an equation that depends on the platform."""
     platforms = eqn.params.get("branches_platforms") or ()
@@ -75,7 +72,6 @@ def _for_cpu(eqn: JaxprEqn) -> ClosedJaxpr | None:
     return None
 
 
-@no_type_check
 def _types(row: list) -> Any:
     leaves, treedef = jax.tree.flatten(row)
     return treedef, [*map(jax.typeof, leaves)]
@@ -100,7 +96,6 @@ def in_one_loop(run: Any) -> Callable:
     return of_all
 
 
-@no_type_check
 def _in_lockstep(closed: ClosedJaxpr, rows: list[list[Array]]) -> list[list[Array]]:
     """The results of a traced function for each row; equal loops are one loop."""
 
@@ -114,7 +109,6 @@ def _in_lockstep(closed: ClosedJaxpr, rows: list[list[Array]]) -> list[list[Arra
     return in_lockstep(closed.jaxpr, closed.consts, rows, compute)
 
 
-@no_type_check
 def _loop(eqn: JaxprEqn, inputs: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     params = eqn.params
     n, end = params["num_consts"], params["num_consts"] + params["num_carry"]

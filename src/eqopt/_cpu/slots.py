@@ -82,7 +82,6 @@ def reordered(
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
-@no_type_check
 def _in_order(
     jaxpr: ClosedJaxpr, wanted: Order, places: list[range], leaves: Sequence[Array]
 ) -> list[Array]:
@@ -131,13 +130,11 @@ def _in_order(
     return results
 
 
-@no_type_check
 def _vary_alike(leaves: Sequence[Array]) -> bool:
     """Whether all leaves vary over the same axes of a mesh, within `shard_map`."""
     return len({manual_type(jax.typeof(x)) for x in leaves}) == 1
 
 
-@no_type_check
 def _evaluated(
     closed: ClosedJaxpr, leaves: Sequence[Array], known: Mapping[Var, Array]
 ) -> list[Array]:
@@ -151,6 +148,5 @@ def _evaluated(
     return results
 
 
-@no_type_check
 def _elementwise(first: Array, x: Array) -> Array:
     return order.read_after(x, first) if x.shape == first.shape else x

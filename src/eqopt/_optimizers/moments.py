@@ -92,6 +92,7 @@ def counted(
     return Leafwise(equation, new, shared, last=last, on_cpu=on_cpu)
 
 
+@no_type_check  # its callers are checked
 def unbiased(
     mu: Inexact[Array, "*leaf"],
     g: Inexact[Array, "*leaf"],

@@ -25,7 +25,6 @@ from .._leaves import (
 )
 from .._random import keys_of_part
 from .._transformation import AbstractOptimizer, AbstractTransformation
-from .._typecheck import no_type_check
 from .._types import Params, State, Updates
 from .._wrapper import AbstractWrapper, Call
 from ..numerics import common_dtype
@@ -198,7 +197,6 @@ def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, ".
     ]
 
 
-@no_type_check  # called once per leaf
 def _as(x, dtype):
     if x.dtype == dtype:
         return x

@@ -17,7 +17,6 @@ from .._leaves import is_leaf, parameters, resolve_mask
 from .._pipeline import Pipeline
 from .._storage import AbstractStored, is_stored, standard_promotion
 from .._transformation import AbstractTransformation
-from .._typecheck import no_type_check
 from .._types import Mask, Params, State
 from .._wrapper import AbstractFusedWrapper
 from ..numerics import at_least_float32, common_dtype
@@ -154,11 +153,9 @@ class Complex(AbstractStored):
         dtype = common_dtype(self.real.dtype, jnp.complex64)
         return jax.ShapeDtypeStruct(self.real.shape, dtype)
 
-    @no_type_check  # called once per leaf, like the next one
     def load(self):
         real, imag = self.real.load(), self.imag.load()
         return lax.complex(at_least_float32(real), at_least_float32(imag))
 
-    @no_type_check
     def store(self, new):
         return Complex(self.real.store(new.real), self.imag.store(new.imag))

@@ -18,7 +18,6 @@ from .._explicit import on_automatic_axes, shardings_of
 from .._leaves import is_parameter
 from .._storage import load
 from .._transformation import AbstractTransformation
-from .._typecheck import no_type_check
 from .._types import Params, State
 from .._wrapper import AbstractWrapper, Call
 
@@ -239,7 +238,6 @@ class _Axis(eqx.Module):
             return P()
         return P(*[None] * i, self.name)
 
-    @no_type_check
     def _padded(self, x):
         if self.size == 1:
             return x
@@ -252,11 +250,9 @@ class _Axis(eqx.Module):
             x = jnp.pad(x, [(0, m - n) for m, n in zip(shape, x.shape, strict=True)])
         return jax.lax.with_sharding_constraint(x, self._sharding(P(*spec)))
 
-    @no_type_check
     def _cut(self, x, shape):
         return x if x.shape == shape else x[tuple(map(slice, shape))]
 
-    @no_type_check
     def _gathered(self, x, like):
         if self.size == 1:
             return x
@@ -271,12 +267,10 @@ class _Axis(eqx.Module):
         return NamedSharding(self.mesh if here.empty else here, spec)
 
 
-@no_type_check  # called once per leaf, like the next one
 def _is_some_array(x):
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
-@no_type_check
 def _is_divided(x):
     return _is_some_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 

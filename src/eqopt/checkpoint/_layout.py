@@ -53,7 +53,6 @@ def layout(tree: PyTree) -> list[list[str]]:
     return [list(row) for row in _rows(tree, "")]
 
 
-@no_type_check  # called once per node
 def _rows(tree, path) -> Iterator[tuple[str, str]]:
     children, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
     if len(children) == 1 and children[0][1] is tree:
@@ -66,7 +65,6 @@ def _rows(tree, path) -> Iterator[tuple[str, str]]:
             yield from _rows(child, path + jtu.keystr(key))
 
 
-@no_type_check
 def is_saved(x):
     """Whether a leaf is an array or a number, of Python or NumPy."""
     return is_number(x) or isinstance(
@@ -80,7 +78,6 @@ def is_number(x: Any) -> bool:
     return isinstance(x, int | float | complex) and not isinstance(x, np.generic)
 
 
-@no_type_check
 def is_key(x):
     """Whether a leaf is an array of typed random keys."""
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
@@ -88,7 +85,6 @@ def is_key(x):
     )
 
 
-@no_type_check
 def is_weak(x):
     """Whether a leaf is a weakly typed JAX array."""
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
@@ -96,7 +92,6 @@ def is_weak(x):
     )
 
 
-@no_type_check
 def _described(x, path):
     array = np.asarray(x) if is_number(x) else x
     if not is_key(x) and np.dtype(array.dtype).hasobject:

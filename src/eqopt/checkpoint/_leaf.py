@@ -30,7 +30,6 @@ def check_savable(tree: PyTree) -> None:
             )
 
 
-@no_type_check  # called once per leaf, like all that follow
 def _lost(x) -> _Lost | None:
     if isinstance(x, jax.ShapeDtypeStruct):
         return "a `jax.ShapeDtypeStruct`, which has no values", "Save the arrays."
@@ -54,7 +53,6 @@ def _lost(x) -> _Lost | None:
     return None
 
 
-@no_type_check
 def _lost_of_jax(x) -> _Lost | None:
     if isinstance(x, Tracer):
         return "a tracer, which has no values yet", (
@@ -76,7 +74,6 @@ def _lost_of_jax(x) -> _Lost | None:
     return None
 
 
-@no_type_check
 def _lost_of_numpy(x) -> _Lost | None:
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
         name = f"{type(x).__module__}.{type(x).__qualname__}"
@@ -101,7 +98,6 @@ def write_leaf(file, x) -> None:
         np.save(file, x.view(_stored(x.dtype)))
 
 
-@no_type_check
 def _stored(dtype):
     """The dtype of an array in the file: NumPy's format does not support bfloat16."""
     dtype = np.dtype(dtype)
@@ -109,7 +105,6 @@ def _stored(dtype):
     return np.dtype(f"V{dtype.itemsize}") if was_registered else dtype
 
 
-@no_type_check
 def read_leaf(file, like, path, weak, name):
     """The result of `write_leaf`, with the dtype and shape of `like`, or an error.
 
@@ -165,7 +160,6 @@ _HEADERS = {
 }
 
 
-@no_type_check
 def _values(file, like):
     """The next array. Its header is compared first, because it may claim to be huge."""
     begin = file.tell()
@@ -189,7 +183,6 @@ def _values(file, like):
     return x.view(like.dtype)  # type: ignore  # no number here
 
 
-@no_type_check
 def _as_weak(x):
     """`x` as a weakly typed array, or `None` if JAX has no such type."""
     # Values written into a weak array take its type; Python numbers create weak arrays.
@@ -197,7 +190,6 @@ def _as_weak(x):
     return weak.at[...].set(x) if weak.dtype == x.dtype and is_weak(weak) else None
 
 
-@no_type_check
 def _placed(x, like):
     """`x` on the devices of `like`, if it has specific devices."""
     is_struct = isinstance(like, jax.ShapeDtypeStruct)

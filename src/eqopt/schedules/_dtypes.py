@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._typecheck import no_type_check
 from .._types import RealScalarLike
 
 
@@ -31,7 +30,6 @@ _LARGEST_INT32 = 2**31 - 1
 _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 
-@no_type_check
 def of_counts(call):
     """Makes a function of a schedule and one count accept arrays of counts too."""
 
@@ -46,7 +44,6 @@ def of_counts(call):
     return of_each
 
 
-@no_type_check
 def compiled(function, static_argnames=()):
     """`jax.jit`, with all integers as int64 if one of the arguments requires it.
 
@@ -65,7 +62,6 @@ def compiled(function, static_argnames=()):
     return call
 
 
-@no_type_check
 def as_count(count):
     """The count, or an array of counts, as an array of the default integer dtype."""
     if not _holds_integers(count):
@@ -83,20 +79,17 @@ def as_count(count):
     return jnp.asarray(xp.maximum(count, 0), dtype)
 
 
-@no_type_check
 def as_integers(owner, *names):
     """Fields that are numbers of steps, or tuples of these, in the dtype of the count."""
     return integers(owner, *((name, getattr(owner, name)) for name in names))
 
 
-@no_type_check
 def integers(owner, *values):
     """The values computed from such fields: pairs of a name and a value."""
     _check_scalars(owner, values)
     return [jtu.tree_map(as_integer, x) for _, x in values]
 
 
-@no_type_check
 def as_integer(value):
     """A number of steps, in the dtype of the count, or in int64 if it needs that."""
     if isinstance(value, jax.Array):
@@ -106,7 +99,6 @@ def as_integer(value):
     return _as_array(value, _int_dtype())
 
 
-@no_type_check
 def reachable(boundaries):
     """The ascending counts, up to the first that exceeds the largest count."""
     largest = largest_count()
@@ -116,7 +108,6 @@ def reachable(boundaries):
     return [as_count(x) if _is_wide(x) else as_integer(x) for x in within]
 
 
-@no_type_check
 def later(start, steps):
     """The count `steps` later; it saturates at the largest count."""
     if not isinstance(start, jax.Array) and not isinstance(steps, jax.Array):
@@ -125,13 +116,11 @@ def later(start, steps):
     return jnp.minimum(start, largest_count() - steps) + steps
 
 
-@no_type_check
 def as_reals(owner, *names):
     """Fields as arrays of one real dtype, none of them weakly typed; `None` stays."""
     return reals(owner, *((name, getattr(owner, name)) for name in names))
 
 
-@no_type_check
 def reals(owner, *values):
     """The values computed from such fields: pairs, or a tuple of values."""
     _check_scalars(owner, values)
@@ -139,7 +128,6 @@ def reals(owner, *values):
     return [jtu.tree_map(lambda v: _as_array(v, dtype), x) for _, x in values]
 
 
-@no_type_check
 def real_dtype(*values):
     """float64 if there is a float64 array among the values, else float32.
 
@@ -154,49 +142,41 @@ def real_dtype(*values):
     return jax.dtypes.canonicalize_dtype(np.float64 if wide else np.float32)
 
 
-@no_type_check
 def is_integer(value):
     """Whether `value` is an integer or a 0-d integer array, traced or not."""
     return np.ndim(value) == 0 and _holds_integers(value)
 
 
-@no_type_check
 def _holds_integers(value):
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return jnp.issubdtype(value.dtype, jnp.integer)
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@no_type_check
 def largest_count():
     return int(jnp.iinfo(_int_dtype()).max)
 
 
-@no_type_check
 def largest_steps():
     """The largest number of steps, which may exceed all counts."""
     return 2**63 - 1 if HAS_INT64 else largest_count()
 
 
-@no_type_check
 def _int_dtype():
     return jax.dtypes.canonicalize_dtype(int)
 
 
-@no_type_check
 def _is_wide(x):
     # Whether it may not fit into int32, if that is the dtype of counts.
     is_beyond_int32 = getattr(x, "dtype", None) in _BEYOND_INT32
     return is_beyond_int32 and HAS_INT64 and _int_dtype() == np.int32
 
 
-@no_type_check
 def _widened(x):
     with jax.enable_x64(True):
         return jnp.asarray(x, np.int64) if _holds_integers(x) else x
 
 
-@no_type_check
 def _check_scalars(owner, values):
     for name, value in values:
         for x in value if isinstance(value, tuple) else (value,):
@@ -208,7 +188,6 @@ def _check_scalars(owner, values):
                 )
 
 
-@no_type_check
 def _as_array(value, dtype):
     if isinstance(value, jax.Array):
         return value.astype(dtype)

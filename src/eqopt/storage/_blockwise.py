@@ -11,7 +11,6 @@ from .._checks import check_integer
 from .._explicit import on_automatic_axes
 from .._fields import static_choice
 from .._storage import AbstractStored
-from .._typecheck import no_type_check
 from .._types import StaticInteger
 from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot
@@ -33,32 +32,27 @@ class Quantized(AbstractStored):
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.blocks.shape, self.blocks.dtype)
 
-    @no_type_check  # called once per leaf, like all that follow
     def load(self):
         fn = functools.partial(_loaded, self.map, self.blocks)
         leaf = P(*self.blocks.spec)
         return _automatically(fn, self.codes, self.scales, specs=leaf)
 
-    @no_type_check
     def store(self, new):
         return quantized(new.astype(self.scales.dtype), self.map, self.blocks)
 
 
-@no_type_check
 def _loaded(map, blocks, codes, scales):
     codes = unpacked(blocks.unflat(codes), map.bits)
     y = map.decode(blocks.cut(codes[..., : blocks.length]), scales.dtype.type)
     return (y * blocks.spread(blocks.unflat(scales))).reshape(blocks.shape)
 
 
-@no_type_check
 def quantized(x, map, blocks):
     fn = functools.partial(_codes_and_scales, map, blocks)
     codes, scales = _automatically(fn, x, specs=(blocks.flat_spec,) * 2)
     return Quantized(codes, scales, map, blocks)
 
 
-@no_type_check
 def _codes_and_scales(map, blocks, x):
     x = blocks.cut(x)
     scales = blocks.largest(jnp.abs(x))
@@ -70,7 +64,6 @@ def _codes_and_scales(map, blocks, x):
     return blocks.flat(codes), blocks.flat(scales)
 
 
-@no_type_check
 def _automatically(fn, *arrays, specs):
     """`fn(*arrays)`; on a mesh with explicit axes, its results have these specs."""
     mesh = jax.typeof(arrays[0]).sharding.mesh

@@ -13,8 +13,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from .._typecheck import no_type_check
-
 
 class AbstractMap(eqx.Module):
     """Codes for numbers of at most 1 in size."""
@@ -62,7 +60,6 @@ class DynamicMap(AbstractMap):
         n, _, first = self._pieces[-1]
         return first + n
 
-    @no_type_check  # called once per leaf, like `decode`
     def encode(self, y):
         real = y.dtype.type
         x = jnp.abs(y)
@@ -87,7 +84,6 @@ class DynamicMap(AbstractMap):
         j = jnp.where(y < 0, -j, jnp.where(is_top, self._top, j))
         return (j + (self._top - 1)).astype(jnp.uint8)
 
-    @no_type_check
     def decode(self, codes, real):
         number = codes.astype(jnp.int32) - (self._top - 1) * self.is_signed
         j = jnp.abs(number).astype(real)
@@ -108,7 +104,6 @@ class SquareMap(AbstractMap):
 
     bits: int = eqx.field(static=True)
 
-    @no_type_check
     def encode(self, y):
         size, real = 2**self.bits, y.dtype.type
         # The midpoint of two neighbours is (k + 1/2)^2 + 1/4, in units of 1 / n^2.
@@ -116,7 +111,6 @@ class SquareMap(AbstractMap):
         place = jnp.floor(root + real(0.5)) - 1
         return jnp.clip(place, 0, size - 1).astype(jnp.uint8)
 
-    @no_type_check
     def decode(self, codes, real):
         root = (codes.astype(real) + 1) * real(1 / 2**self.bits)
         return root * root
@@ -127,16 +121,13 @@ class FloatMap(AbstractMap):
 
     bits: int = eqx.field(static=True, default=8)
 
-    @no_type_check
     def encode(self, y):
         return (y * y.dtype.type(448)).astype(jnp.float8_e4m3fn)
 
-    @no_type_check
     def decode(self, codes, real):
         return codes.astype(real) * real(1 / 448)
 
 
-@no_type_check  # called once per leaf, like the next one
 def packed(codes, bits):
     """Two codes of 4 bits in a byte, from both halves of the last axis."""
     if bits == 8:
@@ -147,7 +138,6 @@ def packed(codes, bits):
     return halves[..., 0, :] << 4 | halves[..., 1, :]
 
 
-@no_type_check
 def unpacked(codes, bits):
     """The inverse of `packed`; it may return one code more."""
     if bits == 8:
@@ -157,7 +147,6 @@ def unpacked(codes, bits):
     return halves.reshape(*codes.shape[:-1], -1)
 
 
-@no_type_check
 def _fold(of_two, arrays):
     first, *others = arrays
     for x in others:

@@ -9,7 +9,6 @@ from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
 from .._fields import static_choice
 from .._storage import AbstractHidden
-from .._typecheck import no_type_check
 from .._types import StaticInteger
 from ..numerics import common_dtype
 from ._base import AbstractParamStorage, Slot
@@ -64,11 +63,9 @@ class Master(AbstractHidden):
     def fits(self, seen: Inexact[Array, "..."]) -> bool:
         return seen.shape == self.weights.shape
 
-    @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
         return self.weights
 
-    @no_type_check
     def split(self, new, seen):
         return new.astype(seen.dtype), Master(new.astype(self.weights.dtype))
 
@@ -118,11 +115,9 @@ class RoundingError(AbstractHidden):
     def fits(self, seen: Inexact[Array, "..."]) -> bool:
         return (seen.shape, seen.dtype) == (self.error.shape, self.error.dtype)
 
-    @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
         return seen.astype(jnp.float32) + self.error.astype(jnp.float32)
 
-    @no_type_check
     def split(self, new, seen):
         rounded = new.astype(seen.dtype)
         # An infinite parameter gets no error; otherwise, it would be NaN in the next
@@ -217,7 +212,6 @@ class LowBits(AbstractHidden):
     def _width(self) -> int:
         return 8 * self.bits.dtype.itemsize
 
-    @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
         low = self.bits.astype(jnp.uint32) << (16 - self._width)
         high = lax.bitcast_convert_type(seen, jnp.uint16).astype(jnp.uint32)
@@ -225,7 +219,6 @@ class LowBits(AbstractHidden):
         word = (high - (low >> 15) << 16) | low
         return lax.bitcast_convert_type(word, jnp.float32)
 
-    @no_type_check
     def split(self, new, seen):
         # All NaNs become the same NaN; rounded up, some would become numbers.
         new = jnp.where(jnp.isnan(new), jnp.nan, new).astype(jnp.float32)

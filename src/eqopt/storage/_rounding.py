@@ -12,7 +12,6 @@ from jaxtyping import Array, DTypeLike, Inexact, UInt32
 from .._random import as_key
 from .._storage import AbstractHidden, AbstractStored, Joined
 from .._threefry import random_bits
-from .._typecheck import no_type_check
 from .._types import Key
 from ._base import AbstractParamStorage, AbstractStateStorage, Slot
 
@@ -27,11 +26,9 @@ class Rounded(AbstractStored):
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.rounded.shape, self.full_dtype)
 
-    @no_type_check  # called once per leaf, like the next one
     def load(self):
         return self.rounded
 
-    @no_type_check
     def store(self, new):
         return Rounded(new.astype(self.rounded.dtype), self.full_dtype)
 
@@ -139,11 +136,9 @@ class Draws(AbstractHidden):
     def fits(self, seen: Inexact[Array, "..."]) -> bool:
         return seen.dtype == jnp.bfloat16
 
-    @no_type_check  # called once per leaf, like the next one
     def join(self, seen):
         return seen.astype(jnp.float32)
 
-    @no_type_check
     def split(self, new, seen):
         now, later = jr.split(jr.wrap_key_data(self.key, impl=self.kind))
         draws = random_bits(now, new.shape) >> 16
@@ -151,7 +146,6 @@ class Draws(AbstractHidden):
         return rounded, Draws(jr.key_data(later), self.kind, self.full_dtype)
 
 
-@no_type_check
 def rounded_up_or_down(x, draws):
     """`x` in bfloat16: its first 16 bits, rounded up if the rest exceeds a random draw.
 

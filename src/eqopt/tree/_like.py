@@ -9,7 +9,6 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
 from .._leaves import is_parameter, map_parameters
-from .._typecheck import no_type_check
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 from ._together import check_numbers, number, own_dtype
@@ -89,7 +88,6 @@ def full_like(
     )
 
 
-@no_type_check
 def _filled(path, x, value, dtype):
     into = own_dtype(x) if dtype is None else jnp.dtype(_dtype_for(x, dtype))
     if jnp.iscomplexobj(value) and not jnp.issubdtype(into, jnp.complexfloating):

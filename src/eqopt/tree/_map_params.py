@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 
 from .._leaves import disagreement, is_leaf, is_parameter, parameters
 from .._storage import is_stored
-from .._typecheck import no_type_check
 from .._types import Params, State
 from ._search import _children
 from ._together import column_of
@@ -133,7 +132,6 @@ def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
     return places
 
 
-@no_type_check
 def _follows(shapes, here, there):
     return shapes is not None and here == shapes[0] and there in (None, shapes[1])
 
@@ -152,7 +150,6 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
     return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
 
 
-@no_type_check  # called once per node
 def nested_in(structure, node):
     """For each leaf of `node`, its positions in the trees of that structure around it.
 
@@ -205,7 +202,6 @@ def _inferred(init: Callable, state: State) -> Params:
     raise ValueError(_UNKNOWN)
 
 
-@no_type_check  # called once per node
 def _at_marks(marked: Any, state: Any) -> Iterator[Any]:
     """The parts of `state` at the marks. Static fields may differ."""
     if isinstance(marked, _Anything):

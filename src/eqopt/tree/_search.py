@@ -40,7 +40,6 @@ def get_all_with_path(
 # loops.
 
 
-@no_type_check
 def _walk(path, name, node, key, filtering, found):
     if key in (name, type(node).__name__) and (
         filtering is None or filtering(path, node)
@@ -50,7 +49,6 @@ def _walk(path, name, node, key, filtering, found):
         _walk((*path, entry), _name(entry), child, key, filtering, found)
 
 
-@no_type_check
 def _children(node: Any) -> Sequence[tuple[Any, Any]]:
     """The children of a node with their keys."""
     if isinstance(node, jax.Array):
@@ -69,7 +67,6 @@ def on_the_way(tree: Any, path: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         tree = next(child for k, child in _children(tree) if k == key)
 
 
-@no_type_check
 def _name(entry):
     return getattr(entry, "name", getattr(entry, "key", None))
 
@@ -156,7 +153,6 @@ def step_count(state: State) -> Integer[Array, ""]:
     return min(counts, key=lambda pair: len(pair[0]))[1]
 
 
-@no_type_check
 def _is_count(x):
     return (
         isinstance(x, jax.Array)
@@ -200,7 +196,6 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     return _replaced((), None, tree, filtering, values)
 
 
-@no_type_check
 def _replaced(path, name, node, filtering, values):
     for key in (name, type(node).__name__):
         if key in values and (filtering is None or filtering(path, node)):

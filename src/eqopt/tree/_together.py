@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 
 from .._equations import compute_dtype, widen
 from .._leaves import disagreement, is_leaf, is_parameter, keystr, parameters
-from .._typecheck import no_type_check
 from ..numerics import common_dtype, wide_dtype
 
 
@@ -90,7 +89,6 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
             )
 
 
-@no_type_check  # called once per leaf
 def _problem(name, x, other, y, may_lack):
     """The problem with a leaf `y` next to `x`, if any."""
     if not is_parameter(x):
@@ -124,7 +122,6 @@ def _problem(name, x, other, y, may_lack):
     return None
 
 
-@no_type_check
 def _shown(x):
     if hasattr(x, "dtype"):
         text = f"{x.dtype}{list(x.shape)}"
@@ -161,7 +158,6 @@ def elementwise(
     return treedef.unflatten(new)
 
 
-@no_type_check
 def _computed(fn, *leaf):
     leaf = [jnp.asarray(x) for x in leaf]  # from NumPy, too
     real = compute_dtype(leaf)
@@ -180,7 +176,6 @@ def widened(*arrays: Any) -> list:
     return [x.astype(dtype) for x in found]
 
 
-@no_type_check
 def _stored(owner, value, x, trees, i):
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
         name, tree = next(iter(trees.items()))

@@ -7,8 +7,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from ..._typecheck import no_type_check
-
 
 # The states of eqopt, and the corresponding states of Optax. (In Optax, several
 # optimizers share Adam's state.)
@@ -52,17 +50,14 @@ _THEIRS = {name for names in PARTNERS.values() for name in names}
 # Types are not checked, because these are called for each node.
 
 
-@no_type_check
 def is_ours(node):
     return isinstance(node, eqx.Module) and type(node).__name__ in PARTNERS
 
 
-@no_type_check
 def is_theirs(node):
     return hasattr(node, "_fields") and type(node).__name__ in _THEIRS
 
 
-@no_type_check
 def is_injection(node):
     """Whether it is the state of `optax.inject_hyperparams`."""
     fields = getattr(node, "_fields", ())

@@ -14,7 +14,6 @@ from jaxtyping import Array
 
 from ..._leaves import listed
 from ..._transformation import AbstractTransformation
-from ..._typecheck import no_type_check
 from ..._types import IntegerLike
 from ..._wrappers.averages.swa import SWA
 from ..._wrappers.scheduled import Scheduled
@@ -53,7 +52,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 _WRAPPERS = ("SWAState", "ScheduledState")
 
 
-@no_type_check  # called for each node
 def _is_known(node):
     return isinstance(node, eqx.Module) and type(node).__name__ in FIELDS
 

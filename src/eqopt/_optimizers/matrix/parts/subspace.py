@@ -71,7 +71,6 @@ def _largest(arrays: Sequence[Any]) -> int:
     return max(x.size for x in arrays)
 
 
-@no_type_check
 def _stacked(run: Callable, rows: list[tuple]) -> list[Any]:
     """The results of `run` for each row of arguments of the same types."""
     if len(rows) == 1:
