@@ -94,7 +94,7 @@ TABLE = (
     *(
         Case(
             f"trace-small-{name}",
-            f"{what}, `step`, 20 leaves, a fresh process: trace + lower",
+            f"{what}, `step`, 20 leaves, a new process: trace + lower",
             tracing_cold(Pair(*optimizers)),
             ratio=1.0,
             statistic="median",

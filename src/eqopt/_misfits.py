@@ -21,6 +21,7 @@ from ._leaves import (
     parameters,
 )
 from ._owners import name_of
+from ._typecheck import no_type_check
 
 
 def misfit(
@@ -56,6 +57,7 @@ def misfit(
     return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {_ONE_MODEL}")
 
 
+@no_type_check
 def explained(fn: Callable) -> Callable:
     """`update` or `step` of a class; if shapes do not fit, its error says where.
 

@@ -177,6 +177,9 @@ class AbstractFused(AbstractTransformation):
         promise = self._feed(pipeline, state)
         return pipeline.apply(), promise
 
+    # Arguments that are trees have nothing to check here. The pipeline checks them.
+
+    @no_type_check
     def update(
         self,
         updates: Updates,
@@ -188,6 +191,7 @@ class AbstractFused(AbstractTransformation):
         promise = self._feed(pipeline, state)
         return pipeline.finish(), pipeline.state_of(promise)
 
+    @no_type_check
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
