@@ -133,20 +133,21 @@ CLONES = {
 
 
 @pytest.mark.parametrize("name", CLONES)
-def test_a_clone_is_as_exact(name):
+def test_a_clone_is_as_exact(name, x64):
     clone, built_in = CLONES[name]
-    params = {"w": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(4)}
-    ours, state = params, clone.init(params)
-    theirs, other = params, built_in.init(params)
-    for i in range(7):
-        grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i), params)
-        ours, state = jax.jit(clone.step)(grads, state, ours)
-        theirs, other = jax.jit(built_in.step)(grads, other, theirs)
-        for x, y in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
-            np.testing.assert_allclose(x, y, 1e-5)
-    evaluated = clone.eval_params(state, ours), built_in.eval_params(other, theirs)
-    for x, y in zip(*map(jax.tree.leaves, evaluated), strict=True):
-        np.testing.assert_allclose(x, y, 1e-5)
+    with x64():
+        params = {"w": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(4)}
+        ours, state = params, clone.init(params)
+        theirs, other = params, built_in.init(params)
+        for i in range(7):
+            grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i), params)
+            ours, state = jax.jit(clone.step)(grads, state, ours)
+            theirs, other = jax.jit(built_in.step)(grads, other, theirs)
+            for x, y in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+                np.testing.assert_allclose(x, y, 1e-9)
+        evaluated = clone.eval_params(state, ours), built_in.eval_params(other, theirs)
+        for x, y in zip(*map(jax.tree.leaves, evaluated), strict=True):
+            np.testing.assert_allclose(x, y, 1e-9)
 
 
 @pytest.mark.parametrize("name", CLONES)

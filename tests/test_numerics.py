@@ -133,7 +133,7 @@ def test_at_least_float32(dtype, wide):
     assert wide_dtype() == "float32"
 
 
-def test_at_least_float32_keeps_float64():
-    with jax.enable_x64(True):
+def test_at_least_float32_keeps_float64(x64):
+    with x64():
         assert at_least_float32(jnp.ones(2, "float64")).dtype == "float64"
         assert wide_dtype("float64", "complex64") == "complex128"

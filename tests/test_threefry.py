@@ -41,8 +41,8 @@ def test_old_way_of_counting_is_left_to_jax():
     assert not np.array_equal(ours, jr.normal(key, (6,)))
 
 
-def test_double_precision():
-    with jax.enable_x64(True):
+def test_double_precision(x64):
+    with x64():
         key = jr.key(1)
         ours = _threefry.normal(key, (6,), jnp.float64)
         np.testing.assert_array_equal(ours, jr.normal(key, (6,), jnp.float64))

@@ -242,25 +242,12 @@ def test_different_work_is_refused():
         measure(Settings(size=10_000, leaves=1, rounds=1))
 
 
-# Before, XLA on a CPU made a temporary array of `x * x` to sum it up, whoever asked.
-needs_fused_sums = pytest.mark.skipif(
-    tuple(map(int, version("jaxlib").split(".")[:3])) < (0, 10, 2),
-    reason="`sum(x * x)` takes a temporary array before jaxlib 0.10.2",
-)
-
-
 @pytest.mark.parametrize(
     ("opt", "limit"),
     [
-        pytest.param(
-            eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3)),
-            0.01,
-            marks=needs_fused_sums,
-        ),
+        (eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3)), 0.01),
         (eqopt.MultiSteps(eqopt.AdamW(1e-3), 8), 0.01),
-        pytest.param(
-            eqopt.ApplyIfFinite(eqopt.AdamW(1e-3), 5), 0.05, marks=needs_fused_sums
-        ),
+        (eqopt.ApplyIfFinite(eqopt.AdamW(1e-3), 5), 0.05),
         (eqopt.Adam(1e-3), 0.01),
         (eqopt.Lion(1e-3), 0.01),
         (eqopt.SGD(1e-3, momentum=0.9), 0.01),

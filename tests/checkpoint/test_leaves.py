@@ -141,14 +141,14 @@ def test_tracers_are_refused(path):
     assert not path.exists()
 
 
-def test_weak_types_of_other_precision_are_refused(path):
-    with jax.enable_x64(True):
+def test_weak_types_of_other_precision_are_refused(path, x64):
+    with x64():
         wide = jnp.asarray(0.1)
     with pytest.raises(
         TypeError, match=r"weak type float64.*`jnp\.asarray\(x, x\.dtype"
     ):
         save(path, wide)
-    with jax.enable_x64(True):
+    with x64():
         save(path, wide)
         assert load(path, wide).weak_type
     expected = r"weak type float64 at `\(the root\)`.*jax_enable_x64=False"

@@ -16,7 +16,8 @@ from eqopt.schedules import _dtypes
 
 
 pytestmark = pytest.mark.slow
-
+if not _dtypes.HAS_INT64:
+    pytest.skip("needs JAX 0.8", allow_module_level=True)
 
 BEYOND = 2**31  # the first integer that is no count
 HUGE = 3 * 10**9
@@ -34,7 +35,7 @@ def test_many_counts(case, kind):
     )
 
 
-def test_many_counts_in_all_integers():
+def test_many_counts_in_all_integers(x64):
     line = schedules.Linear(1.0, 0.0, 10)
     for dtype in (np.int8, np.uint8, np.int64, np.uint64):
         info = np.iinfo(dtype)
@@ -44,7 +45,7 @@ def test_many_counts_in_all_integers():
     assert line(jnp.arange(0)).shape == (0,)
     assert eqx.filter_jit(line)(jnp.arange(3)).shape == (3,)
     assert jax.vmap(line)(jnp.zeros((2, 3), int)).shape == (2, 3)
-    with jax.enable_x64(True):
+    with x64():
         assert schedules.Constant(np.array(1.0))(np.arange(3)).dtype == jnp.float64
 
 

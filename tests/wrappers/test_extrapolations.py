@@ -161,7 +161,7 @@ def test_a_constant_step_becomes_longer(x64):
         for _ in range(400):
             before = params
             params, state = step(jnp.ones(1), state, params)
-    np.testing.assert_allclose(params - before, -1 / (1 - 0.4))
+        np.testing.assert_allclose(params - before, -1 / (1 - 0.4))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from jaxtyping import Array, Bool, Float
 from ._logarithms import logaddexp
 
 
-@jax.custom_jvp
-def forward(
+def _forward(
     blanks: Float[Array, "frames batch"],
     emits: Float[Array, "frames batch labels"],
     repeats: Bool[Array, "batch labels"],
@@ -78,7 +77,6 @@ def _shares(
     )
 
 
-@forward.defjvp
 def _forward_jvp(primals: Any, tangents: Any) -> Any:
     blanks, _, repeats, pads, blank_start, label_start = primals
     out = forward(*primals)
@@ -105,3 +103,12 @@ def _forward_jvp(primals: Any, tangents: Any) -> Any:
 
     start = jnp.zeros_like(blank_start), jnp.zeros_like(label_start)
     return out, lax.scan(frame, start, (shares, added))[1]
+
+
+# Earlier versions of JAX cannot transpose the loop in `_forward_jvp`. They differentiate
+# `_forward` instead.
+if jax.__version_info__ < (0, 10, 0):
+    forward = _forward
+else:
+    forward = jax.custom_jvp(_forward)
+    forward.defjvp(_forward_jvp)

@@ -109,7 +109,7 @@ def test_a_gradient_that_is_none():
     updates, state = last(eqopt.Adam(0.1), [grads] * 2, params)
     assert updates["b"] is None
     np.testing.assert_array_equal(eqopt.tree.get(state, "mu")["b"], jnp.zeros(3))
-    with pytest.raises(ValueError, match="pytree structure error"):
+    with pytest.raises(ValueError, match=r"pytree structure error|Expected None"):
         last(optax.adam(0.1), [grads] * 2, params)
 
 
