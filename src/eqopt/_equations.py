@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,8 @@ class Equation:
     is_of_matrices = False
     keeps_shape = True  # whether the result has the shape of the update
 
-    def __init__(self, fn: Callable):
+    def __init__(self, fn: Callable, polymorphic: bool = False):
+        self.is_polymorphic = polymorphic or is_ours(fn)
         parameters = inspect.signature(fn).parameters.values()
         leaves = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.name = fn.__name__
@@ -57,7 +58,15 @@ class Equation:
         return f"<equation {self.name}>"
 
 
-def equation(fn: Callable) -> Equation:
+@overload
+def equation(fn: Callable) -> Equation: ...
+
+
+@overload
+def equation(*, polymorphic: bool) -> Callable[[Callable], Equation]: ...
+
+
+def equation(fn: Callable | None = None, *, polymorphic: bool = False) -> Any:
     """Declares a function of arrays to be the equation of a leafwise transformation.
 
     Write the function with the symbols of the paper. The name and position of an
@@ -79,6 +88,26 @@ def equation(fn: Callable) -> Equation:
     or be a small tree of arrays (for example one per axis). An equation is type-checked
     and traced once per distinct shape and dtype of the leaf, not once per leaf.
 
+    **Arguments:**
+
+    - `fn`: the function.
+    - `polymorphic`: whether to trace the equation once for all small leaves with the
+        same number of axes, as JAX does for shape polymorphism. A model whose leaves
+        have many shapes is then traced in less time. If a value depends on a size of
+        the leaf, JAX notices and the equation is traced for each shape after all. But
+        JAX does not notice if the equation compares a size with a number by `==` or
+        `!=`, so do not set it for such an equation. It also holds for `on_cpu` of
+        [`eqopt.Leafwise`][]. An equation that has one of your functions as an argument
+        is always traced for each shape. Defaults to `False`.
+
+    **Returns:**
+
+    The equation, or a decorator if there is no `fn`.
+
+    **Raises:**
+
+    A `TypeError` if the signature is another one.
+
     !!! example
 
         ```python
@@ -88,7 +117,9 @@ def equation(fn: Callable) -> Equation:
             return trace, trace
         ```
     """
-    return Equation(fn)
+    if fn is None:
+        return functools.partial(Equation, polymorphic=polymorphic)
+    return Equation(fn, polymorphic)
 
 
 # The number of cached kernels. Some contain functions that users create with each new

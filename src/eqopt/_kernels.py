@@ -43,10 +43,10 @@ class Operation(NamedTuple):
 
     @property
     @no_type_check
-    def is_ours(self) -> bool:
-        """Whether all of its code is in this package."""
+    def is_polymorphic(self) -> bool:
+        """Whether it may be traced with symbolic sizes."""
         functions = [value for _, value in self.static if callable(value)]
-        return all(map(is_ours, [self.equation, *functions]))
+        return self.equation.is_polymorphic and all(map(is_ours, functions))
 
     @property
     @no_type_check

@@ -4,8 +4,9 @@ The leaves of a small model often have shapes of their own, and a kernel takes
 milliseconds to trace. So JAX traces it with symbolic sizes, and then its equations are
 copied for each shape. If a result depends on a size, JAX refuses to trace this, or a
 symbol is left over. Then the kernel is traced for the shape. Only a comparison of a size
-with a constant is not noticed, so this is for equations of this package alone, and a
-test compares all programs with ones that are traced for the shape.
+with a constant by `==` is not noticed. So this is for equations of this package, of which
+a test compares all programs with ones that are traced for the shape, and for equations
+that are declared as `polymorphic`.
 
 Measured on two cores: Adam takes 0.3 ms for another shape instead of 2.9. To trace and
 lower a step with 20 leaves of 10 shapes, a new process takes 48 ms instead of 71.

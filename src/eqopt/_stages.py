@@ -205,7 +205,7 @@ def _prepare(stages: list[Stage], active: tuple[bool, ...], kind: Result) -> Lea
     program = tuple(operations), takes_p, kind
     run = kernel(*program)
     is_of_matrices = any(op.equation.is_of_matrices for op in operations)
-    can_be_copied = not is_of_matrices and all(op.is_ours for op in operations)
+    can_be_copied = not is_of_matrices and all(op.is_polymorphic for op in operations)
     packed = pack(tuple(value for stage in chosen for value in stage.packed))
     return LeafKernel(
         run=run,

@@ -1,6 +1,7 @@
 """A kernel that is traced once for all shapes gives each of them its own program."""
 
 import collections
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -76,14 +77,37 @@ def traces(opt, shapes, monkeypatch):
     return len(calls)
 
 
-class Largest(eqopt.AbstractStateless):
+class Plain(eqopt.AbstractStateless):
+    equation: Callable
+    fn: Callable | None = None
+
     def leafwise(self, state, params=None, **extra):
-        return eqopt.Leafwise(divide_some)
+        return eqopt.Leafwise(self.equation)
 
 
-@eqopt.equation
-def divide_some(g):
+def halve_some(g):
     return g / 2 if g.shape[0] == 8 else g
+
+
+def halve_long(g):
+    return g / 2 if g.shape[0] > 4 else g
+
+
+def by_size(g):
+    return g / g.size
+
+
+@eqopt.equation(polymorphic=True)
+def halve(g):
+    return g / 2
+
+
+@eqopt.equation(polymorphic=True)
+def apply(g, *, fn):
+    return fn(g)
+
+
+polymorphic = eqopt.equation(polymorphic=True)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +117,35 @@ def divide_some(g):
         (eqopt.Adan(0.1, weight_decay=0.1), 1),
         (eqopt.Lion(0.1), 1),  # with an order
         (eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.1)), 1),
-        (Largest(), len(MATRICES)),  # a user can do anything
+        (Plain(halve), 1),
+        (Plain(eqopt.equation(halve_some)), len(MATRICES)),
+        (Plain(apply, halve_some), len(MATRICES)),
     ],
-    ids=lambda x: type(x).__name__,
+    ids=str,
 )
 def test_number_of_traces(opt, count, monkeypatch):
     assert traces(opt, MATRICES, monkeypatch) == count
 
 
-def test_a_size_that_a_user_compares():
+@pytest.mark.parametrize(
+    ("equation", "factor"),
+    [
+        (eqopt.equation(halve_some), lambda x: 1 / 2 if len(x) == 8 else 1),
+        (polymorphic(halve_long), lambda x: 1 / 2 if len(x) > 4 else 1),
+        (polymorphic(by_size), lambda x: 1 / x.size),
+        (halve, lambda x: 1 / 2),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_equations_that_depend_on_a_size(equation, factor):
     grads = [jnp.ones(shape) for shape in MATRICES]
-    updates, _ = jax.jit(Largest().update)(grads, None)
-    assert [x.max() for x in updates] == [0.5 if x.shape[0] == 8 else 1 for x in grads]
+    updates, _ = jax.jit(Plain(equation).update)(grads, None)
+    for x in updates:
+        assert jnp.allclose(x, factor(x))
+
+
+def test_a_mistake_in_a_polymorphic_equation():
+    """It is reported for the shape of the leaf."""
+    wrong = Plain(polymorphic(lambda g: g[0]))
+    with pytest.raises(ValueError, match=r"\[3, 5\]"):
+        jax.jit(wrong.update)([jnp.ones((3, 5))], None)
