@@ -106,7 +106,8 @@ def equation(fn: Callable | None = None, *, polymorphic: bool = False) -> Any:
 
     **Raises:**
 
-    A `TypeError` if the signature is another one.
+    A `TypeError` if the function has no positional argument, or if it has arguments
+    such as `*args` or `**kwargs`.
 
     !!! example
 
@@ -136,7 +137,8 @@ Call: TypeAlias = tuple[tuple, dict[str, Any]]
 @no_type_check
 def is_ours(fn: Callable) -> bool:
     """Whether this package defines the function or equation `fn`."""
-    return fn.__module__.startswith(f"{__package__}.")
+    module = getattr(fn, "__module__", None) or ""  # some C functions have none
+    return module.startswith(f"{__package__}.")
 
 
 class ShapeMismatch(Exception):
