@@ -1,9 +1,7 @@
 """Meshes with explicit axes, on which JAX requires a sharding for some results.
 
 Elementwise operations determine the sharding themselves. Operations that reshape, or
-contract a sharded axis, leave it to XLA, as on automatic axes. (This requires a JAX
-version with `jax.sharding.auto_axes` and `reshard`; in earlier versions, explicit axes
-were experimental.)
+contract a sharded axis, leave it to XLA, as on automatic axes.
 """
 
 import contextlib

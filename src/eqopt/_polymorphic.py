@@ -151,7 +151,7 @@ def _copied(closed: ClosedJaxpr, sizes: Sizes) -> ClosedJaxpr:
 
 
 def _params(eqn: JaxprEqn, sizes: Sizes) -> dict[str, Any]:
-    if eqn.primitive.name in ("jit", "pjit"):  # the name until JAX 0.7
+    if eqn.primitive.name == "jit":  # whose other parameters do not depend on sizes
         return {**eqn.params, "jaxpr": _copied(eqn.params["jaxpr"], sizes)}
     return {name: _actual(x, sizes) for name, x in eqn.params.items()}
 

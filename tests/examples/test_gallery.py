@@ -128,7 +128,7 @@ def test_it_trains_and_draws(name, tmp_path):
     script = DOCS / "examples" / "gallery" / f"{name}.py"
     command = [sys.executable, script, "--steps", str(steps), "--output", output]
     # Not with the eight devices of these tests.
-    flags = re.sub(r"\S+device_count=8", "", os.environ["XLA_FLAGS"])
+    flags = re.sub(r"\S+device_count=8", "", os.environ["XLA_FLAGS"]).strip()
     environment = {**os.environ, "XLA_FLAGS": flags}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True

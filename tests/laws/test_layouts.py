@@ -64,13 +64,6 @@ def stands_for(path, x):
     return None
 
 
-# Before `jax.set_mesh`, explicit axes were an experiment.
-with_explicit_axes = pytest.mark.skipif(
-    not hasattr(jax, "set_mesh"), reason="needs `jax.set_mesh`"
-)
-
-
-@with_explicit_axes
 @law()
 def test_explicit_axes(row):
     """State and parameters have the explicit shards of the parameters, for ever."""
@@ -102,13 +95,11 @@ ON_ARRAYS_ALONE |= {"ScaleBySOAP(one-sided, KL, staggered)"}
 NOT_UNIQUE = {"SOAP", "SOAPMuon"}
 
 
-@with_explicit_axes
 @law(names=ASKED)
 def test_results_on_explicit_axes(row):
     check_explicit_axes(row, in_use=True)
 
 
-@with_explicit_axes
 @law(names=ASKED | ON_ARRAYS_ALONE)
 def test_results_on_arrays_alone(row):
     """Without `jax.set_mesh`, only the arrays tell that their axes are explicit."""

@@ -11,19 +11,14 @@ import eqopt
 
 
 SLOW = pytest.mark.slow
-EXPLICIT = pytest.mark.skipif(
-    not hasattr(jax.sharding, "auto_axes"), reason="needs JAX 0.7"
-)
 
 CASES = [
     pytest.param(AxisType.Auto, P("x"), (32, 132), 8, id="rows"),
     pytest.param(AxisType.Auto, P(None, "x"), (5, 1032), 4, id="columns", marks=SLOW),
     pytest.param(AxisType.Auto, P(None, "x", None), (2, 64, 33), 8, marks=SLOW),
     pytest.param(AxisType.Auto, P("x"), (8 * 515,), 4, id="tails", marks=SLOW),
-    pytest.param(
-        AxisType.Explicit, P("x"), (32, 132), 4, id="explicit", marks=EXPLICIT
-    ),
-    pytest.param(AxisType.Explicit, P(None, "x"), (5, 1032), 8, marks=[SLOW, EXPLICIT]),
+    pytest.param(AxisType.Explicit, P("x"), (32, 132), 4, id="explicit"),
+    pytest.param(AxisType.Explicit, P(None, "x"), (5, 1032), 8, marks=SLOW),
 ]
 
 
