@@ -193,7 +193,6 @@ NESTED = {
     "custom_jvp_call": _custom_call,
     "custom_vjp_call": _custom_call,
     "jit": _call,
-    "pjit": _call,
     "scan": _scan,
     "while": _while,
 }

@@ -98,7 +98,8 @@ def equation(fn: Callable | None = None, *, polymorphic: bool = False) -> Any:
         JAX does not notice if the equation compares a size with a number by `==` or
         `!=`, so do not set it for such an equation. It also holds for `on_cpu` of
         [`eqopt.Leafwise`][]. An equation that has one of your functions as an argument
-        is always traced for each shape. Defaults to `False`.
+        is always traced for each shape, and so are the neighbours of an equation that
+        is not polymorphic, if they are fused with it. Defaults to `False`.
 
     **Returns:**
 

@@ -116,14 +116,10 @@ def replicated(tree, mesh):
     put = lambda x: jax.device_put(jnp.array(x), everywhere) if eqx.is_array(x) else x
     return jax.tree.map(put, tree)
 
-# Before `jax.set_mesh`, an unsharded model could not meet an explicitly sharded batch.
-explicit = hasattr(jax, "set_mesh")
-set_mesh = jax.set_mesh if explicit else jax.sharding.use_mesh
-
 def check(fun, expected, mesh, spec, moves, donated=()):
     x_sharded = jax.device_put(x, NamedSharding(mesh, spec))
     expected = eqx.filter(expected, eqx.is_array)
-    with set_mesh(mesh):
+    with jax.set_mesh(mesh):
         if donated:
             jitted = eqx.filter_jit(fun, donate="all-except-first")
             arguments = x_sharded, *donated
@@ -140,7 +136,7 @@ def check(fun, expected, mesh, spec, moves, donated=()):
             assert op not in text, (op, text)
     return actual
 
-for axis_type in (AxisType.Auto, AxisType.Explicit)[: 1 + explicit]:
+for axis_type in (AxisType.Auto, AxisType.Explicit):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(axis_type,))
     for fun, expected in zip(subjects, results):
         fails_by_itself = with_state, with_layers, with_layers_one_by_one

@@ -21,11 +21,7 @@ INNER = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.1))
 SHAPES = {"even": (16, 24), "uneven": (13, 5), "few": (3,), "scalar": ()}
 
 
-# Before `jax.set_mesh`, explicit axes were an experiment.
-KINDS = [AxisType.Auto, AxisType.Explicit][: 1 + hasattr(jax, "set_mesh")]
-
-
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
 def mesh(request):
     return mesh_of(request.param)
 

@@ -21,7 +21,7 @@ _REMATERIALISED = {"remat", "remat2", "checkpoint"}
 
 # These only call another function. Calls with custom derivatives are not among them:
 # the function inside is not the one to differentiate.
-_CALLS = {"jit", "pjit", "closed_call", "core_call"} | _REMATERIALISED
+_CALLS = {"jit", "closed_call", "core_call"} | _REMATERIALISED
 
 
 def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
