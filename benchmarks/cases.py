@@ -96,7 +96,7 @@ TABLE = (
             f"trace-small-{name}",
             f"{what}, `step`, 20 leaves, a new process: trace + lower",
             tracing_cold(Pair(*optimizers)),
-            ratio=1.0,
+            ratio=1.5,
             statistic="median",
         )
         for name, (what, *optimizers) in SMALL.items()

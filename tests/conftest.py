@@ -12,14 +12,15 @@ import zlib
 
 
 # Before JAX starts: the laws on sharding need several devices. And most of the time goes
-# into compiling what then runs for a moment: one piece of code for a program, and the
-# older of two ways to make it, take half as long. (An XLA that does not know a flag does
-# not start.)
+# into compiling programs that run for a moment: one piece of code for each program takes
+# less time. So does the older of two ways to make it, which jaxlib 0.10 still has. (XLA
+# does not start with a flag that it does not know.)
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
-        "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+        "--xla_cpu_parallel_codegen_split_count=1",
+        "--xla_cpu_use_fusion_emitters=false"
         if importlib.metadata.version("jaxlib").startswith("0.10.")
         else "",
     ]
@@ -41,8 +42,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import equinox.internal as eqxi
 import jax
 import pytest
-from jax.stages import Compiled
 
+from eqopt import _jax_internals
 from eqopt._cpu import order
 
 from . import contexts
@@ -59,14 +60,10 @@ jax.config.update("jax_traceback_filtering", "off")
 contexts.share()
 # A CPU computes the laws' small leaves in the order that large ones need.
 order.SMALL = 0
+# A release of JAX whose programs cannot be read fails, instead of taking other ways.
+_jax_internals.raises = True
 # Nearly every program takes less than the second that is worth a file by default.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-
-
-JAXLIB = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:3]))
-if JAXLIB < (0, 10, 2):
-    # XLA on a CPU needs temporary arrays then, for example to sum squares.
-    Compiled.memory_analysis = lambda self: pytest.skip("for jaxlib 0.10.2 and later")
 
 
 _finished = 0
@@ -81,6 +78,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if needs_extras(item):
             item.add_marker("slow")
+            item.add_marker("extras")
 
     def row_of(item):
         parameters = item.callspec.params if hasattr(item, "callspec") else {}

@@ -1,22 +1,29 @@
 """Runs what JAX traces without compiling it.
 
 Some steps of a tiny model take a hundred times as long to compile as to run, and few
-laws are about the compiler. So their programs are traced as ever, and then NumPy does the
-arithmetic. What is more than arithmetic, or might be rounded in another way, is done by
-JAX, one operation at a time.
+laws are about the compiler. So their programs are traced as usual, and NumPy does the
+arithmetic. JAX itself does the rest, one operation at a time: what is more than
+arithmetic, and what NumPy might round differently.
+
+JAX promises nothing about the programs that it traces. All names that the tests read
+from them are in the table at the end of this file, and an error says which of them a
+release does not have.
 """
 
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import importlib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from . import operations
 
 
 class _Result(eqx.Module):
@@ -41,9 +48,11 @@ def interpreted(function: Callable) -> Callable:
         arrays, others = eqx.partition(args, eqx.is_array)
         leaves, treedef = jax.tree.flatten(others)
         program = jitted.trace(arrays, (tuple(leaves), treedef))
-        result = jax.tree.structure(program.out_info).unflatten(
-            evaluate(program.jaxpr, jax.tree.leaves(arrays))
-        )
+        types, structure = jax.tree.flatten(program.out_info)
+        with np.errstate(all="ignore"):
+            inputs = [_of_numpy(x) for x in jax.tree.leaves(arrays)]
+            outputs = _run(program.jaxpr, inputs)
+        result = structure.unflatten(map(_of_jax, outputs, types))
         return eqx.combine(result.arrays, result.others)
 
     return call
@@ -63,73 +72,67 @@ def on_an_accelerator():
         _is_elsewhere.reset(token)
 
 
-def evaluate(program: ClosedJaxpr, args: Sequence) -> list[jax.Array]:
-    """The results of a program, as arrays of JAX."""
-    with np.errstate(all="ignore"):
-        results = _run(program, [_of_numpy(x) for x in args])
-    return [_of_jax(*pair) for pair in zip(results, program.out_avals, strict=True)]
-
-
 def _of_numpy(x):
     is_extended = jnp.issubdtype(x.dtype, jax.dtypes.extended)
     return x if is_extended else np.asarray(x)
 
 
-def _of_jax(x, aval):
-    x = _given(x)
-    if not getattr(aval, "weak_type", False):
-        return x
-    return jax.lax.convert_element_type_p.bind(
-        x, new_dtype=x.dtype, weak_type=True, sharding=None
-    )
+def _of_jax(x, type_):
+    return _weakly_typed(_given(x)) if type_.weak_type else _given(x)
 
 
 # Takes a fifth of the time of `jnp.asarray`.
 _given = jax.jit(lambda x: x)
 
 
-def _run(program: ClosedJaxpr | Jaxpr, args: Sequence) -> list:
-    jaxpr, consts = program, ()
-    if isinstance(program, ClosedJaxpr):
-        jaxpr, consts = program.jaxpr, [_of_numpy(x) for x in program.consts]
-    values = dict(zip(jaxpr.constvars, consts, strict=True))
-    values.update(zip(jaxpr.invars, args, strict=True))
-
-    def read(x):
-        return np.asarray(x.val, x.aval.dtype) if isinstance(x, Literal) else values[x]
-
-    for equation in jaxpr.eqns:
-        results = _apply(equation, [read(x) for x in equation.invars])
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(x) for x in jaxpr.outvars]
+def _run(program: Any, args: Sequence) -> list:
+    consts, inputs, equations, outputs = opened(program)
+    values = {**consts, **dict(zip(inputs, args, strict=True))}
+    read = lambda x: _literal(x) if isinstance(x, Literal) else values[x]
+    for equation in equations:
+        results = _apply(equation, [read(x) for x in equation.inputs])
+        values.update(zip(equation.outputs, results, strict=True))
+    return [read(x) for x in outputs]
 
 
-def _apply(equation: JaxprEqn, args: list) -> Sequence:
-    primitive, params = equation.primitive, equation.params
-    if primitive.name in NESTED:
-        return NESTED[primitive.name](*args, **params)
-    if primitive.name in SAME:
+def _literal(x):
+    return np.asarray(*attributes(LITERAL, x))
+
+
+def _apply(equation, args):
+    if equation.name in SAME:
         return args
-    result = _by_numpy(primitive.name, args, params)
+    if equation.name in NESTED:
+        rule, *names = NESTED[equation.name]
+        return rule(args, *parameters(equation, names))
+    result = _by_numpy(equation, args)
     if result is None:
-        result = primitive.bind(*args, **params)
-        if primitive.multiple_results:
-            return [_of_numpy(x) for x in result]
-        result = _of_numpy(result)
-    return result if primitive.multiple_results else [result]
+        return _by_jax(equation, args)
+    return result if isinstance(result, list) else [result]
 
 
-def _by_numpy(name, args, params):
+def _by_numpy(equation, args):
     """`None` if JAX has to do it."""
     if any(isinstance(x, jax.Array) for x in args):  # random keys
         return None
-    if name in ARITHMETIC:
-        return ARITHMETIC[name](*args)
-    if name in REDUCTIONS and args[0].size:
-        return REDUCTIONS[name].reduce(args[0], params["axes"], args[0].dtype)
-    if name in OTHERS:
-        return OTHERS[name](*args, **params)
+    if equation.name in ARITHMETIC:
+        return ARITHMETIC[equation.name](*args)
+    if equation.name in OTHERS:
+        rule, *names = OTHERS[equation.name]
+        return rule(*args, *parameters(equation, names))
     return None
+
+
+def _by_jax(equation, args):
+    if equation.name not in WHOLE and programs_in(equation):
+        raise UnknownName(
+            f"the equation `{equation.name}` holds programs, and has no rule "
+            f"(its parameters: {', '.join(equation.params)})",
+            reason="This name is new",
+        )
+    results = equation.primitive.bind(*args, **equation.params)
+    results = results if isinstance(results, list | tuple) else [results]
+    return [_of_numpy(x) for x in results]
 
 
 #
@@ -137,28 +140,23 @@ def _by_numpy(name, args, params):
 #
 
 
-def _call(*args, jaxpr, **_):
-    return _run(jaxpr, args)
+def _call(args, program):
+    return _run(program, args)
 
 
-def _custom_call(*args, call_jaxpr, **_):
-    return _run(call_jaxpr, args)
-
-
-def _cond(index, *args, branches, branches_platforms=None, **_):
-    if branches_platforms is not None and _is_elsewhere.get():
-        index = branches_platforms.index(None)
+def _cond(args, branches):
+    index, *args = args
     return _run(branches[min(max(int(index), 0), len(branches) - 1)], args)
 
 
-def _while(*args, cond_nconsts, cond_jaxpr, body_nconsts, body_jaxpr):
-    cond_consts, args = args[:cond_nconsts], args[cond_nconsts:]
-    body_consts, carry = args[:body_nconsts], args[body_nconsts:]
+def _while(args, condition, condition_consts, body, body_consts):
+    first, args = args[:condition_consts], args[condition_consts:]
+    second, carry = args[:body_consts], args[body_consts:]
     while True:
-        (going_on,) = _run(cond_jaxpr, [*cond_consts, *carry])
+        (going_on,) = _run(condition, [*first, *carry])
         if not np.any(going_on):
             return carry
-        new = _run(body_jaxpr, [*body_consts, *carry])
+        new = _run(body, [*second, *carry])
         carry = [_select(going_on, *pair) for pair in zip(new, carry, strict=True)]
 
 
@@ -169,15 +167,15 @@ def _select(which, new, old):
     return np.where(np.reshape(which, [*which.shape, *[1] * (new.ndim - 1)]), new, old)
 
 
-def _scan(*args, jaxpr, length, reverse, num_consts, num_carry, **_):
-    consts, args = args[:num_consts], args[num_consts:]
-    carry, stacked = args[:num_carry], args[num_carry:]
+def _scan(args, body, length, is_reversed, counts):
+    consts, args = args[: counts[0]], args[counts[0] :]
+    carry, stacked = args[: counts[1]], args[counts[1] :]
     outputs = []
-    for i in reversed(range(length)) if reverse else range(length):
-        results = _run(jaxpr, [*consts, *carry, *(x[i] for x in stacked)])
-        carry = results[:num_carry]
-        outputs.append(results[num_carry:])
-    in_turn = outputs[::-1] if reverse else outputs
+    for i in reversed(range(length)) if is_reversed else range(length):
+        results = _run(body, [*consts, *carry, *(x[i] for x in stacked)])
+        carry = results[: counts[1]]
+        outputs.append(results[counts[1] :])
+    in_turn = outputs[::-1] if is_reversed else outputs
     return [*carry, *(_stack(leaves) for leaves in zip(*in_turn, strict=True))]
 
 
@@ -186,29 +184,159 @@ def _stack(leaves):
     return np.stack(leaves) if is_numpy else jnp.stack(leaves)
 
 
+def _platform_index(platforms):
+    """The branch that is taken: for an accelerator, the default one if there is one."""
+    if not _is_elsewhere.get():
+        fits = lambda x: x is None or "cpu" in x
+    elif None in platforms:
+        fits = lambda x: x is None
+    else:
+        fits = lambda x: "cpu" not in x
+    return np.int32([*map(fits, platforms)].index(True))
+
+
+#
+# Names that a release of JAX may change
+#
+
+
+class UnknownName(Exception):
+    """The table has a name that JAX does not have, or lacks one that JAX has."""
+
+    def __init__(self, what: str, reason: str = "This release has renamed it"):
+        super().__init__(
+            f"JAX {jax.__version__}: {what}. "
+            f"{reason}: mend the table in tests/interpreter.py."
+        )
+
+
+def imported(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise UnknownName(f"`{module}` has no `{name}`") from None
+
+
+def attributes(which: operator.attrgetter, x: Any) -> Any:
+    try:
+        return which(x)
+    except AttributeError as error:
+        names = [name for name in dir(error.obj) if not name.startswith("_")]
+        raise UnknownName(
+            f"`{type(error.obj).__name__}` has no attribute `{error.name}` "
+            f"(it has: {', '.join(names)})"
+        ) from None
+
+
+class Equation(NamedTuple):
+    name: str
+    primitive: Any
+    params: Mapping[str, Any]
+    inputs: Sequence
+    outputs: Sequence
+
+
+def parameters(equation: Equation, names: Sequence[str | Callable]) -> list:
+    """Those with these names, or what these functions find in the equation."""
+    params = equation.params
+    for name in names:
+        if isinstance(name, str) and name not in params:
+            raise UnknownName(
+                f"the equation `{equation.name}` has no parameter `{name}` "
+                f"(it has: {', '.join(params)})"
+            )
+    return [params[x] if isinstance(x, str) else x(equation) for x in names]
+
+
+def programs_in(equation: Equation) -> list:
+    """The programs among the parameters of an equation."""
+    leaves = jax.tree.leaves(dict(equation.params), is_leaf=_is_program)
+    return [x for x in leaves if _is_program(x)]
+
+
+#
+# The table: all names that are read from traced programs, as of JAX 0.10 and 0.12
+#
+
+Literal = imported("jax.extend.core", "Literal")
+_convert = imported("jax.lax", "convert_element_type_p")
+
+
+def _weakly_typed(x):
+    try:
+        return _convert.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
+    except TypeError as error:
+        raise UnknownName(f"`convert_element_type`: {error}") from error
+
+
+PROGRAM = operator.attrgetter("constvars", "invars", "eqns", "outvars")
+CONSTS = operator.attrgetter("consts")
+EQUATION = operator.attrgetter(
+    "primitive.name", "primitive", "params", "invars", "outvars"
+)
+LITERAL = operator.attrgetter("val", "aval.dtype")
+SHAPE = operator.attrgetter("aval.shape")
+
+
+def _is_program(x):
+    return hasattr(x, "eqns")
+
+
+@functools.lru_cache(maxsize=128)  # for loops
+def opened(program: Any) -> tuple[Mapping, Sequence, Sequence[Equation], Sequence]:
+    """The constants of a program, its inputs, equations and outputs."""
+    variables, inputs, equations, outputs = attributes(PROGRAM, program)
+    # Until JAX 0.10, a program that has no constants may lack the attribute.
+    consts = map(_of_numpy, attributes(CONSTS, program) if variables else ())
+    equations = [Equation(*attributes(EQUATION, x)) for x in equations]
+    return dict(zip(variables, consts, strict=True)), inputs, equations, outputs
+
+
+def is_condition(equation: Equation) -> bool:
+    """Whether a value, and not the platform, decides which branch is taken."""
+    return equation.name == "cond" and "branches_platforms" not in equation.params
+
+
+def _scan_counts(equation):
+    """How many inputs of a `scan` are constant, and how many it carries on.
+
+    Until JAX 0.10, its parameters `num_consts` and `num_carry` say so; since then, the
+    trees `ft_in` and `ft_out` do. Shapes do in both: outside of the body, what is
+    stacked has an axis more.
+    """
+    _, inputs, _, outputs = opened(*parameters(equation, ["jaxpr"]))
+    ndim = lambda x: len(attributes(SHAPE, x))
+    stacked = lambda xs, inner: sum(map(operator.gt, map(ndim, xs), map(ndim, inner)))
+    carried = len(outputs) - stacked(equation.outputs, outputs)
+    return len(inputs) - stacked(equation.inputs, inputs) - carried, carried
+
+
+# Equations with programs: what runs them, and the names of the parameters that it takes.
 NESTED = {
-    "checkpoint": _call,
-    "closed_call": _custom_call,
-    "cond": _cond,
-    "custom_jvp_call": _custom_call,
-    "custom_vjp_call": _custom_call,
-    "jit": _call,
-    "scan": _scan,
-    "while": _while,
+    "closed_call": (_call, "call_jaxpr"),  # JAX 0.10
+    "cond": (_cond, "branches"),
+    "custom_jvp_call": (_call, "call_jaxpr"),
+    "custom_vmap_call": (_call, "call"),
+    "custom_vjp_call": (_call, "call_jaxpr"),
+    "eval_jaxpr": (_call, "call_jaxpr"),  # JAX 0.12
+    "jit": (_call, "jaxpr"),
+    "remat2": (_call, "jaxpr"),  # shown as `checkpoint`
+    "scan": (_scan, "jaxpr", "length", "reverse", _scan_counts),
+    "while": (_while, "cond_jaxpr", "cond_nconsts", "body_jaxpr", "body_nconsts"),
 }
-
-#
-# Single operations
-#
-
-SAME = {
-    "copy",
-    "copy_p",
-    "materialized",
-    "optimization_barrier",
-    "shard_alike",
-    "stop_gradient",
+# Equations that JAX runs together with the programs that they hold.
+WHOLE = {
+    "custom_linear_solve",
+    "linear_call",
+    "reduce",
+    "scatter",
+    "scatter-add",
+    "scatter-max",
+    "scatter-min",
+    "scatter-mul",
+    "scatter-sub",
 }
+SAME = {"copy", "optimization_barrier", "stop_gradient"}
 ARITHMETIC = {
     "abs": np.abs,
     "add": np.add,
@@ -236,92 +364,28 @@ ARITHMETIC = {
     "sub": np.subtract,
     "xor": np.bitwise_xor,
 }
-REDUCTIONS = {
-    "reduce_and": np.logical_and,
-    "reduce_max": np.maximum,
-    "reduce_min": np.minimum,
-    "reduce_or": np.logical_or,
-    "reduce_sum": np.add,
-}
-
-
-def _is_real_float(dtype):
-    return jnp.issubdtype(dtype, jnp.floating)
-
-
-def _div(x, y):
-    return np.divide(x, y) if jnp.issubdtype(x.dtype, jnp.inexact) else None
-
-
-def _sqrt(x, **_):
-    return np.sqrt(x) if _is_real_float(x.dtype) else None
-
-
-def _shift_right_logical(x, y):
-    return np.right_shift(x, y) if x.dtype.kind == "u" else None
-
-
-def _select_n(which, *cases, **_):
-    return np.where(which, cases[1], cases[0]) if len(cases) == 2 else None
-
-
-def _convert_element_type(x, new_dtype, **_):
-    """Numbers that are out of the range of integers are left to JAX."""
-    is_safe = _is_real_float(x.dtype) and _is_real_float(new_dtype)
-    return x.astype(new_dtype) if is_safe or x.dtype.kind in "biu" else None
-
-
-def _broadcast_in_dim(x, *_, shape, broadcast_dimensions, **__):
-    axes = [1] * len(shape)
-    for axis, size in zip(broadcast_dimensions, np.shape(x), strict=True):
-        axes[axis] = size
-    return np.broadcast_to(np.reshape(x, axes), shape)
-
-
-def _slice(x, start_indices, limit_indices, strides, **_):
-    strides = strides or [1] * len(start_indices)
-    return x[tuple(map(slice, start_indices, limit_indices, strides))]
-
-
-def _pad(x, value, padding_config):
-    low, high, between = np.array(padding_config, int).reshape(-1, 3).T
-    if min([0, *low, *high]) < 0:
-        return None
-    size = np.maximum((np.array(np.shape(x), int) - 1) * (between + 1) + 1, 0)
-    padded = np.full(low + size + high, value)
-    padded[tuple(map(slice, low, low + size, between + 1))] = x
-    return padded
-
-
-def _reshape(x, *_, new_sizes, **__):
-    return np.reshape(x, new_sizes)
-
-
-def _unstack(x, axis):
-    return [*np.moveaxis(x, axis, 0)]
-
-
-def _split(x, sizes, axis):
-    return np.split(x, np.cumsum(sizes)[:-1], axis)
-
-
+# Other equations: what computes them, and the names of the parameters that it takes.
 OTHERS = {
-    "after": lambda x, first: x,
-    "broadcast_in_dim": _broadcast_in_dim,
-    "concatenate": lambda *args, dimension: np.concatenate(args, dimension),
-    "conj": lambda x, input_dtype: np.conj(x),
-    "convert_element_type": _convert_element_type,
-    "div": _div,
-    "pad": _pad,
-    "reshape": _reshape,
-    "safe_sqrt": _sqrt,
-    "select_n": _select_n,
-    "shift_right_logical": _shift_right_logical,
-    "slice": _slice,
-    "split": _split,
-    "sqrt": _sqrt,
-    "squeeze": lambda x, dimensions: np.squeeze(x, dimensions),
-    "stack": lambda *args, axis: np.stack(args, axis),
-    "transpose": lambda x, permutation: np.transpose(x, permutation),
-    "unstack": _unstack,
+    "broadcast_in_dim": (operations.broadcast_in_dim, "shape", "broadcast_dimensions"),
+    "concatenate": (lambda *args: np.concatenate(args[:-1], args[-1]), "dimension"),
+    "conj": (np.conj,),
+    "convert_element_type": (operations.convert_element_type, "new_dtype"),
+    "div": (operations.div,),
+    "pad": (operations.pad, "padding_config"),
+    "platform_index": (_platform_index, "platforms"),
+    "reduce_and": (functools.partial(operations.reduce, np.logical_and), "axes"),
+    "reduce_max": (functools.partial(operations.reduce, np.maximum), "axes"),
+    "reduce_min": (functools.partial(operations.reduce, np.minimum), "axes"),
+    "reduce_or": (functools.partial(operations.reduce, np.logical_or), "axes"),
+    "reduce_sum": (functools.partial(operations.reduce, np.add), "axes"),
+    "reshape": (operations.reshape, "new_sizes", "dimensions"),
+    "select_n": (operations.select_n,),
+    "shift_right_logical": (operations.shift_right_logical,),
+    "slice": (operations.sliced, "start_indices", "limit_indices", "strides"),
+    "split": (operations.split, "sizes", "axis"),
+    "sqrt": (operations.sqrt,),
+    "squeeze": (np.squeeze, "dimensions"),
+    "stack": (lambda *args: np.stack(args[:-1], args[-1]), "axis"),
+    "transpose": (np.transpose, "permutation"),
+    "unstack": (operations.unstack, "axis"),
 }

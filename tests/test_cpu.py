@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._cpu.loops import in_one_loop
 from eqopt._cpu.order import after, materialized
 from eqopt._cpu.slots import Order, reordered
 
@@ -57,49 +56,6 @@ def test_slots_in_order(order, dtype):
         found = fn(run, run, order, *arguments)
         assert jax.tree.structure(found) == jax.tree.structure(expected)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_two_leaves_in_one_loop(reverse):
-    @jax.jit
-    def run(packed, x, rows):
-        step = lambda total, row: (packed * total + x @ row, total @ row)
-        total, found = jax.lax.scan(step, jnp.sin(x[0]), rows, reverse=reverse)
-        return jnp.cos(total), {"found": found}
-
-    pair = [(X @ X.T + i, i * X.T) for i in (1, 5)]
-    for fn in (in_one_loop(run), jax.jit(in_one_loop(run))):
-        found = fn(jnp.asarray(0.5), *pair)
-        expected = [run(jnp.asarray(0.5), *row) for row in pair]
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
-    text = jax.jit(in_one_loop(run)).lower(jnp.asarray(0.5), *pair).as_text()
-    assert text.count("stablehlo.while") == 1
-
-
-# Pairs are of equal types: here two, and the others by themselves.
-SHAPES = [(3, 4), (3, 4), (4, 3), (3, 4), (5, 4), (64, 1025), (64, 1025)]
-
-
-@pytest.mark.parametrize(
-    ("opt", "loops"),
-    [
-        (eqopt.ScaleByMuon(), 6),
-        (eqopt.Orthogonalize("polar_express"), 6),
-        # A decomposition uses all cores.
-        (eqopt.ScaleByMuon(preconditioning="spectral"), 7),
-    ],
-    ids=repr,
-)
-def test_small_matrices_share_a_loop(opt, loops):
-    draw = lambda i, shape: jax.random.normal(jax.random.key(i), shape)
-    grads = [draw(i, shape) for i, shape in enumerate(SHAPES)]
-    state = opt.init(grads)
-    program = jax.jit(opt.update).lower(grads, state).compile()
-    assert program.as_text().count(" while(") == loops
-    together, _ = program(grads, state)
-    for g, u in zip(grads, together, strict=True):
-        alone, _ = jax.jit(opt.update)([g], opt.init([g]))
-        np.testing.assert_allclose(u, alone[0], 1e-5, 1e-6)
 
 
 PARAMS = {"a": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(5)}

@@ -1,5 +1,8 @@
 """What the interpreter of the tests comes to is what a compiled program comes to."""
 
+import re
+import types
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from .interpreter import interpreted
+from . import interpreter
+from .interpreter import UnknownName, interpreted, on_an_accelerator
 from .laws.subjects import assert_close, avals
 
 
@@ -63,58 +67,106 @@ def test_conversions():
     check(lambda x: [lax.convert_element_type(x, jnp.dtype(d)) for d in dtypes], x)
 
 
-def test_shapes():
-    def program(x):
-        yield from (x.T, x.reshape(3, -1), x[1:, ::2], x[:, 0], jnp.stack([x, x], 1))
-        yield from (*jnp.unstack(x), *jnp.split(x, [1], 1), jnp.concatenate([x, x], 1))
-        yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1])
-        for padding in (
-            [(1, 2, 0), (0, 1, 2)],
-            [(-1, 0, 0), (0, 0, 1)],
-            [(0, 0, 0)] * 2,
-        ):
-            yield lax.pad(x, jnp.float32(7), padding)
+def of_shapes(x):
+    yield from (x.T, x.reshape(3, -1), x[1:, ::2], x[:, 0], jnp.stack([x, x], 1))
+    yield from (*jnp.unstack(x), *jnp.split(x, [1], 1), jnp.concatenate([x, x], 1))
+    yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1])
+    yield lax.reshape(x, (6,), (1, 0))
+    for padding in ([(1, 2, 0), (0, 1, 2)], [(-1, 0, 0), (0, 0, 1)], [(0, 0, 0)] * 2):
+        yield lax.pad(x, jnp.float32(7), padding)
 
-    check(lambda x: [*program(x)], jnp.arange(6.0).reshape(2, 3))
+
+def test_shapes():
+    check(lambda x: [*of_shapes(x)], jnp.arange(6.0).reshape(2, 3))
     check(lambda x: lax.pad(x, 7.0, [(2, 1, 3)]), jnp.ones(0))
     check(lambda x: lax.pad(x, 7.0, []), jnp.ones(()))
 
 
+def of_reductions(x):
+    axes = None, *range(x.ndim)
+    yield from (x.sum(axis) for axis in axes)
+    yield from ((x > 0).any(axis) for axis in axes)
+    yield from ((x > 0).all(axis) for axis in axes)
+    yield from (x.max(axis, initial=0.0) for axis in axes)
+    yield from (x.min(axis, initial=0.0) for axis in axes)
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
-def test_sums(shape):
-    def program(x):
-        axes = None, *range(x.ndim)
-        yield from (x.sum(axis) for axis in axes)
-        yield from ((x > 0).any(axis) for axis in axes)
-        yield from ((x > 0).all(axis) for axis in axes)
-        yield from (x.max(axis, initial=0.0) for axis in axes)
-        yield from (x.min(axis, initial=0.0) for axis in axes)
-
-    check(lambda x: [*program(x)], jnp.ones(shape))
+def test_reductions(shape):
+    check(lambda x: [*of_reductions(x)], jnp.ones(shape))
 
 
-def test_programs_within_programs():
-    @jax.custom_jvp
-    def half(x):
-        return x / 2
+@jax.custom_jvp
+def half(x):
+    return x / 2
 
-    half.defjvp(lambda x, t: (half(*x), 3 * t[0]))
 
-    def program(x, flag):
-        grow = lambda carry, y: (carry * y, {"sum": carry + y})
-        yield lax.cond(flag, lambda: x, lambda: x + 1)
-        yield lax.switch(jnp.asarray(7), [lambda: x, lambda: 2 * x])
-        yield lax.while_loop(lambda x: x.sum() < 100, lambda x: 2 * x, x)
-        yield jax.vmap(lambda x: lax.while_loop(lambda x: x < 9, lambda x: 2 * x, x))(x)
-        yield lax.scan(grow, x, x)
-        yield lax.scan(grow, x, x, reverse=True)
-        yield lax.fori_loop(0, 3, lambda i, x: x * i, x)
-        yield jax.grad(lambda x: half(x).sum())(x)
-        yield jax.grad(jax.checkpoint(lambda x: jnp.sin(half(x)).sum()))(x)
-        yield lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+half.defjvp(lambda x, t: (half(*x), 3 * t[0]))
 
-    for flag in (True, False):
-        check(lambda x, f: [*program(x, f)], jnp.arange(1.0, 4.0), jnp.asarray(flag))
+
+@jax.custom_vjp
+def twice(x):
+    return 2 * x
+
+
+twice.defvjp(lambda x: (2 * x, x), lambda x, g: (g * x,))
+
+
+def grow(carry, y):
+    return carry * y, {"sum": carry + y}
+
+
+def of_programs(x, flag):
+    yield lax.cond(flag, lambda: x, lambda: x + 1)
+    yield lax.switch(jnp.asarray(7), [lambda: x, lambda: 2 * x])
+    yield jax.vmap(lambda x: lax.cond(x > 1, jnp.sin, jnp.cos, x))(x)
+    yield lax.while_loop(lambda x: x.sum() < 100, lambda x: 2 * x, x)
+    yield jax.vmap(lambda x: lax.while_loop(lambda x: x < 9, lambda x: 2 * x, x))(x)
+    yield lax.fori_loop(0, 3, lambda i, x: x * i, x)
+    yield lax.fori_loop(0, x[0].astype(int), lambda i, x: x * i, x)
+    yield jax.jit(twice)(x), jax.grad(lambda x: twice(x).sum())(x)
+    yield jax.grad(lambda x: half(x).sum())(x)
+    yield jax.grad(jax.checkpoint(lambda x: jnp.sin(half(x)).sum()))(x)
+    yield lax.optimization_barrier([x, flag]), lax.stop_gradient(x), x.copy()
+    yield jnp.argsort(x), jnp.median(x), jnp.ldexp(x, jnp.arange(3))
+    yield [getattr(x.at[0], name)(2.0) for name in ("set", "max", "min", "multiply")]
+    yield x.at[0].add(2.0), x.at[0].subtract(2.0), jnp.copy(x), x.T.copy()
+    yield lax.reduce(x, jnp.float32(0), lambda x, y: x + 2 * y, (0,))
+    yield jnp.linalg.solve(jnp.diag(x), x)
+    yield jax.custom_batching.custom_vmap(lambda x: 2 * x)(x)
+
+
+def of_scans(x):
+    yield lax.scan(grow, x, x)
+    yield lax.scan(grow, x, x, reverse=True)
+    yield lax.scan(lambda carry, _: (carry, x[0] * 2), (), None, length=3)
+    yield lax.scan(lambda c, y: (c + y[0] * x + y[1], None), 0 * x, (x, x))
+    yield lax.map(jnp.sin, x)
+    scanned = lambda x: lax.scan(lambda c, y: (c * y + x, jnp.cos(c)), x, x)
+    yield jax.jvp(scanned, (x,), (x,)), jax.vmap(scanned)(jnp.stack([x, x]))
+    yield jax.grad(lambda x: scanned(x)[1].sum())(x)
+    yield jax.grad(lambda x: lax.scan(jax.checkpoint(grow), x, x)[0].sum())(x)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_programs_within_programs(flag):
+    check(lambda x, f: [*of_programs(x, f)], jnp.arange(1.0, 4.0), jnp.asarray(flag))
+
+
+def test_scans():
+    check(lambda x: [*of_scans(x)], jnp.arange(1.0, 4.0))
+
+
+def test_scans_over_random_keys():
+    def program(key):
+        step = lambda key, x: (jr.split(key)[0], (key, jr.normal(x)))
+        return jax.tree.map(as_numbers, lax.scan(step, key, jr.split(key, 3)))
+
+    check(program, jr.key(0))
+
+
+def as_numbers(x):
+    return jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def test_noise():
@@ -125,8 +177,7 @@ def test_noise():
     found, expected = interpreted(program)(jr.key(0)), program(jr.key(0))
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype
-        is_key = jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
-        np.testing.assert_array_equal(*map(jr.key_data, (a, b)) if is_key else (a, b))
+        np.testing.assert_array_equal(as_numbers(a), as_numbers(b))
 
 
 def test_types_are_those_of_the_trace():
@@ -150,3 +201,148 @@ def test_traces_once_for_the_same_arguments():
     program(2.0, jnp.asarray(1.0))
     program(2.0, jnp.ones(()))
     assert len(calls) == 7
+
+
+def on_platforms(x):
+    """One function on a CPU and another one elsewhere, also within one another."""
+    choice = lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+    inner = lambda x: lax.platform_dependent(x, cuda=jnp.tan, default=choice)
+    outer = lambda x: lax.platform_dependent(x, cpu=inner, default=lambda x: 2 * x)
+    both = lambda x: lax.platform_dependent(x, cpu=choice, default=inner)
+    for f in (choice, inner, outer, both):
+        yield f(x), jax.vmap(f)(x), jax.jvp(f, (x,), (x,)), jax.linearize(f, x)[1](x)
+        yield jax.vmap(jax.grad(f))(x), jax.jit(f)(x)
+
+
+def test_platforms():
+    x = jnp.arange(1.0, 4.0)
+    program = lambda x: [*on_platforms(x)]
+    check(program, x)
+    with on_an_accelerator():
+        found = interpreted(program)(x)
+
+    def elsewhere(x):
+        for f in (jnp.cos, jnp.cos, lambda x: 2 * x, jnp.cos):
+            yield f(x), f(x), jax.jvp(f, (x,), (x,)), jax.jvp(f, (x,), (x,))[1]
+            yield jax.vmap(jax.grad(f))(x), f(x)
+
+    assert_close(found, [*elsewhere(x)], 1e-6, 1e-6)
+    one_each = lambda x: lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.cos)
+    with on_an_accelerator():
+        assert_close(interpreted(one_each)(x), jnp.cos(x), 1e-6, 1e-6)
+
+
+def test_conditions_are_not_about_platforms():
+    def conditions(f):
+        program = jax.make_jaxpr(f)(jnp.ones(()))
+        _, _, equations, _ = interpreter.opened(program)
+        return [interpreter.is_condition(x) for x in equations if x.name == "cond"]
+
+    assert conditions(lambda x: lax.cond(x > 0, jnp.sin, jnp.cos, x)) == [True]
+    one_for_each = lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+    assert conditions(one_for_each) == [False]
+
+
+#
+# A release of JAX with other names
+#
+
+
+def names_in(program):
+    _, _, equations, _ = interpreter.opened(program)
+    for x in equations:
+        yield x.name
+        for inner in interpreter.programs_in(x):
+            yield from names_in(inner)
+
+
+# None of the functions above has such an equation.
+RARE = {"closed_call", "eval_jaxpr", "linear_call"}
+
+
+def test_jax_has_all_names_of_the_table():
+    """Otherwise JAX would do what NumPy is for, and only the clock would tell."""
+    x, i, z = jnp.arange(1.0, 4.0), jnp.arange(1, 4), jnp.full(3, 1j)
+    of_two = (of_floats, x, x), (of_complex, z, z), (of_integers, i, i)
+    of_any_rank = (of_programs, x, x[0] > 0), (of_scans, x), (on_platforms, x)
+    of_matrices = (of_shapes, jnp.ones((2, 3))), (of_reductions, jnp.ones((2, 3)))
+    found = set()
+    for function, *args in (*of_two, *of_any_rank, *of_matrices):
+        found |= {*names_in(jax.make_jaxpr(lambda *x, f=function: [*f(*x)])(*args))}
+    tables = "NESTED", "WHOLE", "SAME", "ARITHMETIC", "OTHERS"
+    known = {name for table in tables for name in getattr(interpreter, table)}
+    lost = sorted(known - found - RARE)
+    assert not lost, UnknownName(f"no equation has the name {', '.join(lost)}")
+
+
+def equation_of(name, **params):
+    """The equation of the cosine, with another name and other parameters."""
+    _, _, (equation,), _ = interpreter.opened(jax.make_jaxpr(jnp.cos)(1.0))
+    return equation._replace(name=name, params=params)
+
+
+def message(what, reason="This release has renamed it"):
+    reason = f"{reason}: mend the table in tests/interpreter.py."
+    return f"^{re.escape(f'JAX {jax.__version__}: {what}. {reason}')}$"
+
+
+def test_a_parameter_that_a_rule_needs():
+    scan = equation_of("scan", body=None, length=3, reverse=False)
+    lacks = (
+        "the equation `scan` has no parameter `jaxpr` (it has: body, length, reverse)"
+    )
+    with pytest.raises(UnknownName, match=message(lacks)):
+        interpreter._apply(scan, [])
+    transpose = equation_of("transpose", axes=(0,))
+    lacks = "the equation `transpose` has no parameter `permutation` (it has: axes)"
+    with pytest.raises(UnknownName, match=message(lacks)):
+        interpreter._apply(transpose, [np.ones(2)])
+
+
+def test_a_parameter_that_no_rule_needs():
+    transpose = equation_of("transpose", permutation=(1, 0), new=None)
+    (result,) = interpreter._apply(transpose, [np.ones((2, 3))])
+    assert result.shape == (3, 2)
+
+
+@pytest.mark.parametrize("name", ["closed_call", "eval_jaxpr"])
+def test_calls_that_not_every_release_has(name):
+    call = equation_of(name, call_jaxpr=jax.make_jaxpr(jnp.cos)(1.0))
+    np.testing.assert_allclose(interpreter._apply(call, [np.float32(1)]), [jnp.cos(1)])
+
+
+def test_programs_without_a_rule():
+    inner = jax.make_jaxpr(jnp.cos)(1.0)
+    for name, programs in {"body": inner, "branches": (inner, inner)}.items():
+        what = "the equation `call` holds programs, and has no rule (its parameters: "
+        text = message(f"{what}{name})", "This name is new")
+        with pytest.raises(UnknownName, match=text):
+            interpreter._apply(equation_of("call", **{name: programs}), [np.ones(2)])
+
+
+class Renamed:
+    """A program as another release may have it."""
+
+    constvars, inputs, eqns, outvars = (), (), (), ()
+
+
+def test_an_attribute_of_programs():
+    names = "constvars, eqns, inputs, outvars"
+    lacks = f"`Renamed` has no attribute `invars` (it has: {names})"
+    with pytest.raises(UnknownName, match=message(lacks)):
+        interpreter.opened(Renamed())
+
+
+@pytest.mark.parametrize("module", ["jax.extend.core", "jax.extend.gone"])
+def test_an_import(module):
+    with pytest.raises(UnknownName, match=message(f"`{module}` has no `Constant`")):
+        interpreter.imported(module, "Constant")
+
+
+def test_a_parameter_of_weak_types(monkeypatch):
+    renamed = types.SimpleNamespace(bind=lambda x, dtype, weak: x)
+    monkeypatch.setattr(interpreter, "_convert", renamed)
+    with pytest.raises(
+        UnknownName, match=r"JAX .* `convert_element_type`: .*'new_dtype'"
+    ):
+        interpreted(lambda x: x + 1)(jnp.asarray(2.0))

@@ -262,7 +262,7 @@ def test_loops(opt, alone, in_pairs):
         (eqopt.Shampoo(0.1, one_sided=True), 7.2),
         (eqopt.Shampoo(0.1, stagger=True), 6.2),
         (eqopt.KLShampoo(0.1), 7.2),
-        (eqopt.PSGDKron(0.1), 11.2),
+        (eqopt.PSGDKron(0.1), 12.1),
         (eqopt.StoreState(eqopt.SOAP(0.1), EIGHT_BITS), 11.3),
     ],
 )

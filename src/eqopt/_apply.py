@@ -2,11 +2,11 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Inexact
 
 from ._control import filter_cond
 from ._equations import equation
+from ._jax_internals import is_traced
 from ._leaves import keystr, parameters
 from ._pipeline import Leafwise, Pipeline
 from ._types import IntegerLike, Params, RealScalarLike, Updates
@@ -136,7 +136,7 @@ def periodic_update(
         }
         ```
     """
-    if not isinstance(update_period, Tracer) and update_period < 1:
+    if not is_traced(update_period) and update_period < 1:
         raise ValueError(
             "periodic_update: `update_period` must be an integer of at least 1, but is "
             f"{update_period}."

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from ._annotations import Kind, kinds, returned_type
+from ._jax_internals import is_traced
 from ._owners import name_of, recipe
 from ._typecheck import no_type_check
 
@@ -54,7 +54,7 @@ def check_interval(
     includes_high: bool = True,
 ) -> None:
     """Raises a `ValueError` unless the number is in the interval. NaN is in none."""
-    if isinstance(value, Tracer):
+    if is_traced(value):
         return
     value = np.asarray(value)  # an array's comparison would be traced under `jit`
     is_high_enough = value >= low if includes_low else value > low
@@ -114,7 +114,7 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         and np.ndim(value) == 0
         and jnp.issubdtype(jnp.result_type(value), np.integer)
     )
-    if not (is_integer and (isinstance(value, Tracer) or np.asarray(value) >= low)):
+    if not (is_integer and (is_traced(value) or np.asarray(value) >= low)):
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be an integer of at least {low}, "
             f"but is {value!r}."

@@ -12,10 +12,8 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax import lax
-from jax.core import Tracer
-from jax.extend.core import jaxpr_as_fun
 
-from ._jaxprs import manual_type
+from ._jax_internals import is_traced, varying_axes
 from ._leaves import disagreement, is_none, keystr
 
 
@@ -31,7 +29,7 @@ def while_loop(
     close over arrays.
     """
     now = start
-    while not isinstance(more := goes_on(now), Tracer):
+    while not is_traced(more := goes_on(now)):
         if not more:
             return now
         now = body(now)
@@ -54,22 +52,22 @@ def filter_cond(pred, true_fn, false_fn):
     A `ValueError` that names key paths unless both trees have the same structure and
     the same leaves, except for the values of arrays.
     """
-    if not isinstance(pred, Tracer):
+    if not is_traced(pred):
         return true_fn() if pred else false_fn()
-    branches = []
+    branches = {}
 
     def arrays_of(fn):
         tree = fn()
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
         others = [_ARRAY if eqx.is_array(x) else x for x in leaves]
-        branches.append((tree, treedef, others))
+        branches[fn] = tree, treedef, others
         if len(branches) == 2:  # there is only one if nothing is traced
-            _check_same(*branches)
+            _check_same(*branches.values())
         return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
 
     cond = _cond_varying if _is_in_shard_map() else lax.cond
     arrays = cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
-    _, treedef, others = branches[0]
+    _, treedef, others = branches[true_fn]
     pairs = zip(treedef.flatten_up_to(arrays), others, strict=True)
     return treedef.unflatten(x if other is _ARRAY else other for x, other in pairs)
 
@@ -81,21 +79,18 @@ def _is_in_shard_map() -> bool:
 
 def _cond_varying(pred, *fns):
     """`lax.cond`, where the branches may differ in what varies between devices."""
-    traced = [jax.make_jaxpr(fn, return_shape=True)() for fn in fns]
-    kinds = zip(*(jaxpr.out_avals for jaxpr, _ in traced), strict=True)
-    axes = [frozenset().union(*map(_axes, kind)) for kind in kinds]
-    branches = [
-        lambda jaxpr=jaxpr: list(map(_vary, jaxpr_as_fun(jaxpr)(), axes))
-        for jaxpr, _ in traced
-    ]
-    leaves = lax.cond(pred, *branches)
-    return jtu.tree_unflatten(jtu.tree_structure(traced[0][1]), leaves)
+    types, *others = [jax.eval_shape(fn) for fn in fns]
+    axes = jax.tree.map(
+        lambda *of: frozenset().union(*map(varying_axes, of)), types, *others
+    )
+    vary = lambda fn: lambda: jax.tree.map(_vary, fn(), axes)
+    return lax.cond(pred, *map(vary, fns))
 
 
 def _while_varying(goes_on, body, start):
     """`lax.while_loop`, where a round may make more vary between devices."""
     first, treedef = jtu.tree_flatten(start)
-    axes = [_axes(jax.typeof(x)) for x in first]
+    axes = [varying_axes(jax.typeof(x)) for x in first]
 
     def varied(leaves):
         return list(map(_vary, leaves, axes))
@@ -104,8 +99,8 @@ def _while_varying(goes_on, body, start):
         return jtu.tree_leaves(body(treedef.unflatten(leaves)))
 
     while True:  # ends, because axes are only added
-        kinds = jax.make_jaxpr(round_of)(varied(first)).out_avals
-        after = [old | _axes(x) for old, x in zip(axes, kinds, strict=True)]
+        types = jax.eval_shape(round_of, varied(first))
+        after = [old | varying_axes(x) for old, x in zip(axes, types, strict=True)]
         if after == axes:
             break
         axes = after
@@ -117,20 +112,10 @@ def _while_varying(goes_on, body, start):
     return treedef.unflatten(leaves)
 
 
-def _axes(kind):
-    """The axes of the mesh along which an array of this type varies."""
-    found = manual_type(kind)
-    return getattr(found, "varying", found) or frozenset()
-
-
 def _vary(x, axes):
     """`x` as an array that varies along `axes`, too."""
-    more = tuple(sorted(axes - _axes(jax.typeof(x))))
-    if not more:
-        return x
-    if hasattr(lax, "pcast"):
-        return lax.pcast(x, more, to="varying")
-    return getattr(lax, "pvary")(x, more)  # noqa: B009, it is gone from JAX 0.10 on
+    more = tuple(sorted(axes - varying_axes(jax.typeof(x))))
+    return lax.pcast(x, more, to="varying") if more else x
 
 
 _ARRAY = object()

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ class Equation:
     is_of_matrices = False
     keeps_shape = True  # whether the result has the shape of the update
 
-    def __init__(self, fn: Callable, polymorphic: bool = False):
-        self.is_polymorphic = polymorphic or is_ours(fn)
+    def __init__(self, fn: Callable):
         parameters = inspect.signature(fn).parameters.values()
         leaves = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.name = fn.__name__
@@ -58,15 +57,7 @@ class Equation:
         return f"<equation {self.name}>"
 
 
-@overload
-def equation(fn: Callable) -> Equation: ...
-
-
-@overload
-def equation(*, polymorphic: bool) -> Callable[[Callable], Equation]: ...
-
-
-def equation(fn: Callable | None = None, *, polymorphic: bool = False) -> Any:
+def equation(fn: Callable) -> Equation:
     """Declares a function of arrays to be the equation of a leafwise transformation.
 
     Write the function with the symbols of the paper. The name and position of an
@@ -91,19 +82,10 @@ def equation(fn: Callable | None = None, *, polymorphic: bool = False) -> Any:
     **Arguments:**
 
     - `fn`: the function.
-    - `polymorphic`: whether to trace the equation once for all small leaves with the
-        same number of axes, as JAX does for shape polymorphism. A model whose leaves
-        have many shapes is then traced in less time. If a value depends on a size of
-        the leaf, JAX notices and the equation is traced for each shape after all. But
-        JAX does not notice if the equation compares a size with a number by `==` or
-        `!=`, so do not set it for such an equation. It also holds for `on_cpu` of
-        [`eqopt.Leafwise`][]. An equation that has one of your functions as an argument
-        is always traced for each shape, and so are the neighbours of an equation that
-        is not polymorphic, if they are fused with it. Defaults to `False`.
 
     **Returns:**
 
-    The equation, or a decorator if there is no `fn`.
+    The equation. It can be called like `fn`.
 
     **Raises:**
 
@@ -119,9 +101,7 @@ def equation(fn: Callable | None = None, *, polymorphic: bool = False) -> Any:
             return trace, trace
         ```
     """
-    if fn is None:
-        return functools.partial(Equation, polymorphic=polymorphic)
-    return Equation(fn, polymorphic)
+    return Equation(fn)
 
 
 # The number of cached kernels. Some contain functions that users create with each new
@@ -133,13 +113,6 @@ equation_of = functools.lru_cache(KERNELS)(Equation)
 
 # The positional and the keyword-only arguments of an equation.
 Call: TypeAlias = tuple[tuple, dict[str, Any]]
-
-
-@no_type_check
-def is_ours(fn: Callable) -> bool:
-    """Whether this package defines the function or equation `fn`."""
-    module = getattr(fn, "__module__", None) or ""  # some C functions have none
-    return module.startswith(f"{__package__}.")
 
 
 class ShapeMismatch(Exception):

@@ -1,7 +1,8 @@
-"""Meshes with explicit axes, on which JAX requires a sharding for some results.
+"""Meshes: results that are sharded like an array, and meshes with explicit axes.
 
-Elementwise operations determine the sharding themselves. Operations that reshape, or
-contract a sharded axis, leave it to XLA, as on automatic axes.
+On explicit axes, JAX requires a sharding for some results. Elementwise operations
+determine the sharding themselves. Operations that reshape, or contract a sharded axis,
+leave it to XLA, as on automatic axes.
 """
 
 import contextlib
@@ -10,10 +11,12 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
+
+from ._jax_internals import is_traced
 
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
@@ -57,9 +60,7 @@ def _in_use(mesh: Any, arrays: PyTree) -> Any:
     """A context in which `mesh` is set, even without a call of `jax.set_mesh`."""
     if not jax.sharding.get_abstract_mesh().empty:
         return contextlib.nullcontext()
-    shardings = [
-        x.sharding for x in jtu.tree_leaves(arrays) if not isinstance(x, Tracer)
-    ]
+    shardings = [x.sharding for x in jtu.tree_leaves(arrays) if not is_traced(x)]
     named = (s.mesh for s in shardings if isinstance(s, NamedSharding))
     # Outside `jit`, JAX must know the devices.
     devices = next((m for m in named if m.abstract_mesh == mesh), None)
@@ -92,7 +93,18 @@ def unsharded(x):
     return jax.sharding.reshard(x, NamedSharding(mesh, P()))
 
 
-def sharded_like(x, y):
+def in_explicit_shards(x, y):
     """`y` in the explicit shards of `x`, if it has any."""
     sharding = jax.typeof(x).sharding
     return jax.sharding.reshard(y, sharding) if sharding.mesh.explicit_axes else y
+
+
+def sharded_like(x, y):
+    """`y` in the shards of `x`, an array of the same shape, on any mesh."""
+    if not is_traced(x):
+        return y if x.sharding.is_fully_replicated else jax.device_put(y, x.sharding)
+    if jax.typeof(x).sharding.mesh.explicit_axes:
+        return in_explicit_shards(x, y)
+    # On automatic axes, only XLA knows the shards of `x`, and it divides alike what is
+    # computed together. No number is less than minus infinity, but XLA does not use this.
+    return jnp.where(x.real < -jnp.inf, 7, y).astype(y.dtype)

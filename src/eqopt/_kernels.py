@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from ._cpu.order import computed_once
 from ._cpu.slots import Order, reordered
-from ._equations import KERNELS, Equation, ShapeMismatch, compute_dtype, is_ours, widen
+from ._equations import KERNELS, Equation, ShapeMismatch, compute_dtype, widen
 from ._storage import has_stored, is_stored
 from ._typecheck import no_type_check
 
@@ -40,13 +40,6 @@ class Operation(NamedTuple):
         """The positional names, without the `p` that all operations share."""
         names = self.equation.leaves
         return names if self.has_own_params else tuple(x for x in names if x != "p")
-
-    @property
-    @no_type_check
-    def is_polymorphic(self) -> bool:
-        """Whether it may be traced with symbolic sizes."""
-        functions = [value for _, value in self.static if callable(value)]
-        return self.equation.is_polymorphic and all(map(is_ours, functions))
 
     @property
     @no_type_check

@@ -8,13 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import TypeCheckError
 
-from ._cpu.loops import groups, in_one_loop
 from ._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
 from ._equations import ShapeMismatch
 from ._kernels import Operation, kernel_of_all
 from ._leaves import keystr
 from ._misfits import misfit
-from ._polymorphic import Polymorphic
 from ._storage import has_stored
 from ._typecheck import no_type_check
 from ._types import State, Updates
@@ -38,7 +36,6 @@ class LeafKernel(NamedTuple):
     **Attributes:**
 
     - `run`: the kernel for one leaf.
-    - `polymorphic`: the same, but traced once for all shapes, if that is possible.
     - `program`: what it was made from, for a kernel of several leaves.
     - `packed`, `loose`: the shared values.
     - `takes_p`: whether it takes the parameter of each leaf.
@@ -49,7 +46,6 @@ class LeafKernel(NamedTuple):
     """
 
     run: Callable
-    polymorphic: Polymorphic | None
     program: tuple
     packed: Any
     loose: list
@@ -73,10 +69,6 @@ def run_leaf(
 
     `row` holds the arguments of the kernel, starting with the update.
     """
-    if kernel.polymorphic is not None:
-        out = kernel.polymorphic(*row)
-        if out is not None:
-            return tuple(out), previous
     run, packed, g = kernel.run, kernel.packed, row[0]
     try:
         if kernel.is_of_matrices and runs_alone(g):
@@ -117,12 +109,10 @@ def run_matrices(
 ) -> tuple[list[tuple], Any]:
     """`run_leaf` for many leaves: an accelerator computes equal matrices at once.
 
-    A CPU computes one leaf after the other, or two in one loop. There, with 48 matrices
-    of 256 x 256, a step of Muon in batches was a tenth slower, took twice as long to
-    compile (each slice at another position is another kernel), and used three times the
-    memory.
+    A CPU computes one leaf after the other. There, with 48 matrices of 256 x 256, a step
+    of Muon in batches was a tenth slower, took twice as long to compile (each slice at
+    another position is another kernel), and used three times the memory.
     """
-
     if not _has_equal(kernel, rows):
         outs = []
         for i, row in rows.items():
@@ -138,15 +128,9 @@ def run_matrices(
     def on_cpu(previous, *arrays):
         packed, some = treedef.unflatten(arrays[k] for k in order)
         own, outs = kernel._replace(packed=packed), []
-        for few in groups(kernel.run, packed, dict(zip(rows, some, strict=True))):
-            if len(few) == 1:
-                [(i, row)] = few.items()
-                out, previous = run_leaf(own, updates, i, row, previous, True)
-                outs.append(out)
-            else:
-                run = in_one_loop(kernel.run)
-                outs += alone(run, previous, True, packed, *few.values())
-                previous = _last_computed(outs[-1])
+        for i, row in zip(rows, some, strict=True):
+            out, previous = run_leaf(own, updates, i, row, previous, True)
+            outs.append(out)
         return outs
 
     of_all = kernel_of_all(*kernel.program, treedef, order)

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import PyTree
 
 from ._checks import required_params
 from ._equations import equation_of
+from ._jax_internals import is_traced
 from ._kernels import Operation, Result, kernel, pack
 from ._leaves import (
     align,
@@ -23,7 +23,6 @@ from ._leaves import (
     resolve_mask,
 )
 from ._misfits import no_parameter, stateless
-from ._polymorphic import Polymorphic
 from ._runs import LeafKernel, Stage, run_leaf, run_matrices
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
@@ -68,7 +67,7 @@ def walk(
         row = [g, p[i]] if kernel.takes_p else [g]
         row += [column[i] for column in kernel.columns]
         row += kernel.loose
-        if kernel.is_of_matrices and isinstance(g, Tracer):
+        if kernel.is_of_matrices and is_traced(g):
             matrices.setdefault(active, {})[i] = row
         else:
             out, previous = run_leaf(kernel, updates, i, row, previous)
@@ -205,11 +204,9 @@ def _prepare(stages: list[Stage], active: tuple[bool, ...], kind: Result) -> Lea
     program = tuple(operations), takes_p, kind
     run = kernel(*program)
     is_of_matrices = any(op.equation.is_of_matrices for op in operations)
-    can_be_copied = not is_of_matrices and all(op.is_polymorphic for op in operations)
     packed = pack(tuple(value for stage in chosen for value in stage.packed))
     return LeafKernel(
         run=run,
-        polymorphic=Polymorphic(run, packed) if can_be_copied else None,
         program=program,
         packed=packed,
         loose=[value for stage in chosen for value in stage.loose],

@@ -13,7 +13,7 @@ from ._pipeline import Pipeline
 from ._storage import on_arrays
 from ._transformation import AbstractFused, AbstractTransformation
 from ._types import Params, State, Updates
-from .tree import zeros_like
+from .tree._like import zero_updates
 
 
 class Call(NamedTuple):
@@ -84,7 +84,7 @@ class Call(NamedTuple):
 
     def nothing(self) -> Any:
         """The result that leaves the parameters unchanged."""
-        return self.params if self.is_step else zeros_like(self.updates)
+        return self.params if self.is_step else zero_updates(self.updates)
 
     def unchanged(self) -> Any:
         """The result of passing the updates on unchanged."""

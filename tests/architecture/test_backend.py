@@ -1,20 +1,44 @@
 """What must not start JAX: `jax.distributed.initialize` has to come first."""
 
+import os
 import subprocess
 import sys
 
+import pytest
 
-PROGRAM = """
-import eqopt
-import jax
-from jax._src import xla_bridge
 
+BUILDING = """
 eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(1e-2))
 eqopt.LBFGS()
 eqopt.schedules.WarmupCosineDecay(0.0, 1e-3, 10, 100)
-assert not xla_bridge.backends_are_initialized()
+"""
+
+# JAX takes this setting until it starts, and raises an error from then on.
+PROGRAM = """
+import eqopt
+import jax
+import jax.numpy as jnp
+{between}
+jax.config.update("jax_num_cpu_devices", 2)
+assert jax.device_count() == 2
 """
 
 
+def run(between):
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(between=between)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def test_building_optimizers_starts_nothing():
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+    finished = run(BUILDING)
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.slow
+def test_an_array_starts_jax():
+    """So the test above would notice."""
+    assert "RuntimeError" in run("jnp.ones(2)").stderr

@@ -24,14 +24,21 @@ STUBS = sorted(SRC.rglob("*.pyi"))
 
 # Each floor may import from those before it, and its rooms from one another.
 FLOORS = [
-    {"_types", "_fields", "_lazy", "_names", "_typecheck", "_explanations"},
+    {
+        "_types",
+        "_fields",
+        "_lazy",
+        "_names",
+        "_typecheck",
+        "_jax_internals",
+        "_explanations",
+    },
     {
         "numerics",
         "_storage",
         "_cpu",
         "_construction",
         "_owners",
-        "_jaxprs",
         "_leaves",
         "_control",
         "_equations",
@@ -44,7 +51,7 @@ FLOORS = [
     },
     {"_random", "_threefry"},
     {"storage"},
-    {"_misfits", "_polymorphic", "_runs", "_stages", "_pipeline", "_reductions"},
+    {"_misfits", "_runs", "_stages", "_pipeline", "_reductions"},
     {"_apply", "_transformation", "_wrapper", "_matrixwise", "tree"},
     {"schedules", "losses", "microbatching", "groups"},
     {

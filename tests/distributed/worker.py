@@ -11,7 +11,6 @@ import jax.random as jr
 import numpy as np
 from benchmarks.scaling.layouts import LAYOUTS, mesh_of
 from benchmarks.scaling.transformer import Shape, Transformer, batch_of, loss
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import eqopt
@@ -51,9 +50,8 @@ def train(name: str) -> dict[str, np.ndarray]:
         # Each process reads its own part of the batch.
         tokens = np.asarray(batch_of(SHAPE, BATCH))
         part = np.split(tokens, jax.process_count())[jax.process_index()]
-        tokens = multihost_utils.host_local_array_to_global_array(
-            part, mesh, P("devices")
-        )
+        split = NamedSharding(mesh, P("devices"))
+        tokens = jax.make_array_from_process_local_data(split, part)
         params, state, value = step(params, state, tokens)
         losses.append(float(value))
     leaves = jax.tree.leaves(jax.jit(lambda x: x, out_shardings=whole)(params))

@@ -32,13 +32,9 @@ def test_accelerators_compile_the_equation(row):
         assert SCOPE not in text and "optimization_barrier" not in text
 
 
-# Before JAX 0.10, a program does not say in which scope a primitive of ours is lowered.
-CLIPPING = [eqopt.ClipByGlobalNorm(1.0)] if jax.__version_info__ >= (0, 10) else []
-
-
 @pytest.mark.parametrize(
     "opt",
-    [eqopt.Lion(0.1), eqopt.ADOPT(0.1), *CLIPPING],
+    [eqopt.Lion(0.1), eqopt.ADOPT(0.1), eqopt.ClipByGlobalNorm(1.0)],
     ids=lambda opt: type(opt).__name__,
 )
 def test_a_cpu_compiles_what_is_for_it(opt):

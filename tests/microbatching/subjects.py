@@ -304,7 +304,7 @@ SUBJECTS = {
         array(1, 4, 1, 6),
         lambda w, x: score(x @ w[0, :, 0]),
         rows(2, 4),
-        "ghost" if jax.__version_info__ >= (0, 10, 0) else "per_example",  # by a gather
+        "ghost",  # by a gather
     ),
     "one by one": Subject(array(1, 1), lambda w, x: score(x @ w), rows(3, 1), "ghost"),
     "vector": Subject(array(6), lambda w, x: score(x @ w), rows(6), "ghost"),

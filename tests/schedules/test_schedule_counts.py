@@ -12,12 +12,9 @@ import optax
 import pytest
 
 from eqopt import schedules
-from eqopt.schedules import _dtypes
 
 
 pytestmark = pytest.mark.slow
-if not _dtypes.HAS_INT64:
-    pytest.skip("needs JAX 0.8", allow_module_level=True)
 
 BEYOND = 2**31  # the first integer that is no count
 HUGE = 3 * 10**9
@@ -192,17 +189,6 @@ def test_steps_beyond_all_counts_without_jit():
         values = [schedules.CosineDecay(1.0, HUGE)(10**9), LONG["sgdr_sum"](10**9)]
     np.testing.assert_allclose(values[0], 0.75, rtol=1e-6)
     np.testing.assert_allclose(values[1], LONG["sgdr_sum"](10**9), rtol=1e-4)
-
-
-def test_versions_of_jax_that_have_no_int64(monkeypatch):
-    monkeypatch.setattr(_dtypes, "HAS_INT64", False)
-    schedules.Linear(1.0, 0.0, BEYOND - 1)
-    for make in (
-        lambda: schedules.Linear(1.0, 0.0, BEYOND),
-        lambda: schedules.MultiStep(1.0, [BEYOND]),
-    ):
-        with pytest.raises(ValueError, match="at most 2147483647"):
-            make()
 
 
 def test_unsigned_steps():

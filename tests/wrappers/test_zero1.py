@@ -144,13 +144,8 @@ def test_gradients_that_come_in_shards():
     def loss(params, x):
         return jnp.mean(jnp.tanh(x @ params["w"]) @ params["v"])
 
-    if hasattr(jax.lax, "pcast"):
-        varying = lambda tree: jax.lax.pcast(tree, "data", to="varying")
-    else:
-        varying = lambda tree: jax.lax.pvary(tree, "data")
-
     def of_shards(params, x):
-        local = varying(params)
+        local = jax.lax.pcast(params, "data", to="varying")
         grads = jax.grad(loss)(local, x)
         scatter = lambda g: jax.lax.psum_scatter(g, "data", tiled=True) / DEVICES
         return jax.tree.map(scatter, grads)
@@ -180,9 +175,11 @@ def test_a_mesh_of_two_axes():
     opt = eqopt.ZeRO1(INNER, mesh=mesh)
     specs = {**dict.fromkeys(SHAPES, P()), "even": P(None, "model")}
     like = {k: NamedSharding(mesh, spec) for k, spec in specs.items()}
-    run = jax.jit(lambda p, g: train(opt, p, g), out_shardings=(like, None))
+    run = jax.jit(lambda p, g: train(opt, p, g))
     result, state = run(*(jax.device_put(tree, like) for tree in (params, grads)))
     assert_close(jax.device_get(result), jax.device_get(expected))
+    for name, x in result.items():
+        assert x.sharding.is_equivalent_to(like[name], x.ndim), name
     adam = state.inner_state[1][0]
     assert adam.mu["even"].sharding.spec == P("data", "model")
 

@@ -75,9 +75,9 @@ def rprop(
 
 def cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
     # For x > 0. XLA calls libm for each `cbrt`, which takes longer than the rest of
-    # MADGRAD. This form is vectorised, and a Newton step makes it as accurate.
-    root = jnp.exp(jnp.log(x) / 3)
-    return root - (root - x / (root * root)) / 3
+    # MADGRAD: a step takes 64 ms instead of 29. A faster formula that uses an
+    # intermediate value twice takes a copy of the parameters, from JAX 0.12 on.
+    return x ** (1 / 3)
 
 
 def schedule_free_plus(

@@ -4,7 +4,8 @@ XLA copies a donated array that two results read, starts all leaves at once, and
 a sum into all of its readers. When it decides which arrays to copy, it ignores
 `lax.optimization_barrier`. But if one array is computed from another, it respects that
 order. So this module makes arrays depend on others, by a comparison whose result XLA
-cannot know. For accelerators, none of this is compiled.
+cannot know. None of this is compiled for accelerators, or for several devices, where
+reading one element requires communication.
 
 Measured on two cores, float32, 20 leaves of 1M elements, everything donated:
 
@@ -21,18 +22,15 @@ Measured on two cores, float32, 20 leaves of 1M elements, everything donated:
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import ShapedArray, Tracer
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from .._jaxprs import equations
+from .._jax_internals import attempt, equations, is_traced
 from .._storage import Joined, has_stored, is_stored
 from .._typecheck import no_type_check
 
@@ -47,44 +45,62 @@ SCOPE = "on_cpu"
 def after(first: Array, x: Array) -> Array:
     """`x`; on a CPU, it is read after `first` has been computed.
 
-    If the shapes differ, it waits for the first element of `first`. It does not wait if
-    the program is for several devices, because reading one element would require
-    communication.
+    If the shapes differ, it waits for the first element of `first`.
     """
-    return _after.bind(x, first)
+    is_empty = x.shape != first.shape and first.size == 0
+    if is_empty or not (_is_for_one_device(x, first) and is_traced(x)):
+        return x
+    return _after(x, first)
 
 
-_after = Primitive("after")
-_after.def_impl(lambda x, first: x)
-_after.def_abstract_eval(lambda x, first: x)
-ad.primitive_jvps[_after] = lambda primals, tangents: (
-    _after.bind(*primals),
-    tangents[0],
-)
-batching.primitive_batchers[_after] = lambda arrays, axes: (arrays[0], axes[0])
+@jax.custom_jvp
+def _after(x: Array, first: Array) -> Array:
+    return _mapped_after(x, first)
 
 
-def _after_on_cpu(ctx: Any, x: Any, first: Any) -> Any:
-    x_type, first_type = ctx.avals_in
-    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
-    if x_type.shape != first_type.shape and (devices != 1 or 0 in first_type.shape):
-        return [x]
-    # Types without a mesh: the two arrays may have different meshes.
-    types = [ShapedArray(t.shape, t.dtype) for t in (x_type, first_type)]
-    lower = mlir.lower_fun(read_after, multiple_results=False)
-    return lower(ctx.replace(avals_in=types), x, first)
+@_after.defjvp
+def _tangent(primals: tuple, tangents: tuple) -> tuple:
+    return _after(*primals), tangents[0]
+
+
+@jax.custom_batching.custom_vmap
+@jax.jit  # traced once for equal leaves
+def _mapped_after(x: Array, first: Array) -> Array:
+    return lax.platform_dependent(x, first, cpu=read_after, default=lambda x, first: x)
+
+
+@_mapped_after.def_vmap
+def _after_of_many(size: int, is_mapped: list, x: Array, first: Array) -> tuple:
+    """`x` stays one value if it is one: a condition must not become many."""
+    first = first[0] if is_mapped[1] and not is_mapped[0] else first
+    return _mapped_after(x, first), is_mapped[0]
 
 
 def read_after(x: Array, first: Array) -> Array:
     with jax.named_scope(SCOPE):
-        if x.shape != first.shape:
-            first = first[(0,) * first.ndim]
-        # No number is less than minus infinity, but XLA does not use this.
-        return jnp.where(first.real < -jnp.inf, jnp.zeros_like(x), x)
+        is_less = first.real < -jnp.inf if x.shape == first.shape else _never(first)
+        return jnp.where(is_less, jnp.zeros_like(x), x)
 
 
-mlir.register_lowering(_after, lambda ctx, x, first: [x])
-mlir.register_lowering(_after, _after_on_cpu, platform="cpu")
+@jax.custom_batching.custom_vmap
+def _never(x: Array) -> Array:
+    """False, but XLA does not know this: no number is less than minus infinity."""
+    return x[(0,) * x.ndim].real < -jnp.inf
+
+
+@_never.def_vmap
+def _never_for_many(size: int, is_mapped: list, x: Array) -> tuple:
+    return _never(x), False
+
+
+@no_type_check
+def _is_for_one_device(*arrays: Any) -> bool:
+    """Whether neither the types of arrays nor the context show several devices."""
+    here: Any = jax.sharding.get_abstract_mesh()
+    meshes = [here, *(jax.typeof(x).sharding.mesh for x in arrays)]
+    if here.manual_axes:  # arrays that vary and arrays that do not have different types
+        return False
+    return all(m.size <= 1 and not m.explicit_axes for m in meshes)
 
 
 @no_type_check
@@ -104,30 +120,19 @@ def loaded_after(first: Array, x: Any) -> Any:
 def materialized(tree: _Tree) -> _Tree:
     """`tree`; on a CPU, its arrays are computed once, not once per reader."""
     leaves, treedef = jax.tree.flatten(tree)
-    return treedef.unflatten(_materialized.bind(*leaves))
+    return treedef.unflatten(
+        _materialized(*leaves) if any(map(is_traced, leaves)) else leaves
+    )
 
 
-def _keep(*arrays: Array) -> Sequence[Array]:
+@jax.jit
+def _materialized(*arrays: Array) -> tuple[Array, ...]:
+    return lax.platform_dependent(*arrays, cpu=_keep, default=lambda *arrays: arrays)
+
+
+def _keep(*arrays: Array) -> tuple[Array, ...]:
     with jax.named_scope(SCOPE):
         return lax.optimization_barrier(arrays)
-
-
-_materialized = Primitive("materialized")
-_materialized.multiple_results = True
-_materialized.def_impl(lambda *arrays: arrays)
-_materialized.def_abstract_eval(lambda *types: types)
-ad.primitive_jvps[_materialized] = lambda primals, tangents: (
-    _materialized.bind(*primals),
-    tangents,
-)
-batching.primitive_batchers[_materialized] = lambda arrays, axes: (
-    _materialized.bind(*arrays),
-    axes,
-)
-mlir.register_lowering(_materialized, lambda ctx, *arrays: arrays)
-mlir.register_lowering(
-    _materialized, mlir.lower_fun(_keep, multiple_results=True), platform="cpu"
-)
 
 
 @no_type_check
@@ -145,14 +150,13 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     number that was rounded up and the other from a number that was rounded down.
     Together, they would represent neither.
     """
-    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
-    if is_debugging or x.size < (1 if isinstance(old, Joined) else LARGE):
+    is_small = x.size < (1 if isinstance(old, Joined) else LARGE)
+    if is_small or not (_is_for_one_device(x) and is_traced(x)):
         return store(old, x)
     first = [y for y in jax.tree.leaves(after) if jnp.issubdtype(y.dtype, jnp.inexact)]
 
     def in_a_branch(old, x, first):
-        is_never = _is_never.bind(first)
-        return lax.cond(is_never, lambda old, x: old, store, old, x)
+        return lax.cond(_never(first), lambda old, x: old, store, old, x)
 
     plain = lambda old, x, first: store(old, x)
     first = lax.stop_gradient((first or [x])[-1])
@@ -170,15 +174,14 @@ def alone(
     free again when the next one starts. If `is_on_cpu`, this is only compiled for a
     CPU.
     """
-    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
-    if is_debugging:
+    if not _is_for_one_device(row[0]):
         return run(packed, *row)
     types, treedef = jax.tree.flatten(jax.eval_shape(run, packed, *row))
     nothing = _zeros(treedef, tuple(types))
     plain = lambda first, *arguments: run(*arguments)
 
     def in_a_branch(first, *arguments):
-        return lax.cond(_is_never.bind(first), nothing, run, *arguments)
+        return lax.cond(_never(first), nothing, run, *arguments)
 
     arguments = lax.stop_gradient(packed if first is None else first), packed, *row
     if is_on_cpu:
@@ -188,38 +191,7 @@ def alone(
 
 @functools.lru_cache  # equal leaves get the same function, so it is traced once
 def _zeros(treedef: Any, types: tuple) -> Callable:
-    # `full_like` keeps the axes of a mesh over which a value varies within `shard_map`.
     return lambda *_: treedef.unflatten(lax.full_like(x, 0) for x in types)
-
-
-# False, but XLA does not know this: no number is less than minus infinity. For several
-# devices, it is a constant, because reading one element requires communication.
-_is_never = Primitive("is_never")
-_is_never.def_impl(lambda x: jnp.zeros((), bool))
-_is_never.def_abstract_eval(lambda x: ShapedArray((), bool))
-
-
-def _compared(x: Array) -> Array:
-    return x[(0,) * x.ndim].real < -jnp.inf
-
-
-def _is_never_on_cpu(ctx: Any, x: Any) -> Any:
-    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
-    fn = _compared if devices == 1 else lambda x: jnp.zeros((), bool)
-    [x_type] = ctx.avals_in
-    types = [ShapedArray(x_type.shape, x_type.dtype)]
-    return mlir.lower_fun(fn, multiple_results=False)(ctx.replace(avals_in=types), x)
-
-
-batching.primitive_batchers[_is_never] = lambda arrays, axes: (
-    _is_never.bind(arrays[0]),
-    None,
-)
-ad.primitive_jvps[_is_never] = lambda primals, tangents: (
-    _is_never.bind(*primals),
-    ad.Zero(ShapedArray((), jax.dtypes.float0)),
-)
-mlir.register_lowering(_is_never, _is_never_on_cpu, platform="cpu")
 
 
 # For leaves with fewer elements than `SMALL`, an order is not worth its tracing time
@@ -232,7 +204,7 @@ LARGE = 2**16
 @no_type_check
 def runs_alone(g: Any) -> bool:
     """Whether the kernel of matrices for the update `g` is a branch of its own."""
-    return isinstance(g, Tracer) and g.size >= SMALL
+    return is_traced(g) and g.size >= SMALL
 
 
 @no_type_check
@@ -244,16 +216,18 @@ def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
     if an array of the size of a leaf is `materialized`, or has another storage, because
     the computed values are kept in addition.
     """
-    if g.size < LARGE or not isinstance(g, Tracer):
+    if g.size < LARGE or not (is_traced(g) and _is_for_one_device(g)):
         return False
     if has_stored(arguments):
         return True
-    return any(map(_keeps, equations(kernel.trace(*arguments).jaxpr)))
+    program = kernel.trace(*arguments).jaxpr
+    return attempt(lambda: any(map(_keeps, equations(program))), lambda: False)
 
 
 def _keeps(eqn: Any) -> bool:
     """Whether XLA keeps the result of an equation, or what the equation sums."""
-    is_kept = eqn.primitive is _materialized
-    return eqn.primitive.name.startswith(("reduce_", "dot_general")) or (
+    name = eqn.primitive.name
+    is_kept = name == "optimization_barrier"
+    return name.startswith(("reduce_", "dot_general")) or (
         is_kept and any(x.aval.size >= LARGE for x in eqn.invars)
     )

@@ -15,10 +15,19 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._jaxprs import bind, in_lockstep, manual_type
+from .._jax_internals import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    attempt,
+    bind,
+    evaluate,
+    is_traced,
+    varying_axes,
+)
 from .._typecheck import no_type_check
 from . import order
 
@@ -57,13 +66,19 @@ def reordered(
     store a quotient, as large as the leaf, for the results that share it. Dividing
     again takes no memory.
     """
-    is_debugging = jax.config.jax_disable_jit  # type: ignore  # added at run time
+    plain = lambda: fn(packed, g, *arguments)
     has_order = wanted.first or wanted.last or fn is not fn_on_cpu
-    if is_debugging or g.size < order.SMALL or not has_order:
-        return fn(packed, g, *arguments)
+    if not is_traced(g) or g.size < order.SMALL or not has_order:
+        return plain()
     leaves, treedef = jax.tree.flatten((packed, g, *arguments))
     if not _vary_alike([x for x in leaves if x.shape == g.shape]):
-        return fn(packed, g, *arguments)
+        return plain()
+    return attempt(lambda: _reordered(fn, fn_on_cpu, wanted, leaves, treedef), plain)
+
+
+def _reordered(
+    fn: Callable, fn_on_cpu: Callable, wanted: Order, leaves: list, treedef: Any
+) -> tuple[Array, list]:
     flat = lambda fn: lambda *leaves: fn(*treedef.unflatten(leaves))
     jaxpr, shapes = jax.make_jaxpr(flat(fn), return_shape=True)(*leaves)
     other = jaxpr if fn is fn_on_cpu else jax.make_jaxpr(flat(fn_on_cpu))(*leaves)
@@ -77,7 +92,7 @@ def reordered(
     def in_order(*leaves):
         return _in_order(other, wanted, places, leaves)
 
-    plain = jaxpr_as_fun(jaxpr)
+    plain = lambda *leaves: evaluate(jaxpr, leaves)
     results = lax.platform_dependent(*leaves, cpu=in_order, default=plain)
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
@@ -91,7 +106,7 @@ def _in_order(
     is_used = lambda i: all(is_read(outputs[j]) for j in places[i])
     first = wanted.first if all(map(is_used, wanted.first)) else ()
     last = [*wanted.last, *(i for i in wanted.earlier if not is_used(i))]
-    results = jaxpr_as_fun(jaxpr)(*leaves)
+    results = evaluate(jaxpr, leaves)
     shape = results[0].shape
     # The slots that are stored already, from which other slots are computed.
     stored = [i for i in range(len(places)) if i not in (*first[1:], *last)]
@@ -132,7 +147,7 @@ def _in_order(
 
 def _vary_alike(leaves: Sequence[Array]) -> bool:
     """Whether all leaves vary over the same axes of a mesh, within `shard_map`."""
-    return len({manual_type(jax.typeof(x)) for x in leaves}) == 1
+    return len({varying_axes(jax.typeof(x)) for x in leaves}) == 1
 
 
 def _evaluated(
@@ -140,12 +155,10 @@ def _evaluated(
 ) -> list[Array]:
     """The results of a traced function, if some of its values are known."""
 
-    def compute(eqn: JaxprEqn, rows: list[list[Any]]) -> list[Any]:
-        outs = [bind(eqn, inputs) for inputs in rows]
-        return [map(known.get, eqn.outvars, out) for out in outs]
+    def compute(eqn: JaxprEqn, inputs: list[Any]) -> list[Any]:
+        return list(map(known.get, eqn.outvars, bind(eqn, inputs)))
 
-    [results] = in_lockstep(closed.jaxpr, closed.consts, [leaves], compute)
-    return results
+    return evaluate(closed, leaves, compute)
 
 
 def _elementwise(first: Array, x: Array) -> Array:

@@ -13,7 +13,7 @@ from .._apply import apply_updates
 from .._checks import check_state
 from .._combinators.chain import Chain, NamedChain
 from .._cpu.order import materialized
-from .._explicit import sharded_like, unsharded
+from .._explicit import in_explicit_shards, unsharded
 from .._leaves import (
     align,
     flatten_updates,
@@ -192,7 +192,7 @@ def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, ".
     flat = materialized(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])
     return [
-        sharded_like(x, _as(part, x.dtype).reshape(x.shape))
+        in_explicit_shards(x, _as(part, x.dtype).reshape(x.shape))
         for part, x in zip(parts, like, strict=True)
     ]
 

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
 from .._checks import check_state
-from .._explicit import on_automatic_axes, shardings_of
+from .._explicit import on_automatic_axes, sharded_like, shardings_of
+from .._jax_internals import is_traced
 from .._leaves import is_parameter
 from .._storage import load
 from .._transformation import AbstractTransformation
@@ -57,10 +56,8 @@ class ZeRO1(AbstractWrapper):
     `inner`.
 
     Automatic and explicit axes give the same result. On a mesh with several axes, the
-    parameters may be sharded over the others. The state is sharded over this axis, and
-    over other automatic axes as XLA chooses. In that case, set the sharding of the
-    parameters with `out_shardings` of `jax.jit`, or with `eqx.filter_shard` for the new
-    model.
+    parameters may be sharded over the others, and keep these shards. The state is
+    sharded over this axis, and over other automatic axes as XLA chooses.
 
     !!! example
 
@@ -258,9 +255,23 @@ class _Axis(eqx.Module):
             return x
         if len(self.mesh.axis_names) == 1:
             return jax.lax.with_sharding_constraint(x, self._sharding(P()))
-        if isinstance(x, Tracer):
-            return shard_alike(like, x)[1]
-        return jax.device_put(x, like.sharding)
+        i = self._divided(x.shape)
+        if not is_traced(x) or i is None:
+            return sharded_like(like, x)
+
+        # Without `shard_map`, XLA may leave the result in shards.
+        def gathered(shard, like):
+            full = jax.lax.all_gather(shard, self.name, axis=i, tiled=True)
+            return sharded_like(like, self._cut(full, like.shape))
+
+        return jax.shard_map(
+            gathered,
+            mesh=self._sharding(P()).mesh,
+            in_specs=(self._spec(x.shape), P()),
+            out_specs=P(),
+            axis_names={self.name} if isinstance(self.name, str) else {*self.name},
+            check_vma=False,
+        )(self._padded(x), like)
 
     def _sharding(self, spec: P) -> NamedSharding:
         here = jax.sharding.get_abstract_mesh()

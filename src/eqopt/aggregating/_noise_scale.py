@@ -3,11 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float, Inexact
 
 from .._construction import Module
 from .._equations import equation
+from .._jax_internals import is_traced
 from .._reductions import sum_over_leaves
 from .._types import RealScalarLike, Updates
 from ..tree import norm
@@ -156,7 +156,7 @@ def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
                 f"{jnp.shape(x)} and dtype {jnp.result_type(x)}. For several numbers, "
                 "pass their mean."
             )
-    if isinstance(large, Tracer) or isinstance(small, Tracer):
+    if is_traced(large) or is_traced(small):
         return
     if not 0 < small < large:
         raise ValueError(

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Int32
 
+from .._jax_internals import is_traced
 from ..numerics import at_least_float32
 from ._augmentation import Assignment, assign_rest
 from ._reduction import reduce_and_assign
@@ -136,7 +136,7 @@ def _checked(owner: str, costs: Any) -> Array:
             f"{np.shape(costs)}. For a stack of matrices, use "
             f"`jax.vmap(eqopt.assignment.{owner})`."
         )
-    if not isinstance(costs, Tracer) and jnp.issubdtype(dtype, np.floating):
+    if not is_traced(costs) and jnp.issubdtype(dtype, np.floating):
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]

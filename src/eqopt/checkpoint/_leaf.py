@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import PyTree
 
+from .._jax_internals import is_traced
 from .._typecheck import no_type_check
 from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
 
@@ -54,7 +54,7 @@ def _lost(x) -> _Lost | None:
 
 
 def _lost_of_jax(x) -> _Lost | None:
-    if isinstance(x, Tracer):
+    if is_traced(x):
         return "a tracer, which has no values yet", (
             "Save outside `jit`, `vmap` and `grad`."
         )
@@ -64,8 +64,8 @@ def _lost_of_jax(x) -> _Lost | None:
         )
     if not (x.is_fully_addressable or x.is_fully_replicated):
         return "an array that is partly on other processes", (
-            "Save it with Orbax, or gather it first with "
-            "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`."
+            "Save it with Orbax, or copy it to all devices first: `jax.jit(lambda x: x, "
+            "out_shardings=NamedSharding(x.sharding.mesh, PartitionSpec()))(x)`."
         )
     if is_weak(x) and _as_weak(np.zeros((), x.dtype)) is None:
         return f"an array of the weak type {x.dtype}, which cannot be restored", (

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.core import Tracer
 from jaxtyping import Array
 
 from .._combinators.chain import Chain, NamedChain
 from .._combinators.partition import Partition
+from .._jax_internals import is_traced
 from .._leaves import label_dict
 from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import ScaleByLearningRate, at, recorded
@@ -49,6 +49,6 @@ def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
 
 def checked_count(given: Any) -> Array:
     """The `count` that the user passed, as an array for a state."""
-    if not isinstance(given, Tracer) and given < 0:
+    if not is_traced(given) and given < 0:
         raise ValueError(f"`count` must be an integer of at least 0, but is {given!r}.")
     return jnp.asarray(given, jnp.int32)

@@ -105,10 +105,5 @@ def _forward_jvp(primals: Any, tangents: Any) -> Any:
     return out, lax.scan(frame, start, (shares, added))[1]
 
 
-# Earlier versions of JAX cannot transpose the loop in `_forward_jvp`. They differentiate
-# `_forward` instead.
-if jax.__version_info__ < (0, 10, 0):
-    forward = _forward
-else:
-    forward = jax.custom_jvp(_forward)
-    forward.defjvp(_forward_jvp)
+forward = jax.custom_jvp(_forward)
+forward.defjvp(_forward_jvp)

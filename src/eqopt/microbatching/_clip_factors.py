@@ -5,8 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
+
+from .._jax_internals import is_traced
 
 
 def clip_factors(
@@ -36,7 +37,7 @@ def check_clip(l2_norm_clip: Any, groups: Any) -> None:
             raise ValueError(
                 f"`{name}` must be a number or a 0-d array, got shape {np.shape(x)}."
             )
-        if not isinstance(x, Tracer) and not float(x) >= 0:
+        if not is_traced(x) and not float(x) >= 0:
             raise ValueError(f"`{name}` must be in [0, inf), got {x}.")
 
 

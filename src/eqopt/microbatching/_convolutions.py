@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
-from .._jaxprs import bind
+from .. import _jax_internals as internals
+from .._jax_internals import ClosedJaxpr, JaxprEqn, bind
 from ._interpret import evaluate, has_equation, rematerialised
 
 
@@ -20,12 +20,10 @@ _CONVOLUTION = "conv_general_dilated"
 
 
 def evaluate_in_loop(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-    """The outputs of a traced function with convolutions, which is called in a loop."""
-    return evaluate(closed, args, _channels_last)
-
-
-def has_convolution(closed: ClosedJaxpr) -> bool:
-    return has_equation(closed, _CONVOLUTION)
+    """The outputs of a traced function that is called in a loop."""
+    if has_equation(closed, _CONVOLUTION):
+        return evaluate(closed, args, _channels_last)
+    return internals.evaluate(closed, args)  # without inlining
 
 
 def _channels_last(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any] | None:

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array
 
-from .._jaxprs import bind, in_lockstep
+from .. import _jax_internals as internals
+from .._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, opened
 
 
 # Takes an equation and its inputs. Returns its outputs, or `None` for the usual ones.
@@ -21,7 +21,7 @@ _REMATERIALISED = {"remat", "remat2", "checkpoint"}
 
 # These only call another function. Calls with custom derivatives are not among them:
 # the function inside is not the one to differentiate.
-_CALLS = {"jit", "closed_call", "core_call"} | _REMATERIALISED
+_CALLS = {"jit", "closed_call", "eval_jaxpr", "core_call"} | _REMATERIALISED
 
 
 def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> list[Any]:
@@ -29,8 +29,20 @@ def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> li
 
     Calls of `jax.checkpoint` stay unchanged.
     """
-    jaxpr, consts = _opened(closed)
-    return _evaluate(jaxpr, consts, args, rule)
+
+    def compute(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+        outputs = rule(eqn, inputs)
+        if outputs is None and eqn.primitive.name in _CALLS:
+            call = functools.partial(_call, _inner_of(eqn)[0], rule)
+            is_kept = rematerialised(eqn) is not None
+            outputs = (checkpointed(eqn, call) if is_kept else call)(*inputs)
+        return bind(eqn, inputs) if outputs is None else outputs
+
+    return internals.evaluate(closed, args, compute)
+
+
+def _call(closed: ClosedJaxpr | Jaxpr, rule: Rule, *args: Any) -> list[Any]:
+    return evaluate(closed, args, rule)
 
 
 def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
@@ -60,7 +72,7 @@ def flattened(
 
     An input or output is a variable, `None` if it is a number.
     """
-    outer, _ = _opened(closed)
+    outer, _ = opened(closed)
     names: dict[Any, Any] = {}
 
     def resolved(variables: Sequence[Any]) -> list[Any]:
@@ -72,7 +84,7 @@ def flattened(
             if called is None:
                 yield eqn, resolved(eqn.invars)
                 continue
-            inner, _ = _opened(called)
+            inner, _ = opened(called)
             names.update(zip(inner.invars, resolved(eqn.invars), strict=True))
             yield from walk(inner)
             names.update(zip(eqn.outvars, resolved(inner.outvars), strict=True))
@@ -108,32 +120,6 @@ def dtype_of(var: Any) -> Any:
 def as_array(x: Any, like: Any) -> Array:
     """An output of a traced function: a scalar without inputs is a number."""
     return x if isinstance(x, jax.Array) else jnp.asarray(x, like.dtype)
-
-
-def _evaluate(
-    jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: Rule
-) -> list[Any]:
-    def compute(eqn: JaxprEqn, rows: list[list[Any]]) -> list[Any]:
-        [inputs] = rows
-        outputs = rule(eqn, inputs)
-        if outputs is None and eqn.primitive.name in _CALLS:
-            inner, inner_consts = _opened(_inner_of(eqn)[0])
-            call = functools.partial(_call, inner, inner_consts, rule)
-            is_kept = rematerialised(eqn) is not None
-            outputs = (checkpointed(eqn, call) if is_kept else call)(*inputs)
-        return [bind(eqn, inputs) if outputs is None else outputs]
-
-    [outputs] = in_lockstep(jaxpr, consts, [args], compute)
-    return outputs
-
-
-def _call(jaxpr: Jaxpr, consts: Sequence[Any], rule: Rule, *args: Any) -> list[Any]:
-    return _evaluate(jaxpr, consts, args, rule)
-
-
-def _opened(closed: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
-    is_closed = isinstance(closed, ClosedJaxpr)
-    return (closed.jaxpr, closed.consts) if is_closed else (closed, ())
 
 
 def last_products(closed: ClosedJaxpr) -> list[bool]:

@@ -6,16 +6,16 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree
 
+from .._jax_internals import attempt
 from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
-from ._convolutions import evaluate_in_loop, has_convolution
+from ._convolutions import evaluate_in_loop
 from ._interpret import as_array, last_products
 from ._make_rules import make_rules
 from ._rows import Split, check_size
@@ -288,15 +288,20 @@ def _loop(
 def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any, Any]:
     # The shapes of the output are needed before the loop is built. Tracing `fun` for
     # the shapes and again for the loop would double the tracing time.
-    jaxpr, like, static = eqx.filter_make_jaxpr(fun)(*args)
-    treedef = jtu.tree_structure(like)
-    run = jax.extend.core.jaxpr_as_fun(jaxpr)
-    if has_convolution(jaxpr):
-        run = lambda *args: evaluate_in_loop(jaxpr, args)
-    replay = lambda *args: treedef.unflatten(run(*args))
+    program, like, static = eqx.filter_make_jaxpr(fun)(*args)
+    arguments, treedef = map(jtu.tree_structure, (args, like))
+
+    def replay(*leaves: Any) -> Any:
+        return attempt(
+            lambda: treedef.unflatten(evaluate_in_loop(program, leaves)),
+            lambda: eqx.filter(fun(*arguments.unflatten(leaves)), eqx.is_array),
+        )
+
+    products = attempt(
+        lambda: last_products(program), lambda: [False] * treedef.num_leaves
+    )
     output = eqx.combine(like, static)
-    products = eqx.combine(treedef.unflatten(last_products(jaxpr)), static)
-    return replay, output, products
+    return replay, output, eqx.combine(treedef.unflatten(products), static)
 
 
 def _is_struct(x: Any) -> bool:

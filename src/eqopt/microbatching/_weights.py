@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from .._jax_internals import is_traced
 from ._rows import Split, check_shards, take_rows
 
 
@@ -127,7 +127,7 @@ def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
         raise ValueError(
             f"`weights` has dtype {dtype}. Expected real numbers, integers or bools."
         )
-    is_known = not isinstance(weights, Tracer)
+    is_known = not is_traced(weights)
     if is_known and getattr(weights, "is_fully_addressable", True):
         lowest = np.min(np.asarray(weights, np.float32))
         if lowest < 0:

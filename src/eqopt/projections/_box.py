@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree, Real
 
+from .._jax_internals import is_traced
 from .._leaves import keystr, resolve
 from .._types import RealScalarLike
 from ..numerics import wide_dtype
@@ -188,7 +188,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def _ascend(low: Any, high: Any) -> bool:
     if low is None or high is None:
         return True
-    if isinstance(low, Tracer) or isinstance(high, Tracer):
+    if is_traced(low) or is_traced(high):
         return True
     # In NumPy, because comparing JAX arrays would be traced under `jit`.
     return bool(np.all(np.asarray(low, float) <= np.asarray(high, float)))

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Float, Inexact, PyTree
 
+from .._jax_internals import is_traced
 from .._leaves import disagreement, is_none, keystr
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
@@ -123,7 +123,7 @@ def scalar(
             f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
             f"{np.shape(value)}. For several numbers, use `jax.vmap`."
         )
-    if isinstance(value, Tracer):
+    if is_traced(value):
         return value
     if not (math.isfinite(value) and value >= low):
         kind = "a finite number" + f" of at least {low}" * (low > -math.inf)

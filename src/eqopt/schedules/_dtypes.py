@@ -24,8 +24,6 @@ from .._types import RealScalarLike
 # better message.
 IntScalarLike: TypeAlias = RealScalarLike
 
-# Before, JAX does not compile int64 into a program without x64.
-HAS_INT64 = jax.__version_info__ >= (0, 8, 0)
 _LARGEST_INT32 = 2**31 - 1
 _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
@@ -159,7 +157,7 @@ def largest_count():
 
 def largest_steps():
     """The largest number of steps, which may exceed all counts."""
-    return 2**63 - 1 if HAS_INT64 else largest_count()
+    return 2**63 - 1
 
 
 def _int_dtype():
@@ -169,7 +167,7 @@ def _int_dtype():
 def _is_wide(x):
     # Whether it may not fit into int32, if that is the dtype of counts.
     is_beyond_int32 = getattr(x, "dtype", None) in _BEYOND_INT32
-    return is_beyond_int32 and HAS_INT64 and _int_dtype() == np.int32
+    return is_beyond_int32 and _int_dtype() == np.int32
 
 
 def _widened(x):

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_choice, check_range
+from .._jax_internals import is_traced
 from .._types import RealScalarLike
 from ._dtypes import (
     IntScalarLike,
@@ -89,7 +89,7 @@ Pairs = tuple[tuple[IntScalarLike, RealScalarLike], ...]
 def _sorted_pairs(given: Mapping[Any, Any] | Iterable[Any] | None) -> tuple[Any, ...]:
     pairs = given.items() if isinstance(given, Mapping) else given or ()
     pairs = tuple((boundary, scale) for boundary, scale in pairs)
-    if any(isinstance(boundary, Tracer) for boundary, _ in pairs):
+    if any(is_traced(boundary) for boundary, _ in pairs):
         return pairs
     return tuple(sorted(pairs, key=lambda pair: pair[0]))
 
@@ -98,10 +98,7 @@ def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
     name, pairs = "boundaries_and_scales", owner.boundaries_and_scales
     check_ascending(owner, name, tuple(boundary for boundary, _ in pairs), 0)
     for boundary, scale in pairs:
-        if not (
-            is_real(scale)
-            and (isinstance(scale, Tracer) or 0 <= float(scale) < jnp.inf)
-        ):
+        if not (is_real(scale) and (is_traced(scale) or 0 <= float(scale) < jnp.inf)):
             raise ValueError(
                 f"{type(owner).__name__}: `{name}` must have finite scales of at "
                 f"least 0, but the scale at {boundary} is {scale!r}. A scale "

@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from .._checks import check_count, check_range, check_scalar
+from .._jax_internals import is_traced
 from ._dtypes import is_integer, largest_steps
 from ._stateful import AbstractStatefulSchedule
 
@@ -18,7 +18,7 @@ def check_finite(owner: object, name: str) -> None:
     """Raises unless the field is a finite real number or a 0-d array."""
     check_scalar(owner, name, or_schedule=False)
     value = getattr(owner, name)
-    if not isinstance(value, Tracer) and not math.isfinite(value):
+    if not is_traced(value) and not math.isfinite(value):
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be a finite number, but is "
             f"{value}. Look for a division by zero or an overflow in its computation."
@@ -47,11 +47,10 @@ def check_steps(owner: object, name: str, low: int) -> None:
             "Round it with `int(...)`, or divide with `//`."
         )
     check_count(owner, name, low)
-    if not isinstance(value, Tracer) and int(value) > largest_steps():
+    if not is_traced(value) and int(value) > largest_steps():
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be at most {largest_steps()}, but "
-            f"is {value}. For a constant value, use `Constant`. (Before JAX 0.8, more "
-            f"than {2**31 - 1} steps need `jax_enable_x64`.)"
+            f"is {value}. For a constant value, use `Constant`."
         )
 
 
@@ -60,7 +59,7 @@ def ascending(*values: Any) -> bool:
     return all(
         int(a) < int(b)  # without promotion of dtypes
         for a, b in itertools.pairwise(values)
-        if not (isinstance(a, Tracer) or isinstance(b, Tracer))
+        if not (is_traced(a) or is_traced(b))
     )
 
 
@@ -129,12 +128,12 @@ def check_value(owner: object, place: str, value: Any) -> None:
 
 def ascending_or_equal(low: Any, high: Any) -> bool:
     """Whether `low` is at most `high`, if both are known."""
-    known = not (isinstance(low, Tracer) or isinstance(high, Tracer))
+    known = not (is_traced(low) or is_traced(high))
     return not known or float(low) <= float(high)
 
 
 def fits(parts: tuple[Any, ...], whole: Any) -> bool:
     """Whether the numbers of steps sum to at most the total, if all are known."""
-    if any(isinstance(x, Tracer) for x in (*parts, whole)):
+    if any(is_traced(x) for x in (*parts, whole)):
         return True
     return sum(int(x) for x in parts) <= int(whole)

@@ -6,10 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Shaped
 
+from .._jax_internals import is_traced
 from .._typecheck import no_type_check
 
 
@@ -77,7 +77,7 @@ class Blocks(eqx.Module):
 
     def placed(self, x: Shaped[Array, "..."], like: Any) -> Shaped[Array, "..."]:
         """`x`, a result of `flat`, on the devices of the leaf `like`."""
-        if isinstance(like, Tracer) or not any(self.spec):
+        if is_traced(like) or not any(self.spec):
             return x
         return jax.device_put(x, NamedSharding(like.sharding.mesh, self.flat_spec))
 
@@ -107,4 +107,4 @@ def _spec(x: Any) -> tuple:
 
 
 def _sharding(x: Any) -> Any:
-    return jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
+    return jax.typeof(x).sharding if is_traced(x) else x.sharding

@@ -130,9 +130,9 @@ class SplitMasterWeights(AbstractParamStorage):
     """Float32 parameters with the high half in the model and the rest in the state.
 
     The model's half is the number rounded to bfloat16. With 16 bits in the state, both
-    together hold all bits of the float32 number: training equals float32 training bit
-    for bit, with 4 bytes per parameter and no copy. With 8 bits, they hold 24 of 32
-    bits, with 3 bytes.
+    together hold all bits of the float32 number, with 4 bytes per parameter and no copy.
+    For the same gradients, steps equal those of a float32 model, except that XLA may
+    round a number in the last place. With 8 bits, they hold 24 of 32 bits, with 3 bytes.
 
     !!! example
 

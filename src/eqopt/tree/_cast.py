@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, DTypeLike, PyTree
 
+from .._jax_internals import is_traced
 from .._leaves import is_leaf, is_parameter, listed, parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype
@@ -199,7 +199,7 @@ def clip(
     known = [
         x.item() if hasattr(x, "item") else x
         for x in (low, high)
-        if x is not None and not isinstance(x, Tracer)
+        if x is not None and not is_traced(x)
     ]
     if any(x != x for x in known) or known != sorted(known):
         raise ValueError(

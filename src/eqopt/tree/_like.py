@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
-from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
+from .._explicit import sharded_like
+from .._jax_internals import is_traced
 from .._leaves import is_parameter, map_parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
@@ -111,6 +111,11 @@ def wide_zeros_like(tree: PyTree) -> PyTree:
     return map_parameters(lambda x: zeros_like_leaf(x, wide_dtype(x.dtype)), tree)
 
 
+def zero_updates(tree: PyTree) -> PyTree:
+    """Zeros like the inexact arrays; unlike those of `zeros_like`, XLA knows them."""
+    return map_parameters(jnp.zeros_like, tree)
+
+
 def zeros_like_leaf(x: _Leaf, dtype: DTypeLike | None = None) -> Shaped[Array, "*leaf"]:
     return full_like_leaf(x, 0, dtype)
 
@@ -120,8 +125,8 @@ def full_like_leaf(
 ) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
     filled = jnp.full_like(x, value, dtype=dtype)
-    # Under `jit` on an automatic mesh, nothing else shards them like `x`.
-    return shard_alike(x, filled)[1] if isinstance(x, Tracer) else filled
+    # Under `jit` on an automatic mesh, `full_like` is not sharded like `x`.
+    return sharded_like(x, filled) if is_traced(x) else filled
 
 
 def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> PyTree:

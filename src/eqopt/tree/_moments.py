@@ -4,11 +4,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .. import numerics
 from .._checks import check_interval
+from .._jax_internals import is_traced
 from .._types import IntegerLike, RealScalarLike
 from ._together import check_real, elementwise, mapped, number
 
@@ -182,7 +182,7 @@ def bias_correction(
     """
     owner = "bias_correction"
     decay = _decay(owner, decay, includes_one=False)
-    if not isinstance(count, Tracer) and count < 1:
+    if not is_traced(count) and count < 1:
         raise ValueError(
             f"{owner}: `count` must be at least 1, but is {count}. It is the number "
             "of updates in the average, including the current one."

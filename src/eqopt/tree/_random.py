@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-from jax.core import Tracer
-from jax.experimental.shard_alike import shard_alike
 from jaxtyping import DTypeLike, PyTree
 
+from .._explicit import sharded_like
+from .._jax_internals import is_traced
 from .._leaves import is_leaf, is_parameter, keystr
 from .._random import as_key, split_like
 from .._types import Key
@@ -93,12 +93,9 @@ def random_like(
 
 
 def _sharded_like(x: Any, sample: Any) -> Any:
-    if isinstance(x, Tracer):
-        return shard_alike(x, sample)[1]
-    if not isinstance(x, jax.Array) or isinstance(sample, Tracer):
-        return sample
-    is_split = not x.sharding.is_fully_replicated
-    return jax.device_put(sample, x.sharding) if is_split else sample
+    is_known = isinstance(x, jax.Array) and not is_traced(x)
+    is_anywhere = not isinstance(x, jax.Array) or (is_known and is_traced(sample))
+    return sample if is_anywhere else sharded_like(x, sample)
 
 
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:

@@ -5,10 +5,11 @@ import math
 import re
 
 import jax
-import jax.extend as jex
 import jax.numpy as jnp
 
 from eqopt._cpu import order
+
+from ...interpreter import is_condition, opened, programs_in
 
 
 DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr", "svd"}
@@ -18,17 +19,15 @@ def decompositions(fn, *arguments, names=DECOMPOSITIONS):
     """Of the primitives of `fn`, those always computed and those under a condition."""
     always, sometimes = set(), set()
 
-    def walk(jaxpr, found):
-        for eqn in jaxpr.eqns:
-            name = eqn.primitive.name
-            found |= {name} & names
-            inner = sometimes if name == "cond" else found
-            for x in jax.tree.leaves(eqn.params, is_leaf=is_program):
-                if is_program(x):
-                    walk(getattr(x, "jaxpr", x), inner)
+    def walk(program, found):
+        _, _, equations, _ = opened(program)
+        for equation in equations:
+            found |= {equation.name} & names
+            for inner in programs_in(equation):
+                walk(inner, sometimes if is_condition(equation) else found)
 
     with no_other_branches():
-        walk(jax.make_jaxpr(lambda *x: fn(*x))(*arguments).jaxpr, always)
+        walk(jax.make_jaxpr(lambda *x: fn(*x))(*arguments), always)
     return always, sometimes
 
 
@@ -43,10 +42,6 @@ def no_other_branches():
         yield
     finally:
         order.SMALL = small
-
-
-def is_program(x):
-    return isinstance(x, jex.core.ClosedJaxpr | jex.core.Jaxpr)
 
 
 def compiled_decompositions(fn, *arguments):

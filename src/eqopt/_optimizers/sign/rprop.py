@@ -5,13 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Inexact, Int
 
 from ..._checks import check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._cpu import equations as on_cpu
 from ..._equations import equation
+from ..._jax_internals import is_traced
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import Scale, at
@@ -140,7 +140,7 @@ class ScaleByRprop(AbstractLeafwise):
                 f"is {high}, but is {low}."
             )
         initial = self._initial()
-        if not isinstance(initial, Tracer) and not np.asarray(initial) > 0:
+        if not is_traced(initial) and not np.asarray(initial) > 0:
             found = "starts at" if callable(self.learning_rate) else "is"
             raise ValueError(
                 "ScaleByRprop: `learning_rate` is the initial step size, which must "

@@ -18,8 +18,7 @@ from ..._storage import load, shapes_if_stored, store_like
 from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Params, State
 from ..._wrapper import AbstractWrapper, Call
-from ...tree import zeros_like
-from ...tree._like import copy
+from ...tree._like import copy, zero_updates
 from .beside import beside, synced
 
 
@@ -132,7 +131,7 @@ class Lookahead(AbstractWrapper):
             stay = lambda: (new, slow, fast_state)
         else:
             sync = lambda: self._moved(new, fast, load(slow), fast_state)
-            stay = lambda: (new, zeros_like(shapes_if_stored(slow)), fast_state)
+            stay = lambda: (new, zero_updates(shapes_if_stored(slow)), fast_state)
         result, moved, fast_state = filter_cond(due, sync, stay)
         if isinstance(params, LookaheadParams):
             result, moved = LookaheadParams(result, moved), None

@@ -15,7 +15,7 @@ from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..._wrapper import AbstractWrapper, Call
 from ...tree import zeros_like
-from ...tree._like import copy
+from ...tree._like import copy, zero_updates
 from .beside import beside, choose, put_beside, synced
 
 
@@ -164,7 +164,7 @@ class OuterNesterov(AbstractWrapper):
         updates: Updates = result
         if call.is_step:
             part = beside("OuterNesterov", "slow", outer.slow, params)
-            updates = zeros_like(shapes_if_stored(part))
+            updates = zero_updates(shapes_if_stored(part))
         pipeline = Pipeline(updates, params, {})
         promise = pipeline.push("OuterNesterov", leafwise)
         made = pipeline.apply() if call.is_step else pipeline.finish()

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
+from ..._jax_internals import is_traced
 from ..._leaves import listed
 from ...tree import get_all_with_path
 from .._parts import checked_count
@@ -66,7 +66,7 @@ def count_of(given: Any, state: Any) -> Array:
         for name in _COUNTS
         for path, x in get_all_with_path(state, name, lambda path, x: _is_count(x))
     }
-    known = {int(x) for x in counts.values() if not isinstance(x, Tracer)}
+    known = {int(x) for x in counts.values() if not is_traced(x)}
     if len(known) > 1:
         found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
         raise ValueError(

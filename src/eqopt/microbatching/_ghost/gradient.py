@@ -8,10 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jaxtyping import Array
 
-from ..._jaxprs import bind
+from ..._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, attempt, bind
 from .._interpret import (
     as_array,
     checkpointed,
@@ -45,16 +44,18 @@ def path_of(uses: Uses, size: int, ghost: bool) -> Path:
 
 
 class Traced(NamedTuple):
-    """A function `(params, mapped) -> (value, aux)` of lists of arrays, inlined.
+    """A function `(params, mapped) -> (value, aux)` of lists of arrays.
 
     **Attributes:**
 
-    - `closed`: the function, of the arrays of both lists.
+    - `fun`: the function.
+    - `closed`: its program, inlined; `None` if it cannot be read.
     - `output`: its result, with a `jax.ShapeDtypeStruct` for every array.
     - `uses`, `paths`: how each of `params` is used.
     """
 
-    closed: ClosedJaxpr
+    fun: Callable[..., Any]
+    closed: ClosedJaxpr | None
     output: Any
     uses: list[Uses]
     paths: list[Path]
@@ -66,11 +67,19 @@ def trace(
     closed, like, static = eqx.filter_make_jaxpr(fun)(params, mapped)
     output = eqx.combine(like, static)
     _check_output(output)
-    closed = inlined(closed, [*params, *mapped])
-    uses = find_uses(closed, len(params), len(mapped))
-    pairs = zip(uses, params, strict=True)
-    paths: list[Path] = [path_of(x, p.size, ghost) for x, p in pairs]
-    return Traced(closed, output, uses, paths)
+
+    def read() -> Traced:
+        program = inlined(closed, [*params, *mapped])
+        uses = find_uses(program, len(params), len(mapped))
+        pairs = zip(uses, params, strict=True)
+        paths: list[Path] = [path_of(x, p.size, ghost) for x, p in pairs]
+        return Traced(fun, program, output, uses, paths)
+
+    return attempt(read, lambda: _unread(fun, output, len(params)))
+
+
+def _unread(fun: Callable[..., Any], output: Any, count: int) -> Traced:
+    return Traced(fun, None, output, [Uses([], [])] * count, ["per_example"] * count)
 
 
 def _check_output(output: tuple[Any, Any]) -> None:
@@ -99,6 +108,16 @@ def gradient(
     each result in which it is used: the gradient with respect to that zero is the
     cotangent.
     """
+    plain = _unread(traced.fun, traced.output, len(params))
+    return attempt(
+        lambda: _gradient(traced, params, mapped),
+        lambda: _gradient(plain, params, mapped),
+    )
+
+
+def _gradient(
+    traced: Traced, params: list[Array], mapped: list[Array]
+) -> tuple[Array, Any, list[list[AbstractFactor]]]:
     paths = traced.paths
     pairs = zip(traced.uses, paths, strict=True)
     tapped = [use for uses, path in pairs if path == "ghost" for use in uses.linear]
@@ -113,6 +132,9 @@ def gradient(
         filled = [
             next(rest) if flag else p for p, flag in zip(params, is_direct, strict=True)
         ]
+        if traced.closed is None:
+            value, *aux = jtu.tree_leaves(_arrays(traced.fun(filled, mapped)))
+            return value, (aux, {})
         outputs, inputs = run(traced.closed, taps, [*filled, *mapped])
         value, *aux = map(as_array, outputs, traced.closed.out_avals)
         return value, (aux, inputs)
@@ -156,6 +178,10 @@ def gradient(
     arrays, static = eqx.partition(traced.output, _is_struct)
     arrays = jtu.tree_unflatten(jtu.tree_structure(arrays), [value, *aux])
     return value, eqx.combine(arrays, static)[1], factors
+
+
+def _arrays(tree: Any) -> Any:
+    return eqx.filter(tree, eqx.is_array)
 
 
 def _is_struct(x: Any) -> bool:

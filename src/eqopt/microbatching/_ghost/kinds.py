@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn
 from jaxtyping import Array, Inexact, Int
 
+from ..._jax_internals import JaxprEqn
 from .._interpret import shape_of
 from .factors import Layout, Picks, Rows
 

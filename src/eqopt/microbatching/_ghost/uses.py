@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jaxtyping import Array
 
+from ..._jax_internals import ClosedJaxpr, JaxprEqn
 from .._interpret import dtype_of, flattened, shape_of
 from .factors import Layout, Picks, Rows
 from .kinds import KINDS, Axes

@@ -88,11 +88,12 @@ def subspace(
     is_due: Bool[Array, ""],
 ) -> tuple[Float[Array, ""], Inexact[Array, "*stack short rank"]]:
     """Renews the projector if it is due. There is no update: an array would be copied."""
-    matrices = layout.split(g)
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
-    if is_of_others or matrices.shape[:-1] != projector.shape[:-1]:
+    shape = jax.eval_shape(layout.split, g).shape
+    if is_of_others or shape[:-1] != projector.shape[:-1]:
         raise ShapeMismatch("a projector of other matrices")
-    renewed = lambda: leading(matrices, projector.shape[-1])
+    # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
+    renewed = lambda: leading(layout.split(g), projector.shape[-1])
     new = filter_cond(is_due, renewed, lambda: projector)
     return jnp.zeros((), new.real.dtype), new
 

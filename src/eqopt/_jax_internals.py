@@ -1,0 +1,145 @@
+"""All that eqopt uses of JAX beyond its public interface.
+
+JAX promises nothing about these names, so a release may change each of them. Then eqopt
+still works, with the last column instead:
+
+| used | for | if it is gone |
+| :-- | :-- | :-- |
+| `jax.core.Tracer` | whether a value is known | the array is asked for its devices |
+| `jax.extend.core`, `eqn.primitive`, `eqn.params`, `eqn.ctx` | reading and evaluating \
+traced programs: the order of slots and leaves on a CPU, norms of per-example gradients \
+from factors, convolutions in loops | the function itself runs: the same results, with \
+more memory or time |
+| `type.manual_axis_type` | inside `jax.shard_map`, the axes along which an array varies \
+| branches must agree about it on their own |
+
+Import these names from here, and use traced programs only inside `attempt`.
+"""
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+
+from ._typecheck import no_type_check
+
+
+_Result = TypeVar("_Result")
+
+if TYPE_CHECKING:
+    from jax.core import Tracer
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+else:
+
+    def _imported(module: str, name: str) -> type | None:
+        """A class of JAX; `None` if it is gone, or if the import warns that it goes."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return getattr(importlib.import_module(module), name)
+        except Exception:
+            return None
+
+    Tracer = _imported("jax.core", "Tracer")
+    # Without JAX's classes, these have no instances, so that reading a program fails.
+    ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var = (
+        _imported("jax.extend.core", name) or type(name, (), {})
+        for name in ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var")
+    )
+
+
+# Tests set this, so that no release of JAX turns a trick off without a failure.
+raises = False
+
+
+@no_type_check
+def attempt(trick: Callable[[], _Result], plain: Callable[[], _Result]) -> _Result:
+    """`trick()`, which reads a traced program; if this fails, `plain()`.
+
+    JAX has traced the program without an error, so an error is about reading it. An error
+    of the user's own function occurs in `plain` again.
+    """
+    try:
+        return trick()
+    except Exception:
+        if raises:
+            raise
+        return plain()
+
+
+@no_type_check  # called once per leaf, with any value
+def is_traced(x: Any) -> bool:
+    """Whether `x` is an array of JAX without a value, inside a transformation."""
+    if Tracer is not None:
+        return isinstance(x, Tracer)
+    try:
+        return isinstance(x, jax.Array) and not x.devices()
+    except jax.errors.ConcretizationTypeError:
+        return True
+
+
+@no_type_check
+def varying_axes(type_: Any) -> frozenset:
+    """The axes of a mesh along which an array of this type varies in `jax.shard_map`."""
+    manual = getattr(type_, "manual_axis_type", None)
+    return frozenset(getattr(manual, "varying", ()))
+
+
+#
+# Traced programs
+#
+
+
+@no_type_check
+def opened(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+    """A program and its constants."""
+    is_closed = isinstance(program, ClosedJaxpr)
+    return (program.jaxpr, program.consts) if is_closed else (program, ())
+
+
+@no_type_check
+def equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
+    """The equations of a program, and of the programs that it calls."""
+    for eqn in program.jaxpr.eqns:
+        yield eqn
+        for inner in _inside(eqn.params.values()):
+            yield from equations(inner)
+
+
+def _inside(values: Iterable[Any]) -> Iterator[ClosedJaxpr]:
+    for value in values:
+        if isinstance(value, ClosedJaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _inside(value)
+
+
+@no_type_check
+def evaluate(
+    program: ClosedJaxpr | Jaxpr,
+    inputs: Sequence[Any],
+    compute: Callable[[JaxprEqn, list[Any]], Sequence[Any]] | None = None,
+) -> list[Any]:
+    """The outputs of a program.
+
+    `compute` takes an equation with its inputs, and returns its outputs. Defaults to
+    `bind`.
+    """
+    jaxpr, consts = opened(program)
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, inputs, strict=True))
+    read = lambda xs: [x.val if isinstance(x, Literal) else values[x] for x in xs]
+    for eqn in jaxpr.eqns:
+        with eqn.ctx.manager:
+            outputs = (compute or bind)(eqn, read(eqn.invars))
+        values.update(zip(eqn.outvars, outputs, strict=True))
+    return read(jaxpr.outvars)
+
+
+@no_type_check  # called once per leaf
+def bind(eqn: JaxprEqn, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of an equation for the given inputs."""
+    outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+    return outputs if eqn.primitive.multiple_results else [outputs]

@@ -1,0 +1,107 @@
+"""What eqopt uses of JAX: its public interface, and in one file a few names more."""
+
+import ast
+import functools
+import pathlib
+
+import pytest
+
+import eqopt
+
+
+SRC = pathlib.Path(eqopt.__file__).parent
+MODULES = sorted(SRC.rglob("*.py"))
+parsed = functools.cache(lambda path: ast.parse(path.read_text()))
+
+# Modules that JAX documents and promises to deprecate before it changes them.
+PUBLIC = {
+    "jax",
+    *("jax.numpy", "jax.lax", "jax.random", "jax.nn", "jax.scipy"),
+    *("jax.tree", "jax.tree_util", "jax.sharding", "jax.dtypes", "jax.errors"),
+    *("jax.config", "jax.debug", "jax.custom_batching"),
+}
+HIDDEN = [["core"], ["extend"], ["experimental"], ["interpreters"], ["lib"]]
+
+# In `_jax_internals.py`, which says what happens without them.
+PROGRAMS = ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var")
+INTERNAL = {"jax.core.Tracer", *(f"jax.extend.core.{name}" for name in PROGRAMS)}
+
+# What belongs to traced programs is read by these, inside `attempt`.
+READERS = {
+    "_jax_internals.py",
+    *("_cpu/order.py", "_cpu/slots.py"),
+    *("microbatching/_interpret.py", "microbatching/_convolutions.py"),
+    *(f"microbatching/_ghost/{name}.py" for name in ("gradient", "kinds", "uses")),
+}
+OF_PROGRAMS = {"eqns", "invars", "outvars", "constvars", "primitive", "jaxpr", "consts"}
+
+
+def names_of_jax(tree):
+    """The full names that a file uses of JAX, such as `jax.lax.cond`."""
+    found, known = set(), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            of_jax = [x for x in node.names if x.name.split(".")[0] == "jax"]
+            found |= {x.name for x in of_jax}
+            known |= {x.asname or "jax": x.name if x.asname else "jax" for x in of_jax}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "")[:3] == "jax":
+            names = {x.asname or x.name: f"{node.module}.{x.name}" for x in node.names}
+            found |= {*names.values()} if node.module.split(".")[0] == "jax" else set()
+            known |= names
+    for node in ast.walk(tree):
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if parts and isinstance(node, ast.Name):
+            full = ".".join([known.get(node.id, ""), *reversed(parts)])
+            found |= {full} if full.split(".")[0] == "jax" else set()
+    return found
+
+
+def is_public(name):
+    parts = name.split(".")
+    modules = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
+    # `jax.lax.cond` is a name in `jax.lax`, and `jax.extend.core` is one in no module.
+    inside = max((m for m in modules if m in PUBLIC), key=len)
+    rest = parts[inside.count(".") + 1 :]
+    is_hidden = any(x.startswith("_") for x in rest) or rest[:1] in HIDDEN
+    return not is_hidden and (inside != "jax" or len(rest) <= 1)
+
+
+def test_only_public_names():
+    internal = {
+        str(path.relative_to(SRC)): names
+        for path in MODULES
+        if (names := {x for x in names_of_jax(parsed(path)) if not is_public(x)})
+    }
+    assert internal.pop("_jax_internals.py") == INTERNAL
+    assert not internal, "use the public interface of JAX instead"
+
+
+def test_few_files_read_programs():
+    nodes = {path: ast.walk(parsed(path)) for path in MODULES}
+    attributes = lambda nodes: {x.attr for x in nodes if isinstance(x, ast.Attribute)}
+    found = {path for path in MODULES if attributes(nodes[path]) & OF_PROGRAMS}
+    assert {str(path.relative_to(SRC)) for path in found} <= READERS
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("from jax.experimental.shard_alike import shard_alike", "shard_alike"),
+        ("import jax.extend.core", "jax.extend.core"),
+        ("import jax.extend as jex\njex.core.jaxpr_as_fun", "jaxpr_as_fun"),
+        ("import jax\njax.extend.core.Primitive", "Primitive"),
+        ("import jax\njax.interpreters.mlir.lower_fun", "lower_fun"),
+        ("from jax.interpreters import ad", "ad"),
+        ("from jax._src import core", "core"),
+        ("from jax.lax import _private", "_private"),
+        ("from jax import core", "core"),
+        ("import jax\njax.core.Tracer", "Tracer"),
+        ("from jax import lax\nlax.cond(jax.numpy.x)", None),
+    ],
+)
+def test_what_the_test_finds(code, name):
+    internal = {x for x in names_of_jax(ast.parse(code)) if not is_public(x)}
+    assert any(x.endswith(name) for x in internal) if name else not internal

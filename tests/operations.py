@@ -1,0 +1,67 @@
+"""Operations of JAX in NumPy; `None` where JAX might round in another way."""
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def _is_real_float(dtype):
+    return jnp.issubdtype(dtype, jnp.floating)
+
+
+def reduce(operation, x, axes):
+    return operation.reduce(x, axes, x.dtype) if x.size else None
+
+
+def div(x, y):
+    return np.divide(x, y) if jnp.issubdtype(x.dtype, jnp.inexact) else None
+
+
+def sqrt(x):
+    return np.sqrt(x) if _is_real_float(x.dtype) else None
+
+
+def shift_right_logical(x, y):
+    return np.right_shift(x, y) if x.dtype.kind == "u" else None
+
+
+def select_n(which, *cases):
+    return np.where(which, cases[1], cases[0]) if len(cases) == 2 else None
+
+
+def convert_element_type(x, dtype):
+    """Numbers that are out of the range of integers are left to JAX."""
+    is_safe = _is_real_float(x.dtype) and _is_real_float(dtype)
+    return x.astype(dtype) if is_safe or x.dtype.kind in "biu" else None
+
+
+def broadcast_in_dim(x, shape, dimensions):
+    axes = [1] * len(shape)
+    for axis, size in zip(dimensions, np.shape(x), strict=True):
+        axes[axis] = size
+    return np.broadcast_to(np.reshape(x, axes), shape)
+
+
+def sliced(x, starts, limits, strides):
+    return x[tuple(map(slice, starts, limits, strides or [1] * len(starts)))]
+
+
+def pad(x, value, padding):
+    low, high, between = np.array(padding, int).reshape(-1, 3).T
+    if min([0, *low, *high]) < 0:
+        return None
+    size = np.maximum((np.array(np.shape(x), int) - 1) * (between + 1) + 1, 0)
+    padded = np.full(low + size + high, value)
+    padded[tuple(map(slice, low, low + size, between + 1))] = x
+    return padded
+
+
+def reshape(x, shape, order):
+    return np.reshape(x, shape) if order is None else None
+
+
+def split(x, sizes, axis):
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
+def unstack(x, axis):
+    return [*np.moveaxis(x, axis, 0)]
