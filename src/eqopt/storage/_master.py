@@ -131,8 +131,8 @@ class SplitMasterWeights(AbstractParamStorage):
 
     The model's half is the number rounded to bfloat16. With 16 bits in the state, both
     together hold all bits of the float32 number, with 4 bytes per parameter and no copy.
-    For the same gradients, steps equal those of a float32 model, except that XLA may
-    round a number in the last place. With 8 bits, they hold 24 of 32 bits, with 3 bytes.
+    For the same gradients, steps equal float32 steps, except that XLA may round a
+    number in the last place. With 8 bits, they hold 24 of 32 bits, with 3 bytes.
 
     !!! example
 

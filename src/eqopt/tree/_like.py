@@ -112,7 +112,7 @@ def wide_zeros_like(tree: PyTree) -> PyTree:
 
 
 def zero_updates(tree: PyTree) -> PyTree:
-    """Zeros like the inexact arrays; unlike those of `zeros_like`, XLA knows them."""
+    """`zeros_like`, as constants that XLA knows. They may be sharded in another way."""
     return map_parameters(jnp.zeros_like, tree)
 
 
