@@ -237,8 +237,63 @@ CASES = {
     ),
     "a word for a learning rate": (
         lambda: eqopt.SGD("fast"),
-        "parameter 'learning_rate'",
-        "Actual value: 'fast'",
+        "SGD: `learning_rate` must be a real number or a 0-d array or a schedule, but "
+        "is 'fast' of type str",
+    ),
+    "a negative learning rate": (
+        lambda: eqopt.AdamW(-1e-3),
+        "AdamW: `learning_rate` must not be negative, but is -0.001",
+        "`eqopt.Chain(eqopt.Scale(-1.0), optimizer)`",
+    ),
+    "the class of a schedule": (
+        lambda: eqopt.Adam(eqopt.schedules.CosineDecay),
+        "Adam: `learning_rate` is the class `CosineDecay`",
+        "Create an instance: `CosineDecay(...)`",
+    ),
+    "a word for a mask": (
+        lambda: eqopt.AdamW(1e-3, mask="bias").init(MODEL),
+        "`mask` is the string 'bias'",
+        "pass `eqopt.groups.path('bias')`",
+    ),
+    "a number for a bool": (
+        lambda: eqopt.Adam(1e-3, nesterov=1.5),
+        "Adam: `nesterov` must be `True` or `False`, but is 1.5 of type float",
+    ),
+    "an optimizer as an argument of jax.jit": (
+        lambda: jax.jit(lambda opt: opt.init(jnp.ones(3)))(eqopt.Adam(1e-3)),
+        "`nesterov` must be known when the program is compiled, but is traced",
+        "Use `eqx.filter_jit`, or close over the optimizer",
+    ),
+    "arrays where jax.jit needs a hash": (
+        lambda: jax.jit(eqopt.Adam(jnp.asarray(1e-3)).init)(jnp.ones(3)),
+        "Adam has no hash, which `jax.jit` needs, because it holds arrays "
+        "(`learning_rate`)",
+        "`eqx.filter_jit(opt.step)`",
+    ),
+    "the loss instead of gradients": (
+        lambda: eqopt.Chain(ADAM).step(jnp.ones(()), ADAM.init(MODEL), MODEL),
+        "Chain.step: `grads` is one number. Did you pass the loss?",
+        "`loss, grads = eqx.filter_value_and_grad(loss_fn)(model)`",
+        "`opt.step(grads, state, model)`",
+    ),
+    "the loss and the gradients": (
+        lambda: update(ADAM, (jnp.ones(()), GRADS)),
+        "Adam.update: `updates` is a pair of a number and a tree. Did you pass "
+        "`(loss, grads)`?",
+    ),
+    "the loss, without parameters": (
+        lambda: update(ADAM, 1.0, params=None),
+        "Adam.update: `updates` is one number",
+    ),
+    "no parameters in a step": (
+        lambda: ADAM.step(GRADS, ADAM.init(MODEL)),
+        "Adam.step: missing a required argument: 'params'",
+        "Call `opt.step(grads, state, model)`, with the whole model",
+    ),
+    "a model where an array belongs": (
+        lambda: eqopt.apply_updates({"w": MODEL}, {"w": jnp.ones(3)}),
+        "`updates` has a value at `['w']`, where `params` has no array, but a module "
+        "`MLP`. Pass the model",
     ),
     "Lion's mode": (
         lambda: eqopt.ScaleByLion(mode="soft"),
@@ -327,6 +382,11 @@ CASES = {
     "nothing by a name": (
         lambda: eqopt.tree.set(ADAM, rate=1.0),
         "Nothing in this Adam has the name 'rate'",
+    ),
+    "nothing to get by a name": (
+        lambda: eqopt.tree.get(ADAM.init(MODEL), "lr"),
+        "Nothing in this tuple has the name 'lr'. Did you mean 'learning_rate'?",
+        "Pass `default=`",
     ),
     "another shape for a name": (
         lambda: eqopt.tree.set(eqopt.ScaleByAdam().init(MODEL), count=jnp.ones(3)),

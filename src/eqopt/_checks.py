@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -158,8 +159,25 @@ def _dtype(value: Any) -> Any:
     return getattr(value, "dtype", np.dtype(object))
 
 
-def check_dtypes(owner: object) -> None:
-    """Raises unless the dtypes in which `owner` stores its state are real."""
+def check_fields(owner: object) -> None:
+    """Raises for classes instead of instances, negative learning rates and wrong dtypes.
+
+    The dtypes in which `owner` stores its state must be real.
+    """
+    for name, value in vars(owner).items():
+        if isinstance(value, type) and issubclass(value, eqx.Module):
+            raise TypeError(
+                f"{type(owner).__name__}: `{name}` is the class `{value.__name__}`. "
+                f"Create an instance: `{value.__name__}(...)`."
+            )
+    rate = vars(owner).get("learning_rate")
+    is_number = isinstance(rate, float | int) or hasattr(rate, "dtype")
+    # A comparison of arrays would be traced under `jit`.
+    if is_number and not is_traced(rate) and np.any(np.asarray(rate) < 0):
+        raise ValueError(
+            f"{type(owner).__name__}: `learning_rate` must not be negative, but is "
+            f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
+        )
     for name in _DTYPES:
         dtype = getattr(owner, name, None)
         if dtype is None:

@@ -9,6 +9,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+from beartype.door import is_bearable
+from jaxtyping import DTypeLike
+
+from ._jax_internals import is_traced
+from ._types import (
+    Hyperparameter,
+    IntegerLike,
+    Key,
+    Mask,
+    RealScalarLike,
+    ScalarOrSchedule,
+    StaticInteger,
+)
 
 
 if TYPE_CHECKING:
@@ -78,7 +91,20 @@ else:
             return made
 
     class Module(eqx.Module, metaclass=_ExplainedModule):
-        """An `eqx.Module` that explains its arguments."""
+        """An `eqx.Module` that explains its arguments, and why it has no hash."""
+
+        def __hash__(self):
+            try:
+                return super().__hash__()
+            except TypeError:
+                arrays = [
+                    f"`{name}`" for name, x in vars(self).items() if eqx.is_array(x)
+                ]
+                raise TypeError(
+                    f"{type(self).__name__} has no hash, which `jax.jit` needs, because "
+                    f"it holds arrays ({', '.join(arrays) or 'in its parts'}). Use "
+                    "`eqx.filter_jit(opt.step)`, or pass numbers instead of arrays."
+                ) from None
 
 
 # Argument names of other libraries (`torch.optim`, Keras, Optax), and the names here.
@@ -180,7 +206,47 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
                 f"{cls.__name__}: `{parameter.name}` must be an eqopt {kinds}, but is "
                 f"{described(value)}"
             )
+        is_declared = parameter.annotation is not parameter.empty
+        if (
+            parameter.name in given
+            and is_declared
+            and not is_bearable(value, parameter.annotation)
+        ):
+            return f"{cls.__name__}: `{parameter.name}` {_wrong(value, parameter)}"
     return None
+
+
+def _wrong(value: Any, parameter: inspect.Parameter) -> str:
+    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
+    if is_traced(value) and {bool, str, int} & {*kinds}:
+        return (
+            "must be known when the program is compiled, but is traced. Was the "
+            "optimizer an argument of `jax.jit`, which traces all of its numbers and "
+            "bools? Use `eqx.filter_jit`, or close over the optimizer."
+        )
+    annotation = parameter.annotation
+    found = (x for kind, x in _EXPECTED if kind == annotation)
+    expected = next(found, None) or inspect.formatannotation(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        expected = f"one of {[*kinds]}"
+    shown = repr(value) if len(repr(value)) < 60 else "a value"
+    return f"must be {expected}, but is {shown} of type {type(value).__name__}."
+
+
+_NUMBER = "a real number or a 0-d array"
+_EXPECTED = [
+    (ScalarOrSchedule, f"{_NUMBER} or a schedule"),
+    (Hyperparameter, f"{_NUMBER} or a schedule"),
+    (RealScalarLike, _NUMBER),
+    (IntegerLike, "an integer or a 0-d integer array"),
+    (StaticInteger, "a Python integer"),
+    (Key, "a seed or a key of `jax.random.key`"),
+    (bool, "`True` or `False`"),
+    (int, "a Python integer"),
+    (str, "a string"),
+    (DTypeLike | None, "a dtype or `None`"),
+    (Mask | None, "a tree of bools, or a function of the parameters that returns one"),
+]
 
 
 def _is_how_to_decay(value: Any) -> bool:

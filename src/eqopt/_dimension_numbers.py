@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from ._construction import Explained
-from ._leaves import is_function, is_leaf, is_parameter, keystr, parameters, resolve
+from ._leaves import is_leaf, is_parameter, keystr, parameters
+from ._masks import is_function, resolve
 from ._storage import shapes_if_stored
 from ._types import Params
 

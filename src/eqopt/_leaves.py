@@ -14,12 +14,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ._storage import is_leaf, is_stored, shapes_if_stored
+from ._storage import is_leaf, is_stored
 from ._typecheck import no_type_check
-from ._types import Mask, Params
 
 
 _SHOWN_PATHS = 5
+_SHOWN_LETTERS = 60
 
 
 @no_type_check  # called once per leaf, like the next one
@@ -103,7 +103,16 @@ def _found(leaf: Any) -> str:
         return f"an array of dtype {leaf.dtype}"
     if isinstance(leaf, type):
         return f"the class {leaf.__name__}"
-    return f"{leaf!r} of type {type(leaf).__name__}"
+    return f"{briefly(leaf)} of type {type(leaf).__name__}"
+
+
+def briefly(x: Any) -> str:
+    """The value in at most a line, for a message: of a module, only its class."""
+    if isinstance(x, eqx.Module):
+        return f"a module `{type(x).__name__}`"
+    first, *others = repr(x).splitlines() or [""]
+    is_short = len(first) <= _SHOWN_LETTERS and not others
+    return first if is_short else f"{first[:_SHOWN_LETTERS]}..."
 
 
 @no_type_check
@@ -143,10 +152,11 @@ def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str
         message += f" Only `{other_name}` has a leaf at {listed(only_there)}."
     if only_here or only_there:
         return message
+    shape = lambda x: None if x is None else np.shape(x)
     shapes = [
-        f"`{path}` ({np.shape(x)} against {np.shape(there[path])})"
+        f"`{path}` ({shape(x)} against {shape(there[path])})"
         for path, x in here.items()
-        if eqx.is_array(x) and np.shape(x) != np.shape(there[path])
+        if (eqx.is_array(x) or x is None) and shape(x) != shape(there[path])
     ]
     if shapes:
         return f"{message} Shapes differ at {listed(shapes, quote='')}."
@@ -219,77 +229,6 @@ def restrict(
         ) from None
     pairs = zip(leaves, column, strict=True)
     return treedef.unflatten(None if x is None else y for x, y in pairs)
-
-
-def mask_out(
-    tree: PyTree, mask: Mask, params: Params | None, keep: bool = True
-) -> PyTree:
-    """`tree` with `None` wherever `mask` is not `keep`."""
-    return select(tree, [flag is keep for flag in resolve_mask(mask, tree, params)])
-
-
-def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list[bool]:
-    """One bool per leaf of `tree` (counting `None`s): `mask`, called and broadcast.
-
-    It is false for leaves that are not parameters. Without a mask, it is true for all
-    parameters. The arguments are the same as for `resolve`.
-    """
-    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-    if mask is None:
-        return [is_parameter(leaf) for leaf in leaves]
-    flags = resolve("mask", mask, tree, params)
-    for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
-        if is_parameter(leaf) and not isinstance(flag, bool | np.bool_):
-            raise TypeError(
-                f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold Python "
-                "bools, `True` and `False`, because it determines which leaves have "
-                "state."
-            )
-    return [
-        bool(flag) if is_parameter(leaf) else False
-        for flag, leaf in zip(flags, leaves, strict=True)
-    ]
-
-
-def is_function(given: Any) -> bool:
-    """Whether `given` is a function of the parameters, rather than a tree of values.
-
-    JAX tree nodes, such as an `eqx.Module` or another registered dataclass, count as
-    trees even if they are callable.
-    """
-    return callable(given) and jtu.all_leaves([given])
-
-
-def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
-    """The value in `given` for each leaf of `tree` (counting `None`s).
-
-    **Arguments:**
-
-    - `name`: the name of the argument, for errors.
-    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of
-        the parameters (all other leaves `None`) that returns one. See `is_function`.
-    - `tree`: parameters or updates.
-    - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
-    """
-    if is_function(given):
-        given = given(shapes_if_stored(parameters(tree if params is None else params)))
-    spread = []
-    try:
-        jtu.tree_map(
-            lambda value, branch: spread.extend(
-                [value] * len(jtu.tree_leaves(branch, is_leaf=is_leaf))
-            ),
-            given,
-            tree,
-            is_leaf=is_none,
-        )
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"{disagreement(name, given, 'params', tree)} `{name}` must have the "
-            "structure of the parameters, or a prefix of it, in which one value "
-            "stands for a whole subtree."
-        ) from None
-    return spread
 
 
 def is_label(x: Any) -> bool:

@@ -15,6 +15,7 @@ from ._kernels import Operation
 from ._leaves import (
     ANOTHER_MODEL,
     align,
+    briefly,
     flatten_updates,
     keystr,
     narrow,
@@ -71,6 +72,9 @@ def explained(fn: Callable) -> Callable:
         try:
             return fn(*args, **kwargs)
         except (TypeError, ValueError) as error:
+            misuse = _misuse(fn, args, kwargs)
+            if misuse is not None:
+                raise misuse from None
             # Only our own messages name an argument or a key path in such quotes.
             is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
             message = None if is_ours else _where(fn, args, kwargs)
@@ -79,6 +83,40 @@ def explained(fn: Callable) -> Callable:
             raise ValueError(message) from error
 
     return call
+
+
+def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
+    """The error for a call that forgets the parameters, or passes the loss."""
+    name = fn.__name__
+    owner = f"{type(args[0]).__name__}.{name}"
+    try:
+        given = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        call = f"`opt.{name}(grads, state, model)`"
+        return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
+    params = given.pop("params", None)
+    _, (argument, updates), (_, state) = list(given.items())[:3]
+    if params is None:
+        params = [x for x in jtu.tree_leaves(state) if np.ndim(x)]
+    if _is_number(updates) and params and not _is_number(params):
+        found = "is one number. Did you pass the loss?"
+    elif _is_with_loss(updates) and not _is_with_loss(params):
+        found = "is a pair of a number and a tree. Did you pass `(loss, grads)`?"
+    else:
+        return None
+    return ValueError(
+        f"{owner}: `{argument}` {found} Pass only the gradients: `loss, grads = "
+        f"eqx.filter_value_and_grad(loss_fn)(model)`, then `opt.{name}(grads, state, "
+        "model)`."
+    )
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, float | int) or getattr(x, "shape", None) == ()
+
+
+def _is_with_loss(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) == 2 and _is_number(x[0])
 
 
 def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
@@ -173,7 +211,8 @@ def no_parameter(path: str, p: Any) -> Exception:
     if hasattr(p, "dtype") and jnp.issubdtype(p.dtype, jnp.inexact):
         return TypeError(narrow("params", path, p))
     if not hasattr(p, "dtype"):
-        found, fix = f"no array, but {p!r}", "Pass the model whose gradients these are."
+        found = f"no array, but {briefly(p)}"
+        fix = "Pass the model whose gradients these are."
     else:
         found = f"an array of dtype {p.dtype}"
         fix = (

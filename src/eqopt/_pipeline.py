@@ -27,11 +27,8 @@ from jaxtyping import PyTree
 
 from ._equations import Equation
 from ._kernels import Result
-from ._leaves import (
-    is_leaf,
-    map_parameters,
-    mask_out,
-)
+from ._leaves import is_leaf, map_parameters
+from ._masks import mask_out
 from ._owners import name_of
 from ._stages import laid_out, walk
 from ._typecheck import no_type_check

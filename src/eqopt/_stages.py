@@ -13,15 +13,8 @@ from ._checks import required_params
 from ._equations import equation_of
 from ._jax_internals import is_traced
 from ._kernels import Operation, Result, kernel, pack
-from ._leaves import (
-    align,
-    flatten_updates,
-    is_function,
-    is_leaf,
-    keystr,
-    listed,
-    resolve_mask,
-)
+from ._leaves import align, flatten_updates, is_leaf, keystr, listed
+from ._masks import is_function, resolve_mask
 from ._misfits import no_parameter, stateless
 from ._runs import LeafKernel, Stage, run_leaf, run_matrices
 from ._typecheck import no_type_check

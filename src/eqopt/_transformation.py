@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ._annotations import kinds
 from ._apply import apply_updates
-from ._checks import check_dtypes, check_no_schedule, check_state
+from ._checks import check_fields, check_no_schedule, check_state
 from ._construction import Module
-from ._leaves import check_parameters, resolve_mask
+from ._leaves import check_parameters
+from ._masks import resolve_mask
 from ._misfits import explained
 from ._owners import name_error, parts_of
 from ._pipeline import Leafwise, Pipeline, filled
@@ -62,7 +63,7 @@ class AbstractTransformation(Module):
             setattr(this, name, explained(loads(getattr(cls, name))))
 
     def __check_init__(self):
-        check_dtypes(self)
+        check_fields(self)
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -70,8 +71,7 @@ class AbstractTransformation(Module):
 
         **Arguments:**
 
-        - `params`: any pytree, such as an `eqx.Module`. Each inexact array in it is a
-            parameter; every other leaf is ignored.
+        - `params`: any pytree, such as a model. Its inexact arrays are the parameters.
 
         **Returns:**
 

@@ -40,6 +40,7 @@ FLOORS = [
         "_construction",
         "_owners",
         "_leaves",
+        "_masks",
         "_control",
         "_equations",
         "_kernels",

@@ -40,7 +40,7 @@ SEARCHES = "ScaleByZoomLinesearchState", "ScaleByBacktrackingLinesearchState"
 
 def found(state):
     """What the line search in an optimizer's state has found."""
-    states = [eqopt.tree.get(state, name) for name in SEARCHES]
+    states = [eqopt.tree.get(state, name, None) for name in SEARCHES]
     return next(x for x in states if x is not None)
 
 

@@ -56,7 +56,7 @@ class Node(eqx.Module):
 def test_get():
     tree = {"x": Node(1.0, [Node(2.0, None)]), "y": 3}
     assert eqopt.tree.get(tree, "y") == 3
-    assert eqopt.tree.get(tree, "nothing") is None
+    assert eqopt.tree.get(tree, "nothing", None) is None
     assert eqopt.tree.get(tree, "nothing", default=5) == 5
     outer = lambda path, value: len(path) == 2
     assert eqopt.tree.get(tree, "rate", filtering=outer) == 1.0

@@ -117,7 +117,7 @@ def test_dtypes_of_the_accumulator():
 def test_many_small_gradients_are_not_lost():
     """In bfloat16, 1 + 0.001 is 1."""
     params = jnp.zeros((), jnp.bfloat16)
-    opt = eqopt.MultiSteps(eqopt.SGD(-1.0), 65, use_grad_mean=False)
+    opt = eqopt.MultiSteps(eqopt.Scale(1.0), 65, use_grad_mean=False)
     state = opt.init(params)
     for size in [1.0] + [2.0**-9] * 64:
         params, state = opt.step(jnp.asarray(size, jnp.bfloat16), state, params)

@@ -9,7 +9,8 @@ from jaxtyping import PyTree
 from .._apply import apply_updates
 from .._checks import check_state
 from .._fields import static_choice
-from .._leaves import mask_out, restrict
+from .._leaves import restrict
+from .._masks import mask_out
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractFused, AbstractLeafwise, AbstractTransformation
 from .._types import Mask, Params, State

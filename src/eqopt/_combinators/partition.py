@@ -17,11 +17,10 @@ from .._leaves import (
     keystr,
     label_dict,
     listed,
-    mask_out,
     parameters,
-    resolve,
     select,
 )
+from .._masks import mask_out, resolve
 from .._transformation import AbstractTransformation
 from .._types import Mask, Params, State
 from .._wrapper import AbstractComposite, AbstractWrapper, Call

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 from .._checks import check_returned, check_scalar
 from .._combinators.freeze import zero
 from .._equations import equation
-from .._leaves import is_none, keystr, parameters, resolve
+from .._leaves import is_none, keystr, parameters
+from .._masks import resolve
 from .._owners import name_of
 from .._pipeline import Leafwise
 from .._transformation import (

@@ -13,7 +13,8 @@ from .._checks import check_choice
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
 from .._equations import equation
-from .._leaves import is_leaf, mask_out
+from .._leaves import is_leaf
+from .._masks import mask_out
 from .._owners import parts_of
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import (

@@ -19,10 +19,10 @@ from .._leaves import (
     is_leaf,
     is_parameter,
     keystr,
-    mask_out,
     parameters,
     restrict,
 )
+from .._masks import mask_out
 from .._misfits import check_real
 from .._pipeline import Leafwise, Pipeline
 from .._transformation import AbstractTransformation

@@ -13,7 +13,8 @@ from jaxtyping import Array, Inexact
 
 from .._annotations import kinds
 from .._fields import static_choice
-from .._leaves import is_leaf, parameters, resolve_mask
+from .._leaves import is_leaf, parameters
+from .._masks import resolve_mask
 from .._pipeline import Pipeline
 from .._storage import AbstractStored, is_stored, standard_promotion
 from .._transformation import AbstractTransformation

@@ -149,7 +149,7 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
     A `ValueError` if there is no such state, and a `KeyError` if there are several.
     """
     name = PerElementMeanAndVarianceEMAState.__name__
-    found = get(state, name)
+    found = get(state, name, None)
     if found is None:
         raise ValueError(
             f"There is no {name} in this {type(state).__name__}. Pass the state of an "

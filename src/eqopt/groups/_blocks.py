@@ -8,7 +8,8 @@ from jaxtyping import PyTree
 
 from .._construction import Explained
 from .._dimension_numbers import axes_of_inputs
-from .._leaves import is_leaf, is_parameter, keystr, resolve
+from .._leaves import is_leaf, is_parameter, keystr
+from .._masks import resolve
 from .._storage import shapes_if_stored
 from .._types import Params
 

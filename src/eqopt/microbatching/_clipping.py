@@ -11,7 +11,8 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._leaves import is_label, label_dict, listed, resolve
+from .._leaves import is_label, label_dict, listed
+from .._masks import resolve
 from ..numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Arguments, find_arguments
@@ -253,7 +254,16 @@ class _Call(NamedTuple):
 
         axes = self.arguments.batch.axes
         mapped = [x for x, axis in zip(leaves, axes, strict=True) if axis is not None]
-        examples, static = jax.vmap(one)(*mapped)
+        try:
+            examples, static = jax.vmap(one)(*mapped)
+        except (TypeError, ValueError) as error:
+            if not self.loss.loss.keep_batch_dim:
+                error.add_note(
+                    "eqopt calls the function with one example at a time. With "
+                    "`keep_batch_dim=False`, its arguments have no batch axis: write it "
+                    "for one example, without `jax.vmap`."
+                )
+            raise
         aux = eqx.combine(examples.aux, static.value)
         return eqx.tree_at(lambda x: x.aux, examples, aux, is_leaf=lambda x: x is None)
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import is_leaf, parameters, resolve
+from .._leaves import is_leaf, parameters
+from .._masks import resolve
 from .._storage import is_stored
 from .._types import Params, State
 from ._map_params import nested_in

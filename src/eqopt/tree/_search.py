@@ -1,3 +1,4 @@
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -6,6 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Integer, PyTree
 
+from .._construction import SPELLINGS
 from .._leaves import listed
 from .._typecheck import no_type_check
 from .._types import State
@@ -71,7 +73,9 @@ def _name(entry):
     return getattr(entry, "name", getattr(entry, "key", None))
 
 
-def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = None):
+def get(
+    tree: PyTree, key: str, default: Any = ..., filtering: _Filtering = None
+) -> Any:
     """The only value in `tree` with the name `key`.
 
     !!! example
@@ -87,7 +91,8 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
     - `tree`: a state, an optimizer or any other pytree.
     - `key`: the name of a field or of a dictionary key, or the name of the class of a
         node, such as `"ScaleByAdamState"`.
-    - `default`: the result if there is no such value.
+    - `default`: the result if there is no such value. If it is omitted, this is an
+        error.
     - `filtering`: a function of the key path and the value that returns whether to
         consider the value. By default, all are considered.
 
@@ -97,7 +102,8 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
 
     **Raises:**
 
-    A `KeyError` that lists the key paths if several values have that name.
+    A `KeyError` that lists the key paths if several values have that name, and one that
+    lists similar names if none has it and there is no `default`.
     """
     found = get_all_with_path(tree, key, filtering)
     if len(found) > 1:
@@ -109,7 +115,26 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: _Filtering = Non
             + (key == "count")
             * " For the number of steps, use `tree.step_count(state)`."
         )
+    if not found and default is ...:
+        raise KeyError(
+            f"{_nothing(tree, key)} Pass `default=` if there may be no such value."
+        )
     return found[0][1] if found else default
+
+
+def _nothing(tree: Any, key: str) -> str:
+    """The message that nothing in `tree` has this name, with similar names."""
+    names = dict.fromkeys(x for x in _names(None, tree) if isinstance(x, str))
+    meant = [x for x in SPELLINGS.get(key, ()) if x in names]
+    close = meant or difflib.get_close_matches(key, names, n=3)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"Nothing in this {type(tree).__name__} has the name {key!r}.{hint}"
+
+
+def _names(name: Any, node: Any) -> Iterator[Any]:
+    yield from (name, type(node).__name__)
+    for entry, child in _children(node):
+        yield from _names(_name(entry), child)
 
 
 def step_count(state: State) -> Integer[Array, ""]:
@@ -189,10 +214,10 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     """
     for key in values:
         if not get_all_with_path(tree, key, filtering):
-            raise KeyError(
-                f"Nothing in this {type(tree).__name__} has the name {key!r}"
-                + (" and a true `filtering`." if filtering else ".")
+            all_of_them = (
+                " (`filtering` is true for none of them.)" if filtering else ""
             )
+            raise KeyError(f"{_nothing(tree, key)}{all_of_them}")
     return _replaced((), None, tree, filtering, values)
 
 

@@ -45,8 +45,10 @@ def mars(learning_rate, mars_type, **options):
     return eqopt.MARS(learning_rate, mars_type, B1, B2, EPS, GAMMA, MAX_NORM, **options)
 
 
-# The direction alone: the learning rate is -1.
-uphill = functools.partial(mars, -1.0, weight_dimension_numbers=NUMBERS)
+def uphill(mars_type, **keywords):
+    """The direction alone."""
+    opt = mars(1.0, mars_type, weight_dimension_numbers=NUMBERS, **keywords)
+    return eqopt.Chain(opt, eqopt.Scale(-1.0))
 
 
 class Exact(Evaluated):

@@ -144,7 +144,7 @@ def test_they_descend(opt):
     [
         (
             lambda: eqopt.PolyakSGD(variant="sps++"),
-            r"variant'[^$]*sps\+",
+            r"`variant` must be one of .*'sps\+'\], but is 'sps\+\+'",
         ),
         (lambda: eqopt.PolyakSGD(-1.0), r"`max_learning_rate` must be in \[0, inf"),
         (lambda: eqopt.PolyakSGD(scaling=jnp.ones(2)), "PolyakSGD: `scaling` must be"),

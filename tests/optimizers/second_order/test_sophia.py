@@ -104,7 +104,7 @@ def test_sophia_minimizes_whole_models_and_tells_its_win_rate():
         model, state = train_step(model, state)
     assert loss(model) < before / 2
     assert 0 < eqopt.tree.get(state, "win_rate") < 1
-    assert eqopt.tree.get(eqopt.Sophia(0.1).init(model), "win_rate") is None
+    assert eqopt.tree.get(eqopt.Sophia(0.1).init(model), "win_rate", None) is None
 
 
 @pytest.mark.parametrize(

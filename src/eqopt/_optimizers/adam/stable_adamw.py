@@ -11,7 +11,8 @@ from ..._checks import required_params
 from ..._combinators.chain import Chain
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._leaves import is_leaf, resolve_mask
+from ..._leaves import is_leaf
+from ..._masks import resolve_mask
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate

@@ -16,7 +16,8 @@ from ..._dimension_numbers import (
     resolve_dimension_numbers,
     size,
 )
-from ..._leaves import is_leaf, resolve_mask
+from ..._leaves import is_leaf
+from ..._masks import resolve_mask
 from ..._transforms.weight_decay import is_off
 from ..._types import Params
 from ...groups import module

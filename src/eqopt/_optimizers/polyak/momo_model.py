@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Inexact
 from ..._checks import check_range, check_scalar, required_value
 from ..._cpu.order import after, materialized
 from ..._equations import Equation, compute_dtype, equation
-from ..._leaves import mask_out, parameters
+from ..._leaves import parameters
+from ..._masks import mask_out
 from ..._pipeline import Leafwise
 from ..._reductions import dot, sum_over_leaves
 from ..._transforms.scale import at, scale

@@ -17,7 +17,8 @@ from ..._checks import (
 from ..._cpu import equations as on_cpu
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._leaves import is_leaf, resolve_mask
+from ..._leaves import is_leaf
+from ..._masks import resolve_mask
 from ..._pipeline import Leafwise
 from ..._reductions import dot, sum_over_leaves
 from ..._transforms.scale import ratio

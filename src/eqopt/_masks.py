@@ -1,0 +1,99 @@
+"""Masks, labels and other values for leaves: trees, prefixes of trees, or functions."""
+
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ._jax_internals import is_traced
+from ._leaves import disagreement, is_none, is_parameter, keystr, parameters, select
+from ._storage import is_leaf, shapes_if_stored
+from ._typecheck import no_type_check
+from ._types import Mask, Params
+
+
+@no_type_check
+def mask_out(
+    tree: PyTree, mask: Mask, params: Params | None, keep: bool = True
+) -> PyTree:
+    """`tree` with `None` wherever `mask` is not `keep`."""
+    return select(tree, [flag is keep for flag in resolve_mask(mask, tree, params)])
+
+
+@no_type_check  # it has messages of its own
+def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list[bool]:
+    """One bool per leaf of `tree` (counting `None`s): `mask`, called and broadcast.
+
+    It is false for leaves that are not parameters. Without a mask, it is true for all
+    parameters. The arguments are the same as for `resolve`.
+    """
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+    if mask is None:
+        return [is_parameter(leaf) for leaf in leaves]
+    if isinstance(mask, str):
+        raise TypeError(
+            f"`mask` is the string {mask!r}. To choose parameters by their key paths, "
+            f"pass `eqopt.groups.path({mask!r})`."
+        )
+    flags = resolve("mask", mask, tree, params)
+    for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
+        if is_parameter(leaf) and not _is_bool(flag):
+            raise TypeError(
+                f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold Python "
+                "bools, `True` and `False`, because it determines which leaves have "
+                "state."
+            )
+    return [
+        bool(flag) if is_parameter(leaf) else False
+        for flag, leaf in zip(flags, leaves, strict=True)
+    ]
+
+
+def _is_bool(flag: Any) -> bool:
+    """Whether it is a bool of Python, or one of NumPy or JAX with a known value."""
+    is_array = isinstance(flag, np.bool_ | np.ndarray | jax.Array)
+    is_scalar = is_array and flag.shape == () and flag.dtype == bool
+    return isinstance(flag, bool) or (is_scalar and not is_traced(flag))
+
+
+def is_function(given: Any) -> bool:
+    """Whether `given` is a function of the parameters, rather than a tree of values.
+
+    JAX tree nodes, such as an `eqx.Module` or another registered dataclass, count as
+    trees even if they are callable.
+    """
+    return callable(given) and jtu.all_leaves([given])
+
+
+def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
+    """The value in `given` for each leaf of `tree` (counting `None`s).
+
+    **Arguments:**
+
+    - `name`: the name of the argument, for errors.
+    - `given`: a tree with the structure of `tree` or a prefix of it, or a function of
+        the parameters (all other leaves `None`) that returns one. See `is_function`.
+    - `tree`: parameters or updates.
+    - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
+    """
+    if is_function(given):
+        given = given(shapes_if_stored(parameters(tree if params is None else params)))
+    spread = []
+    try:
+        jtu.tree_map(
+            lambda value, branch: spread.extend(
+                [value] * len(jtu.tree_leaves(branch, is_leaf=is_leaf))
+            ),
+            given,
+            tree,
+            is_leaf=is_none,
+        )
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{disagreement(name, given, 'params', tree)} `{name}` must have the "
+            "structure of the parameters, or a prefix of it, in which one value "
+            "stands for a whole subtree."
+        ) from None
+    return spread
