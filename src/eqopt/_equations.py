@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from ._caches import cached
 from ._storage import is_stored
 from ._typecheck import checked, no_type_check
 from .numerics import common_dtype
@@ -104,12 +105,8 @@ def equation(fn: Callable) -> Equation:
     return Equation(fn)
 
 
-# The number of cached kernels. Some contain functions that users create with each new
-# optimizer, and each kernel takes a megabyte or more.
-KERNELS = 256
-
 # The same equation for the same function, so that its kernels are found in the cache.
-equation_of = functools.lru_cache(KERNELS)(Equation)
+equation_of = cached(Equation)
 
 # The positional and the keyword-only arguments of an equation.
 Call: TypeAlias = tuple[tuple, dict[str, Any]]

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from ._caches import cached
 from ._cpu.order import computed_once
 from ._cpu.slots import Order, reordered
-from ._equations import KERNELS, Equation, ShapeMismatch, compute_dtype, widen
+from ._equations import Equation, ShapeMismatch, compute_dtype, widen
 from ._storage import has_stored, is_stored
 from ._typecheck import no_type_check
 
@@ -48,7 +49,7 @@ class Operation(NamedTuple):
         return "p" in self.equation.leaves and not self.has_own_params
 
 
-@functools.lru_cache(KERNELS)
+@cached
 @no_type_check
 def kernel(
     program: tuple[Operation, ...], takes_params: bool, result: Result
@@ -127,7 +128,7 @@ def _run(
     return _lockstep(program, takes_params, kind, packed, [row])[0]
 
 
-@functools.lru_cache(KERNELS)
+@cached
 @no_type_check
 def kernel_of_all(
     program: tuple[Operation, ...],

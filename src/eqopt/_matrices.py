@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import PyTree
 
+from ._caches import cached
 from ._dimension_numbers import Axes, from_matrices, size, to_matrices
-from ._equations import KERNELS, Call, Equation, ShapeMismatch
+from ._equations import Call, Equation, ShapeMismatch
 from ._typecheck import no_type_check
 from .numerics import common_dtype
 
@@ -165,7 +166,7 @@ class _OnMatrices(Equation):
         return results
 
 
-on_matrices = functools.lru_cache(KERNELS)(_OnMatrices)
+on_matrices = cached(_OnMatrices)
 
 
 def _is_real(annotation: Any) -> bool:

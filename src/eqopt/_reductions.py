@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
+from ._caches import cached
 from ._cpu.order import after, materialized
-from ._equations import KERNELS, Equation, compute_dtype, widen
+from ._equations import Equation, compute_dtype, widen
 from ._leaves import align, flatten_updates
 from ._storage import is_stored
 from ._types import Updates
@@ -95,7 +96,7 @@ def _loaded_in_turn(sums: tuple[Array, ...], x: Any) -> Any:
     return x
 
 
-@functools.lru_cache(KERNELS)
+@cached
 def _kernel(
     equation: Equation, static: tuple[tuple[str, Any], ...], apart: bool
 ) -> Callable:

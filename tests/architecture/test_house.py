@@ -31,6 +31,7 @@ FLOORS = [
         "_names",
         "_typecheck",
         "_jax_internals",
+        "_caches",
         "_explanations",
     },
     {

@@ -1,0 +1,57 @@
+"""Caches of what is made from functions, such as compiled kernels.
+
+A cache must not keep a user's function alive: a program that creates a new optimizer
+with a new lambda in each round would keep all of them, with a megabyte of compiled code
+for each. So what is made from a user's function is stored in its attributes, and both go
+at once.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ._typecheck import no_type_check
+
+
+_Made = TypeVar("_Made", bound=Callable)
+
+# The number of results from functions of this package and of other libraries.
+SIZE = 256
+
+
+def cached(make: _Made) -> _Made:
+    """`make`, a function of hashable arguments, which returns its old results."""
+    shared = functools.lru_cache(SIZE)(make)
+    name = f"_eqopt_{make.__qualname__}"
+
+    @functools.wraps(make)
+    @no_type_check
+    def find(*key: Any) -> Any:
+        fn = next(filter(_is_users, _functions(key)), None)
+        if fn is None:
+            return shared(*key)
+        found = vars(fn).setdefault(name, {})
+        if key not in found:
+            if len(found) == SIZE:
+                found.clear()
+            found[key] = make(*key)
+        return found[key]
+
+    setattr(find, "cache_clear", shared.cache_clear)  # noqa: B010
+    return find  # type: ignore  # it has the same signature
+
+
+def _functions(key: Any) -> Iterator[Callable]:
+    """All functions in nested tuples."""
+    if isinstance(key, tuple):
+        for x in key:
+            yield from _functions(x)
+    elif callable(key):
+        yield key
+
+
+def _is_users(fn: Any) -> bool:
+    """Whether it is a function from outside the package that can have attributes."""
+    module = getattr(fn, "__module__", None) or ""
+    is_plain = type(getattr(fn, "__dict__", None)) is dict and not isinstance(fn, type)
+    return is_plain and not module.startswith(f"{__package__}.")

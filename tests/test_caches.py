@@ -1,0 +1,84 @@
+"""Kernels of users' functions go with these functions; other kernels stay."""
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt._caches import SIZE, cached
+
+
+class Scaled(eqopt.AbstractStateless):
+    equation: object
+
+    def leafwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(self.equation, state)
+
+
+def double(g):
+    return 2 * g
+
+
+OPTIMIZERS = {
+    "a function": lambda: eqopt.StatelessWithTreeMap(lambda g, p: 2 * g),
+    "an equation": lambda: Scaled(eqopt.equation(lambda g: 2 * g)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("run", [lambda fn: fn, jax.jit], ids=["eager", "jit"])
+def test_a_function_that_is_dropped_is_forgotten(name, run):
+    params = [jnp.ones((3, 5)), jnp.ones(7)]
+    opt = eqopt.Chain(eqopt.Clip(1.0), OPTIMIZERS[name](), eqopt.Scale(-0.5))
+    new, _ = run(opt.step)(params, opt.init(params), params)
+    assert jnp.all(new[0] == 0)
+    [part] = opt.transformations[1:2]
+    fn = getattr(part, "equation", None) or getattr(part, "f", None)
+    assert callable(fn)
+    ref = weakref.ref(fn)
+    del opt, part, fn, new
+    jax.clear_caches()  # what JAX itself keeps of the last calls
+    gc.collect()
+    assert ref() is None
+
+
+def test_programs_of_rebuilt_optimizers_do_not_pile_up():
+    params = jnp.ones(5)
+
+    def count():
+        gc.collect()
+        return len(params.device.client.live_executables())
+
+    def rebuild():
+        opt = eqopt.Chain(OPTIMIZERS["a function"](), eqopt.SGD(0.1))
+        opt.step(params, opt.init(params), params)
+
+    rebuild()
+    before = count()
+    for _ in range(10):
+        rebuild()
+    assert count() <= before + 1
+
+
+def test_results_are_found_again():
+    made = []
+
+    @cached
+    def make(*key):
+        made.append(key)
+        return object()
+
+    mine, local = double, lambda g: g
+    assert make(1, "a") is make(1, "a")
+    assert make((mine, 1), 2) is make((mine, 1), 2)
+    assert make(local, mine) is make(local, mine)
+    assert make(local, mine) is not make(mine, local)
+    assert make(jnp.tanh) is make(jnp.tanh)
+    assert make(eqopt.apply_updates) is make(eqopt.apply_updates)
+    assert len(made) == 6
+    for i in range(SIZE + 1):
+        make(local, i)
+    assert len(vars(local)["_eqopt_" + make.__qualname__]) <= SIZE
