@@ -204,3 +204,13 @@ def test_a_traced_clip_is_not_looked_at():
 def test_wrong_types(make):
     with pytest.raises((jaxtyping.TypeCheckError, ValueError, TypeError)):
         make()
+
+
+def test_a_loss_of_a_batch_where_one_example_is_passed():
+    def loss(w, x):
+        return jnp.mean(jax.vmap(lambda x: x @ w)(x))
+
+    grad_fn = clipped_grad(loss, 1.0, keep_batch_dim=False)
+    with pytest.raises((TypeError, ValueError)) as error:
+        grad_fn(jnp.ones(2), jnp.ones((3, 2)))
+    assert "it takes one example" in error.value.__notes__[-1]

@@ -252,17 +252,13 @@ class _Call(NamedTuple):
             examples = _Examples(factors, norms, bounds, value, dynamic, weight)
             return examples, eqxi.Static(static)
 
-        axes = self.arguments.batch.axes
-        mapped = [x for x, axis in zip(leaves, axes, strict=True) if axis is not None]
+        pairs = zip(leaves, self.arguments.batch.axes, strict=True)
+        mapped = [x for x, axis in pairs if axis is not None]
         try:
             examples, static = jax.vmap(one)(*mapped)
         except (TypeError, ValueError) as error:
             if not self.loss.loss.keep_batch_dim:
-                error.add_note(
-                    "eqopt calls the function with one example at a time. With "
-                    "`keep_batch_dim=False`, its arguments have no batch axis: write it "
-                    "for one example, without `jax.vmap`."
-                )
+                error.add_note("With `keep_batch_dim=False`, it takes one example.")
             raise
         aux = eqx.combine(examples.aux, static.value)
         return eqx.tree_at(lambda x: x.aux, examples, aux, is_leaf=lambda x: x is None)
