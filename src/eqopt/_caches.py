@@ -7,8 +7,11 @@ at once.
 """
 
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+
+import jax.tree_util as jtu
 
 from ._typecheck import no_type_check
 
@@ -51,7 +54,10 @@ def _functions(key: Any) -> Iterator[Callable]:
 
 
 def _is_users(fn: Any) -> bool:
-    """Whether it is a function from outside the package that can have attributes."""
-    module = getattr(fn, "__module__", None) or ""
-    is_plain = type(getattr(fn, "__dict__", None)) is dict and not isinstance(fn, type)
-    return is_plain and not module.startswith(f"{__package__}.")
+    """Whether it is a function from outside the package that can have attributes.
+
+    A callable `eqx.Module` cannot: it is a tree, and its attributes are its children.
+    """
+    is_ours = (fn.__module__ or "").startswith(f"{__package__}.")
+    is_function = isinstance(fn, types.FunctionType) or hasattr(fn, "__wrapped__")
+    return is_function and not is_ours and jtu.all_leaves([fn])

@@ -77,7 +77,11 @@ def test_a_matrix_in_shards(opt, long, short):
             assert numbers(found, "all-gather")[0] == ROWS * COLUMNS
             continue
         kinds = {one.kind for one in found}
-        assert {kind: numbers(found, kind) for kind in kinds} == expected
+        counts = {kind: numbers(found, kind) for kind in kinds}
+        # XLA decides which of the few numbers travel together.
+        assert kinds == expected.keys()
+        for kind, sizes in expected.items():
+            assert sum(counts[kind]) == sum(sizes), counts
 
 
 @SLOW

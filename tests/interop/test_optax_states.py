@@ -123,7 +123,7 @@ def test_goes_on_where_the_other_stopped(name):
     assert_close(trained, expected, case.rtol, case.rtol / 10)
 
 
-TO_THE_BIT = {
+ALIKE = {
     "adam": (eqopt.Adam, optax.adam, {"learning_rate": 0.1}),
     "adamw": (eqopt.AdamW, optax.adamw, {"learning_rate": 0.1, "weight_decay": 0.1}),
     "amsgrad": (eqopt.AMSGrad, optax.amsgrad, {"learning_rate": 0.1}),
@@ -137,17 +137,18 @@ TO_THE_BIT = {
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "adam" else pytest.param(n, marks=pytest.mark.slow) for n in TO_THE_BIT],
+    [n if n == "adam" else pytest.param(n, marks=pytest.mark.slow) for n in ALIKE],
 )
-def test_goes_on_bit_identically(name):
-    """Where both compute with hyperparameters that are arrays of float32."""
-    ours, theirs, hyperparameters = TO_THE_BIT[name]
+def test_goes_on_alike(name):
+    """To a rounding, where both compute with hyperparameters that are float32 arrays."""
+    ours, theirs, hyperparameters = ALIKE[name]
     opt = ours(**hyperparameters)
     tx = optax.inject_hyperparams(theirs)(**hyperparameters)
     params, their_state = train(tx, params_of(), tx.init(params_of()), range(5))
     state = state_from_optax(opt, their_state, params)
     expected, _ = train(tx, params, their_state, range(5, 15))
-    assert_equal(train(to_optax(opt), params, state, range(5, 15))[0], expected)
+    found, _ = train(to_optax(opt), params, state, range(5, 15))
+    assert_close(found, expected, 1e-6, 1e-7)
 
 
 def test_every_state_of_the_table():

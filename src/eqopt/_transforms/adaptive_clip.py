@@ -87,9 +87,10 @@ def unitwise_clip(
     An array of the shape and dtype of `grad`.
     """
     least = jnp.asarray(div_eps, g_norm.dtype)
+    # Not a selection of gradients: on explicit axes, these may have other shards.
+    share = jnp.where(g_norm < max_norm, 1, max_norm / jnp.maximum(g_norm, least))
     with jax.numpy_dtype_promotion("standard"):  # of real and complex
-        clipped = grad * (max_norm / jnp.maximum(g_norm, least))
-    return jnp.where(g_norm < max_norm, grad, clipped.astype(grad.dtype))
+        return (grad * share).astype(grad.dtype)
 
 
 class _Unit(eqx.Module):

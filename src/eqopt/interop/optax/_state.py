@@ -45,8 +45,8 @@ def state_from_optax(
         ```
 
     Every array keeps its bits, and is not copied, except for the counts. The following
-    steps equal Optax's up to rounding, except for Adan. In float32, most optimizers
-    give the same bits if Optax's optimizer comes from `optax.inject_hyperparams`.
+    steps equal Optax's up to rounding, except for Adan. In float32, the difference is
+    smallest if Optax's optimizer comes from `optax.inject_hyperparams`.
 
     The hyperparameters come from `opt`, even if `optax_state` is a state of
     `optax.inject_hyperparams`. Read them from `optax_state` and pass them to `opt`.
