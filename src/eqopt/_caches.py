@@ -58,6 +58,7 @@ def _is_users(fn: Any) -> bool:
 
     A callable `eqx.Module` cannot: it is a tree, and its attributes are its children.
     """
-    is_ours = (fn.__module__ or "").startswith(f"{__package__}.")
+    module = getattr(fn, "__module__", None) or ""
+    is_ours = module.startswith(f"{__package__}.")
     is_function = isinstance(fn, types.FunctionType) or hasattr(fn, "__wrapped__")
     return is_function and not is_ours and jtu.all_leaves([fn])
