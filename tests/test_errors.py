@@ -285,6 +285,10 @@ CASES = {
         lambda: update(ADAM, 1.0, params=None),
         "Adam.update: `updates` is one number",
     ),
+    "the loss instead of the gradient of an array": (
+        lambda: ADAM.step(1.0, ADAM.init(jnp.ones(3)), jnp.ones(3)),
+        "Adam.step: `grads` is one number. Did you pass the loss?",
+    ),
     "no parameters in a step": (
         lambda: ADAM.step(GRADS, ADAM.init(MODEL)),
         "Adam.step: missing a required argument: 'params'",

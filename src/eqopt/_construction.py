@@ -206,12 +206,10 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
                 f"{cls.__name__}: `{parameter.name}` must be an eqopt {kinds}, but is "
                 f"{described(value)}"
             )
-        is_declared = parameter.annotation is not parameter.empty
-        if (
-            parameter.name in given
-            and is_declared
-            and not is_bearable(value, parameter.annotation)
-        ):
+        is_given = (
+            parameter.name in given and parameter.annotation is not parameter.empty
+        )
+        if is_given and not is_bearable(value, parameter.annotation):
             return f"{cls.__name__}: `{parameter.name}` {_wrong(value, parameter)}"
     return None
 

@@ -96,9 +96,8 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
         return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
     params = given.pop("params", None)
     _, (argument, updates), (_, state) = list(given.items())[:3]
-    if params is None:
-        params = [x for x in jtu.tree_leaves(state) if np.ndim(x)]
-    if _is_number(updates) and params and not _is_number(params):
+    has_arrays = any(np.ndim(x) for x in jtu.tree_leaves((state, params)))
+    if _is_number(updates) and has_arrays:
         found = "is one number. Did you pass the loss?"
     elif _is_with_loss(updates) and not _is_with_loss(params):
         found = "is a pair of a number and a tree. Did you pass `(loss, grads)`?"
