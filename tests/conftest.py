@@ -1,6 +1,7 @@
 """Settings for all tests, and fixtures that every test may use."""
 
 import atexit
+import collections
 import contextlib
 import gc
 import importlib.metadata
@@ -74,8 +75,14 @@ def pytest_collection_modifyitems(items):
     """All laws of a row are asked one after the other: they share compiled programs.
 
     Tests that need extra packages are slow ones: `.ci/run` has these packages only then.
+    The first case of a costly test is a quick one, and each fourth after it.
     """
+    seen = collections.Counter()
     for item in items:
+        if item.get_closest_marker("costly"):
+            if seen[item.originalname, item.path] % 4:
+                item.add_marker("slow")
+            seen[item.originalname, item.path] += 1
         if needs_extras(item):
             item.add_marker("slow")
             item.add_marker("extras")

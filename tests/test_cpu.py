@@ -17,6 +17,7 @@ X, FIRST = jnp.arange(6.0).reshape(2, 3), jnp.ones(4)
 
 @pytest.mark.parametrize("first", [FIRST, -FIRST, X, jnp.zeros((0, 2)), jnp.ones(())])
 @pytest.mark.parametrize("x", [X, X.astype(jnp.bfloat16), 1j * X.astype("complex64")])
+@pytest.mark.costly
 def test_after_is_the_identity(first, x):
     for fn in (after, jax.jit(after)):
         np.testing.assert_array_equal(fn(first, x), x)
@@ -90,6 +91,7 @@ PARAMS = {"a": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(5)}
         pytest.param(jnp.complex64, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.costly
 def test_the_equation_as_written_agrees(opt, dtype):
     """Without `jit`, the equation is run as it stands."""
     params = jax.tree.map(lambda p: p.astype(dtype), PARAMS)

@@ -21,6 +21,7 @@ def result(release):
     return np.array(numbers, float), is_traced, has_factors
 
 
+@pytest.mark.slow
 def test_other_releases():
     expected, is_traced, has_factors = result("as it is")
     assert len(expected) > 500 and (is_traced, has_factors) == ("False", "True")

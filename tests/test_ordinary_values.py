@@ -69,6 +69,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
+@pytest.mark.costly
 def test_other_numbers(name):
     """Also where the optimizer is an argument of what is compiled."""
     train = eqx.filter_jit(lambda opt: opt.step(PARAMS, opt.init(PARAMS), PARAMS)[0])

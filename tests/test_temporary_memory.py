@@ -238,6 +238,7 @@ EIGHT_BITS = eqopt.storage.BlockwiseQuantized()
         (eqopt.Scion(0.1), 3.1, 6.1),
     ],
 )
+@pytest.mark.costly
 def test_loops(opt, alone, in_pairs):
     """In units of one leaf: large ones one after the other, and small ones in pairs."""
     assert 12 * temporary(opt, leaves=12, shape=(257, 256)) < alone
@@ -267,6 +268,7 @@ def test_loops(opt, alone, in_pairs):
     ],
 )
 @pytest.mark.parametrize("shape", [(256, 256), (240, 400), (400, 240)], ids=str)
+@pytest.mark.costly
 def test_matrices(opt, most, shape):
     """In squares of the longer side: of one leaf, however many there are."""
     square = max(shape) ** 2 / (12 * math.prod(shape))
@@ -318,6 +320,7 @@ RULE = eqopt.SigmaRule()
     ],
     ids=repr,
 )
+@pytest.mark.costly
 def test_wrappers(opt, most):
     assert temporary(opt, value=jnp.ones(())) < most
 

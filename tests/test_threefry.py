@@ -16,6 +16,7 @@ SHAPES = [(), (7,), (3, 4, 5), (0, 3)]
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.costly
 def test_same_bits_as_jax(draw, impl, dtype, shape):
     if draw == "rademacher" and dtype is jnp.complex64:
         dtype = jnp.bfloat16

@@ -136,6 +136,7 @@ for call in calls:
 """
 
 
+@pytest.mark.slow
 def test_all_kinds_of_functions_whoever_compiled_them_before(tmp_path: pathlib.Path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()

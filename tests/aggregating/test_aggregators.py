@@ -63,6 +63,7 @@ def test_a_small_variance_beside_a_large_mean(k):
     ("dtype", "digits"), [(jnp.bfloat16, 2e-2), (jnp.float16, 2e-3)]
 )
 @pytest.mark.parametrize("k", [1, 64])
+@pytest.mark.costly
 def test_half_precision(dtype, digits, k):
     """Gathered in float32: in bfloat16, 1 + 1 / 256 is 1."""
     x = sample(0, 256, (5,), mean=3.0).astype(dtype)

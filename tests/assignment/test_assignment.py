@@ -48,6 +48,7 @@ def _check(solve, costs):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", COSTS)
+@pytest.mark.costly
 def test_sum_is_the_least(solve, kind, shape):
     random = np.random.default_rng(0)
     for _ in range(5):
@@ -103,11 +104,13 @@ def test_integers_beyond_float32_under_x64(solve, x64):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int8, jnp.uint8])
+@pytest.mark.costly
 def test_dtypes(solve, dtype):
     costs = jnp.asarray(np.random.default_rng(2).integers(0, 100, (6, 6)), dtype)
     _check(solve, costs)
 
 
+@pytest.mark.slow
 def test_transformations(solve):
     stack = jnp.asarray(np.random.default_rng(3).random((5, 6, 4)), jnp.float32)
     stack = stack.at[2].set(1.0).at[3].set(jnp.inf)
@@ -128,6 +131,7 @@ def test_derivative_of_the_least_sum(solve):
     np.testing.assert_array_equal(jax.grad(least)(costs), chosen)
 
 
+@pytest.mark.slow
 def test_sum_is_that_of_optax(solve, standard_promotion):
     random = np.random.default_rng(5)
     for shape in ((3, 6), (6, 3)):

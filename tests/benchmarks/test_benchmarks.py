@@ -209,6 +209,7 @@ def test_table_of_gradients(tmp_path):
     assert all(row["eqopt"] > 0 and row["other"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_different_gradients_are_refused():
     functions = Pair(gradients.plain, lambda *args: gradients.clipped(*args))
     measure = gradients.differentiating(gradients.mlp, functions)

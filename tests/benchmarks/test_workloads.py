@@ -67,6 +67,7 @@ def by_hand(workload, rate, seed):
     return losses
 
 
+@pytest.mark.slow
 def test_a_run_is_a_plain_loop():
     workload = WORKLOADS["tumours"]()._replace(steps=20)
     run = jax.jit(member(METHODS["AdamW"], workload))

@@ -163,6 +163,7 @@ def test_a_subclass_has_a_docstring_of_its_own():
     assert Silent.__doc__ is None or "Arguments" not in Silent.__doc__
 
 
+@pytest.mark.slow
 def test_import_parses_no_docstring():
     code = (
         "import sys; from eqopt import *; import eqopt; eqopt.AdamW(1e-3)\n"

@@ -337,6 +337,7 @@ def test_coordinates(optimizer):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.slow
 def test_coordinates_without_factors(optimizer):
     make, _ = WAYS[optimizer]
     table = np.array([changes(optimizer, make, w, False) for w in WIDTHS])

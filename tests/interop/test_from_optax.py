@@ -35,6 +35,7 @@ def loss(model):
     return jnp.mean((jax.vmap(model)(X) - Y) ** 2)
 
 
+@pytest.mark.slow
 def test_like_optax_itself():
     """By the bit, on the parameters of a model that goes in whole, and strictly typed."""
     tx = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.1))

@@ -29,6 +29,7 @@ def _relative_error(found, expected):
     ("size", "condition", "bound"),
     [(1, 1, 1e-6), (3, 10, 2e-6), (8, 1e3, 5e-5), (16, 1e6, 2e-2)],
 )
+@pytest.mark.costly
 def test_root(p, size, condition, bound):
     matrix = _matrix(size, condition)
     root, error = matrix_inverse_pth_root(jnp.asarray(matrix, jnp.float32), p)
@@ -88,6 +89,7 @@ def test_the_error_is_that_of_the_root():
     assert 1e-6 < np.abs(coarse - fine).max() < 2
 
 
+@pytest.mark.slow
 def test_dtypes_and_transformations(x64):
     matrix = jnp.asarray(_matrix(4, 10), jnp.float32)
     root, _ = matrix_inverse_pth_root(matrix, 2)

@@ -20,6 +20,7 @@ def _problem(shape, columns, dtype=jnp.float32):
 
 
 @pytest.mark.parametrize(("shape", "columns"), SHAPES)
+@pytest.mark.costly
 def test_solution(shape, columns):
     a, b = _problem(shape, columns)
     x = nnls(a, b, 5000)
@@ -36,6 +37,7 @@ def test_solution(shape, columns):
 
 @pytest.mark.parametrize(("shape", "columns"), SHAPES[1:3])
 @pytest.mark.parametrize("hyper", [{}, {"unroll": 3}, {"L": 30.0}])
+@pytest.mark.costly
 def test_is_that_of_optax_one_step_ahead(shape, columns, hyper, standard_promotion):
     """Optax begins with momentum -1, so that its second step repeats the first."""
     a, b = _problem(shape, columns)

@@ -46,6 +46,7 @@ def test_no_evaluation_but_those_of_the_search(search):
 
 
 @both
+@pytest.mark.slow
 def test_value_and_gradient_are_those_of_the_new_parameters(search):
     model = eqx.nn.MLP(2, 1, 4, 1, key=jr.key(0))
     x = jr.normal(jr.key(1), (8, 2))

@@ -48,6 +48,7 @@ NANS = [
 
 
 @pytest.mark.parametrize("name, floats, rest", NANS, ids=[x[0] for x in NANS])
+@pytest.mark.costly
 def test_nan(name, floats, rest):
     def of(module):
         rests = {

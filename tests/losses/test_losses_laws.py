@@ -288,6 +288,7 @@ def with_gradients(fn, count):
 
 
 @every_subject
+@pytest.mark.costly
 def test_parity(subject, standard_promotion):
     fn = (
         optax.losses.make_fenchel_young_loss(logsumexp)
@@ -328,6 +329,7 @@ def test_outside_of_jit(subject):
 
 
 @every_subject
+@pytest.mark.costly
 def test_vmap(subject):
     """Over examples, where these are independent of each other, else over batches."""
     floats = arrays(subject)

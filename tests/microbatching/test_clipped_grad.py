@@ -140,6 +140,7 @@ TELLING = (
 
 
 @pytest.mark.parametrize("name", TELLING)
+@pytest.mark.costly
 def test_agrees(name):
     check(name, [WAYS[TELLING.index(name) % 2]])
 
@@ -194,6 +195,7 @@ WEIGHTS = {
     ["float", *(pytest.param(x, marks=pytest.mark.slow) for x in [*WEIGHTS][1:])],
 )
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_weights(name, bad):
     weights = WEIGHTS[name]
     w = np.asarray(weights, np.float64)
@@ -227,6 +229,7 @@ def test_weights(name, bad):
 
 
 @pytest.mark.parametrize("kind", [SUM, MEAN, RUNNING_MEAN])
+@pytest.mark.slow
 def test_num_real_microbatches(kind):
     grads = one_by_one(layers, PARAMS, X)[1]
     norms = norms_of(grads)
@@ -275,6 +278,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("scalar", [True, False])
+@pytest.mark.costly
 def test_groups(name, scalar):
     grads = one_by_one(layers, PARAMS, X)[1]
     parts = {
@@ -407,6 +411,7 @@ def test_used_in_aux_alone():
     np.testing.assert_allclose(examples.aux, X @ w[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_key_is_that_of_the_example():
     attention = eqx.nn.MultiheadAttention(1, 2, dropout_p=0.5, key=jr.key(0))
     batch = rows(3, 2)

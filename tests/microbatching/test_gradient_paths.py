@@ -29,6 +29,7 @@ def paths_of(name):
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.costly
 def test_paths(name):
     found = set(jax.tree.leaves(paths_of(name)))
     assert found == set(SUBJECTS[name].paths.split())

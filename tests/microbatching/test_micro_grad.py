@@ -22,6 +22,7 @@ def squared_loss(params, features, targets):
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 3, 4])
+@pytest.mark.costly
 def test_documented_example(size):
     grad_fn = micro_grad(
         squared_loss,
@@ -87,6 +88,7 @@ def model_loss(model, batch):
 
 
 @pytest.mark.parametrize("size", [None, 4, 5])
+@pytest.mark.slow
 def test_it_differentiates_what_filter_grad_does(size, getkey):
     mlp = eqx.nn.MLP(3, 4, 8, 2, key=getkey())
     model = Model(mlp, jnp.array([2, 0, 1]), 2.0, "model")

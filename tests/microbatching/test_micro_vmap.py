@@ -31,6 +31,7 @@ DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32, jnp.int8, jnp.bool_
     axis=st.integers(-2, 1),
     dtype=st.sampled_from(DTYPES),
 )
+@pytest.mark.slow
 def test_agrees_with_vmap(rows, size, axis, dtype):
     size = None if size is None else min(size, rows)
     x = jnp.arange(2 * rows).reshape((rows, 2) if axis % 2 == 0 else (2, rows))

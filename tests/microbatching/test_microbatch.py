@@ -51,6 +51,7 @@ def test_documented_example(size):
 
 @settings(max_examples=15, deadline=None)
 @given(rows=st.integers(1, 7), size=st.integers(1, 7), axis=st.integers(-3, 2))
+@pytest.mark.slow
 def test_agrees_with_the_whole_batch(rows, size, axis):
     shape = [2, 2]
     shape.insert(axis % 3, rows)
@@ -211,6 +212,7 @@ def mean_loss(model, batch):
 
 
 @pytest.mark.parametrize("size", [None, 4, 5, 10])
+@pytest.mark.costly
 def test_whole_models_and_batches(size, getkey):
     model, batch = model_and_batch(getkey())
     fun = eqx.filter_value_and_grad(mean_loss)
@@ -254,6 +256,7 @@ def test_random_keys_are_rows(getkey):
         np.testing.assert_array_equal(*both(keys))
 
 
+@pytest.mark.slow
 def test_it_can_be_differentiated_and_vectorised(getkey):
     w, x = jr.normal(getkey(), (3,)), jr.normal(getkey(), (7, 3))
 

@@ -55,6 +55,7 @@ def slow_but(quick, *choices):
         METHODS,
     ),
 )
+@pytest.mark.slow
 def test_one_of_many(use, dtype, method):
     """The sum is large enough for half precision to lose or to double an example."""
     w = jnp.zeros(SIZE, dtype)
@@ -100,6 +101,7 @@ def test_sums_and_means_are_not_rounded(kind):
     "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("clipped", [True, False])
+@pytest.mark.slow
 def test_noise_comes_before_rounding(dtype, clipped):
     """Of 1100 examples half precision would keep multiples of 4, noise or not."""
     params = jnp.zeros(SIZE, dtype)
@@ -162,6 +164,7 @@ CANCELLING = {
     ("name", "method"),
     slow_but([(name, "auto") for name in ("product", "tied")], CANCELLING, METHODS),
 )
+@pytest.mark.slow
 def test_rows_that_cancel(name, method):
     shape, fun = CANCELLING[name]
     w = jr.normal(jr.key(0), shape)

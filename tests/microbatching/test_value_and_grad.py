@@ -41,6 +41,7 @@ def loss(model, x, y):
 
 
 @pytest.mark.parametrize("size", [None, 4, 5, 10])
+@pytest.mark.costly
 def test_agrees_with_the_whole_batch(size, model, getkey):
     x, y = jr.normal(getkey(), (10, 3)), jr.normal(getkey(), (10, 2))
 

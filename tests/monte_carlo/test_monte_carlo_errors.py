@@ -258,6 +258,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "error", "words"), WRONG)
+@pytest.mark.costly
 def test_message(call, error, words):
     with pytest.raises(error, match=re.escape(words[0])) as info:
         call()

@@ -17,6 +17,7 @@ OF_MATRICES = {name: case for name, case in ALL.items() if case.shape is not Non
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.costly
 def test_updates(name, x64):
     opt, by_hand, _ = CASES[name]
     grads = gradients(30)
@@ -28,6 +29,7 @@ def test_updates(name, x64):
 
 
 @pytest.mark.parametrize("name", OF_MATRICES)
+@pytest.mark.costly
 def test_updates_of_matrices(name, x64):
     """In float64, where an iteration that is not quite the same one would show."""
     opt, by_hand, shape = OF_MATRICES[name]

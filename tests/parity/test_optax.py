@@ -101,6 +101,7 @@ def compare(case, params, grads_of, steps, tolerance):
         for dtype in case.dtypes
     ],
 )
+@pytest.mark.costly
 def test_trajectory(name, dtype):
     case = CASES[name]
     params = random_tree(0, case.shapes, dtype)

@@ -87,6 +87,7 @@ def test_a_normal_of_zero():
 
 
 @pytest.mark.parametrize("name", SCALED)
+@pytest.mark.costly
 def test_a_scale_of_zero(name):
     for x in (jnp.array([3.0, -2.0]), jnp.zeros(2)):
         fn = getattr(projections, name)
@@ -96,6 +97,7 @@ def test_a_scale_of_zero(name):
 
 
 @pytest.mark.parametrize("name", SCALED)
+@pytest.mark.costly
 def test_scales_are_data(name):
     x = jnp.array([0.3, -2.0, 4.0])
     fn = getattr(projections, name)

@@ -52,6 +52,7 @@ def test_kinds_of_counts(case):
         assert value == expected, repr(count)
 
 
+@pytest.mark.costly
 def test_transformations(case):
     counts = np.arange(8, dtype=np.int32)
     one_by_one = np.stack([case.ours(count) for count in counts])
@@ -113,6 +114,7 @@ def test_fields_may_be_arrays(case):
     _assert_plain(low(6))
 
 
+@pytest.mark.costly
 def test_new_values_do_not_trace_again(case):
     traces = 0
 
@@ -135,6 +137,7 @@ def test_new_values_do_not_trace_again(case):
     assert traces == 1
 
 
+@pytest.mark.costly
 def test_float64_only_from_float64_arrays(case, x64):
     with x64():
         for count in (2, np.int64(2), jnp.asarray(2), jnp.int32(2), jnp.int64(2**40)):
@@ -156,6 +159,7 @@ def test_weakly_typed_values_do_not_widen(x64):
         _assert_plain(schedules.Constant(np.asarray(0.1))(0), jnp.float64)
 
 
+@pytest.mark.costly
 def test_derivatives_are_finite(case):
     values, rest = eqx.partition(_as_arrays(case.ours), eqx.is_inexact_array)
     counts = jnp.asarray([*case.counts, LARGEST])

@@ -9,6 +9,7 @@ import pytest
 from eqopt import schedules
 
 
+@pytest.mark.costly
 def test_values(case):
     counts = case.counts[:: max(1, len(case.counts) // 16)] + case.counts[-3:]
     with jax.numpy_dtype_promotion("standard"):  # Optax's constants are Python numbers
@@ -48,6 +49,7 @@ def test_a_peak_of_zero_is_followed_by_the_end_value():
     assert ours(10) == 0.25
 
 
+@pytest.mark.slow
 def test_the_end_is_exact_also_where_division_is_not(all_optimizations):
     # Where XLA multiplies with 1 / T, T / T may be more than 1, and a fractional power
     # of what is left NaN. So it is with Optax, in a compiled training loop on the CPU.

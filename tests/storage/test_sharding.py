@@ -23,6 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "shape", "bits"), CASES)
+@pytest.mark.slow
 def test_an_eighth_on_each_device(kind, spec, shape, bits):
     mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
     whole = jnp.linspace(-1, 1, jnp.ones(shape).size).reshape(shape)

@@ -235,6 +235,7 @@ def test_functions_are_fused():
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+@pytest.mark.costly
 def test_nans_are_found_wherever_they_are(size, dtype):
     opt = eqopt.ZeroNaNs()
     clean = jnp.linspace(-2, 3, size).astype(dtype).at[0].set(jnp.inf)

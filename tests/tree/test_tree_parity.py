@@ -113,6 +113,7 @@ def assert_alike(ours, theirs, rtol, same_dtype=True):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.slow
 def test_trees_are_those_of_optax(dtype, x64):
     with x64():
         x, y = random_tree(0, dtype), random_tree(1, dtype)

@@ -100,6 +100,7 @@ def test_swa_by_hand(start, period):
     ],
     ids=lambda x: type(x).__name__,
 )
+@pytest.mark.costly
 def test_training_does_not_see_it(wrap, inner):
     seen, _ = trajectory(wrap(inner), 6)
     np.testing.assert_allclose(seen, trajectory(inner, 6)[0], 2e-6, 2e-7)

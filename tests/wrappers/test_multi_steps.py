@@ -125,6 +125,7 @@ def test_many_small_gradients_are_not_lost():
 
 
 @pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.slow
 def test_weights_make_it_the_mean_over_all_tokens(k):
     """Rows of different lengths: the step is that of the full batch."""
     keys = jax.random.split(jax.random.key(0), 3)

@@ -42,6 +42,7 @@ def test_by_hand():
 @pytest.mark.parametrize("call", ["step", "update"])
 @pytest.mark.parametrize("period", [1, 2, 4])
 @pytest.mark.parametrize("reset_state", [False, True])
+@pytest.mark.costly
 def test_opaque_is_transparent(period, reset_state, call):
     """With gradients of one function, they do the same."""
     make = lambda opaque: eqopt.SAM(

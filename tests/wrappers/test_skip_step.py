@@ -88,6 +88,7 @@ LARGE = lambda value, norm: ~(norm < 5)
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, 100.0])
 @pytest.mark.parametrize("call", ["update", "step"])
 @pytest.mark.parametrize("inner", [eqopt.AdamW(0.1), eqopt.ParamEMA(eqopt.SGD(0.1))])
+@pytest.mark.costly
 def test_a_step_that_is_left_out_changes_counters_only(bad, call, inner):
     opt = eqopt.SkipStep(inner, LARGE)
     _, state = opt.step(grads(), opt.init(PARAMS), PARAMS)

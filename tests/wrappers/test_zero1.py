@@ -67,6 +67,7 @@ def assert_close(left, right):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_result_and_bytes(mesh):
     """As one device has it, with an eighth of the state on each of them."""
     params, grads = params_of(), params_of(1)

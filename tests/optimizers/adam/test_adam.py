@@ -28,6 +28,7 @@ def test_rectifier(b2):
 
 
 @pytest.mark.parametrize("cls", [eqopt.ScaleByRAdam, eqopt.ScaleByACProp])
+@pytest.mark.slow
 def test_derivatives_while_it_divides(cls):
     """Also where the second moment is zero, beyond the steps that the laws take."""
 

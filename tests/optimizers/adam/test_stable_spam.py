@@ -56,6 +56,7 @@ def test_complex_elements_keep_their_directions():
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-8])
+@pytest.mark.slow
 def test_zeros(eps):
     """Zero updates, and finite derivatives through several steps."""
     opt = eqopt.Chain(eqopt.AdaClipGN(eps=eps), eqopt.ScaleByAdamWithReset())

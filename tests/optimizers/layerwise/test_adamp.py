@@ -71,6 +71,7 @@ def test_without_delta_it_is_sgd(nesterov):
         (eqx.nn.Embedding(5, 4, key=KEY), -1),
     ],
 )
+@pytest.mark.costly
 def test_steps_are_across_each_row(make, layer, inputs):
     u = twice(make(delta=ALWAYS), layer).weight
     p = layer.weight
@@ -169,6 +170,7 @@ def test_arrays_without_elements():
         (eqopt.ScaleBySGDP, {"eps": -1.0}),
     ],
 )
+@pytest.mark.slow
 def test_out_of_range(cls, arguments):
     [name] = arguments
     with pytest.raises(ValueError, match=f"{cls.__name__}: `{name}` must be in"):

@@ -80,6 +80,7 @@ def test_small_leaves(shape):
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves((updates, state)))
 
 
+@pytest.mark.slow
 def test_derivatives_at_zero():
     def loss(g):
         opt, updates = eqopt.ScaleByCAME(), g

@@ -31,6 +31,7 @@ def grads_of(shape, steps, dtype=jnp.float32):
 
 @pytest.mark.parametrize("scale_type", ["channel", "tensor"])
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
+@pytest.mark.costly
 def test_first_step(scale_type, dtype, x64):
     """All of Adam's first update has modulus one, once its bias is corrected."""
     with x64():
@@ -44,6 +45,7 @@ def test_first_step(scale_type, dtype, x64):
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (4, 4)])
+@pytest.mark.slow
 def test_random_projections_can_be_made_again(shape):
     """By the key, the steps and the place of the leaf."""
     key, rank, gap = jr.key(7), 2, 2
@@ -118,6 +120,7 @@ def test_decompositions_are_under_conditions(shape):
 
 
 @pytest.mark.parametrize("proj", ["random", "svd"])
+@pytest.mark.slow
 def test_zeros(proj):
     opt, zeros = scale_by_apollo(2, proj=proj, max_growth=1.01), jnp.zeros((4, 6))
     move = lambda g: opt.update(g, opt.init(zeros))[0]

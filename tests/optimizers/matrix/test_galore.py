@@ -42,6 +42,7 @@ def test_by_hand(shape):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("shape", [(3, 6), (6, 3), (2, 3, 4)])
+@pytest.mark.costly
 def test_at_full_rank_nothing_is_lost(shape, dtype):
     numbers = eqopt.MatrixDimensionNumbers(-2, -1)
     opt = eqopt.ScaleByGaLore(

@@ -27,6 +27,7 @@ def singular_values_mapped(x, steps=5):
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (3, 5, 2)])
+@pytest.mark.costly
 def test_by_hand(shape, dtype, nesterov):
     """The momentum is made orthogonal, not the gradient; with the right conjugate."""
     opt = eqopt.ScaleByMuon(

@@ -149,6 +149,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.costly
 def test_zeros_and_what_is_no_matrix(block):
     """A matrix of zeros gets off it, a gradient of zero is no NaN, vectors pass."""
     params = {"zero": jnp.zeros((2, 3)), "one": jnp.ones((2, 3)), "b": jnp.ones(3)}
@@ -169,6 +170,7 @@ def test_zeros_and_what_is_no_matrix(block):
 
 @pytest.mark.parametrize("per", ["matrix", "row"])
 @pytest.mark.parametrize("block", [eqopt.RelativeUpdate, eqopt.UpdateNormFloor])
+@pytest.mark.costly
 def test_each_matrix_of_a_stack_is_on_its_own(block, per):
     check_stacked(eqopt.Chain(ADAM, block(per=per), eqopt.ScaleByLearningRate(0.1)))
 
@@ -184,6 +186,7 @@ def test_each_matrix_of_a_stack_is_on_its_own(block, per):
     ],
     ids=["current", "initial", "initial rows", "number", "RadialBrake"],
 )
+@pytest.mark.costly
 def test_each_matrix_of_a_stack_has_a_norm(opt):
     check_stacked(opt)
 

@@ -71,6 +71,7 @@ def test_polar_express_maps_near_one(name, tolerance, x64):
 @pytest.mark.parametrize("restarts", [(), (0,), (2,), (1, 2), (1, 3), (0, 1, 2, 3, 4)])
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4)])
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.costly
 def test_gram_is_the_same(name, shape, restarts, x64):
     g, _, _ = with_values(np.array([1.0, 0.5, 0.2, 0.1]), shape)
     with x64():
@@ -101,6 +102,7 @@ SPECTRA = {
 @pytest.mark.parametrize("spectrum", SPECTRA)
 @pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
 @pytest.mark.parametrize("name", COARSE)
+@pytest.mark.costly
 def test_bfloat16_does_not_diverge(name, shape, spectrum):
     g = jnp.asarray(with_values(SPECTRA[spectrum], shape)[0], jnp.float32)
     fine, coarse = (
@@ -154,6 +156,7 @@ def products(opt, platform, dtype=jnp.float32):
     ],
     ids=repr,
 )
+@pytest.mark.costly
 def test_precision_by_platform(opt, on_cpu, on_accelerator, x64):
     assert products(opt, "cpu") == {on_cpu}
     for platform in ("cuda", "tpu"):
@@ -183,6 +186,7 @@ def test_scales(shape, x64):
 
 
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.costly
 def test_more_and_fewer_steps_than_rows(name, x64):
     """Some tables go on with their last row, others begin again."""
     rows, norm_factor, repeats_last = TABLES[name]

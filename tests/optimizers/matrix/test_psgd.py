@@ -39,6 +39,7 @@ def test_a_scalar_is_divided_by_its_root_mean_square(x64):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
+@pytest.mark.slow
 def test_a_constant_matrix_becomes_orthogonal(dtype, x64):
     with x64():
         g = jr.normal(jr.key(0), (3, 3), dtype)

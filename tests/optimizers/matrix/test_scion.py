@@ -34,6 +34,7 @@ def normals(shape, seed=0):
 
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.costly
 def test_parameters_stay_in_the_ball(norm, normalized, x64):
     """In the constrained form, once they are there; a first step of rate 1 does it."""
     with x64():

@@ -68,6 +68,7 @@ def test_without_a_preconditioner_it_is_adam_one_step_later(x64):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
+@pytest.mark.slow
 def test_bases_stay_orthogonal(dtype, x64):
     opt = soap(precondition_frequency=1)
     with x64():
@@ -99,6 +100,7 @@ def test_scale_of_the_gradients_with_kl(x64):
 
 @pytest.mark.parametrize("skip_first", [False, True])
 @pytest.mark.parametrize("kl", [False, True])
+@pytest.mark.costly
 def test_after_a_zero(kl, skip_first):
     """The first gradient determines no basis: it is the identity until the refresh."""
     opt = soap(kl=kl, skip_first=skip_first)
@@ -110,6 +112,7 @@ def test_after_a_zero(kl, skip_first):
 
 
 @pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.slow
 def test_turns(stagger):
     """Staggered, one of four matrices has a new basis in each of four steps."""
     opt = soap(precondition_frequency=4, stagger=stagger)
@@ -134,6 +137,7 @@ def test_turns(stagger):
 
 @pytest.mark.parametrize("stagger", [False, True])
 @pytest.mark.parametrize("skip_first", [False, True])
+@pytest.mark.costly
 def test_decompositions_are_under_conditions(skip_first, stagger):
     """For each side, one eigendecomposition, and a QR decomposition in two calls."""
     opt = soap(skip_first=skip_first, stagger=stagger)
@@ -150,6 +154,7 @@ def test_decompositions_are_under_conditions(skip_first, stagger):
     # Of five matrices, at most two take the same turn.
     [(3, False, [0, 0, 6]), (3, True, [2, 2, 2]), (5, True, [2, 4, 4])],
 )
+@pytest.mark.slow
 def test_decompositions_at_run_time(number, stagger, later, monkeypatch):
     """Two for each matrix, at first and every three steps, or by turns."""
     opt = soap(precondition_frequency=3, stagger=stagger)
@@ -170,6 +175,7 @@ def test_decompositions_are_seen():
             assert compiled_decompositions(fn, x) == (1, 0)
 
 
+@pytest.mark.slow
 def test_blocks_are_matrices():
     grads = jr.normal(jr.key(0), (6, 4, 6))
     arguments = {"precondition_frequency": 2, "kl": True}

@@ -114,6 +114,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.costly
 def test_by_hand(name, x64):
     """In float64, where nothing is lost by rounding."""
     make, oracle = CASES[name]
