@@ -30,6 +30,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("run", [lambda fn: fn, jax.jit], ids=["eager", "jit"])
+@pytest.mark.costly
 def test_a_function_that_is_dropped_is_forgotten(name, run):
     params = [jnp.ones((3, 5)), jnp.ones(7)]
     opt = eqopt.Chain(eqopt.Clip(1.0), OPTIMIZERS[name](), eqopt.Scale(-0.5))

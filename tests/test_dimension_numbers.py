@@ -106,6 +106,7 @@ def test_subclasses_are_layers():
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.costly
 def test_layers(name):
     make, expected = LAYERS[name]
     layer = make()

@@ -433,6 +433,7 @@ def _equation(fn, state):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.costly
 def test_message(name):
     call, *phrases = CASES[name]
     pattern = ".*".join(re.escape(phrase) for phrase in phrases)

@@ -47,6 +47,7 @@ NAN, INF = np.nan, np.inf
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.slow
 def test_floats(dtype):
     x = jnp.asarray([1.5, -2.25, 0.0, -0.0, NAN, INF, -INF, 3e-3], dtype)
     check(of_floats, x, x[::-1])
@@ -151,6 +152,7 @@ def of_scans(x):
 
 
 @pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.slow
 def test_programs_within_programs(flag):
     check(lambda x, f: [*of_programs(x, f)], jnp.arange(1.0, 4.0), jnp.asarray(flag))
 

@@ -40,6 +40,7 @@ def with_slopes(fns, x, floor):
 
 
 @pytest.mark.parametrize("arguments", NORMS, ids=str)
+@pytest.mark.costly
 def test_norms_are_those_of_optax(arguments, standard_promotion):
     fns = [functools.partial(f, **arguments) for f in (safe_norm, optax.safe_norm)]
     for min_norm in (0.0, 1.8):
@@ -51,6 +52,7 @@ def test_norms_are_those_of_optax(arguments, standard_promotion):
 
 @pytest.mark.parametrize("arguments", NORMS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("complex64", marks=SLOW)])
+@pytest.mark.costly
 def test_norms_have_derivatives_at_zero(arguments, dtype):
     [(value, slope)] = with_slopes(
         [functools.partial(safe_norm, **arguments)], jnp.zeros((3, 4), dtype), 0.0

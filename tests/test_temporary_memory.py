@@ -86,6 +86,7 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.Yogi(0.1),
     ],
 )
+@pytest.mark.costly
 def test_elementwise(opt):
     assert temporary(opt) < 0.01
 
@@ -167,6 +168,7 @@ HALF = [True, False] * 5
         (eqopt.StableSPAM(0.1, weight_decay=0.1), 0.11),
     ],
 )
+@pytest.mark.costly
 def test_with_sums(opt, most):
     value_fn = lambda params: eqopt.tree.norm(params, squared=True)
     assert temporary(opt, value=jnp.ones(()), value_fn=value_fn) < most
@@ -218,6 +220,7 @@ MUON = eqopt.Muon(0.1, weight_decay=0.1)
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_muon(opt, shape, under_way):
     """Three for each that is under way, however many there are: small ones in pairs."""
     for leaves in (12, 24):

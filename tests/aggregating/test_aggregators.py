@@ -142,6 +142,7 @@ AGGREGATORS = {
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, 1e38])
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.costly
 def test_one_bad_call_spoils_one_cycle(name, at, bad):
     aggregator, batch = AGGREGATORS[name]
     params = {"a": jnp.ones(2), "b": jnp.ones(3)}

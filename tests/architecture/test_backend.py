@@ -33,6 +33,7 @@ def run(between):
     )
 
 
+@pytest.mark.slow
 def test_building_optimizers_starts_nothing():
     finished = run(BUILDING)
     assert finished.returncode == 0, finished.stderr

@@ -57,12 +57,14 @@ def test_sum_is_the_least(solve, kind, shape):
 
 
 @pytest.mark.parametrize("kind", ["normal", "integer"])
+@pytest.mark.slow
 def test_larger(solve, kind):
     random = np.random.default_rng(1)
     for shape in ((60, 60), (40, 90)):
         _check(solve, COSTS[kind](random, shape).astype(np.float32))
 
 
+@pytest.mark.slow
 def test_prices_of_free_columns_are_zero(solve):
     """Only this wide matrix tells whether a column that nobody has is for free."""
     _check(solve, jnp.array([[5.0, 1.0, 9.0], [6.0, 1.5, 9.0]]))
@@ -78,6 +80,7 @@ def test_empty(solve, shape):
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4), (4, 2)])
+@pytest.mark.costly
 def test_forbidden_pairs(solve, shape):
     # All are; one row has no other; one row has one that another needs.
     nothing = np.full(shape, np.inf)
@@ -123,6 +126,7 @@ def test_transformations(solve):
     assert [x.shape for x in shapes] == [(4,), (4,)]
 
 
+@pytest.mark.slow
 def test_derivative_of_the_least_sum(solve):
     costs = jnp.asarray(np.random.default_rng(4).random((4, 5)), jnp.float32)
     least = lambda costs: costs[solve(costs)].sum()
@@ -145,6 +149,7 @@ def test_sum_is_that_of_optax(solve, standard_promotion):
             )
 
 
+@pytest.mark.slow
 def test_what_is_traced_ends(solve):
     """NaN and -inf cannot be refused there, and must not make an endless loop."""
     for value in (jnp.nan, -jnp.inf):

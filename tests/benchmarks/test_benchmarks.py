@@ -257,6 +257,7 @@ def test_different_work_is_refused():
         type(x).__name__ if isinstance(x, eqopt.AbstractTransformation) else ""
     ),
 )
+@pytest.mark.costly
 def test_temporary_memory(opt, limit):
     params = [jnp.zeros((250, 1000)) for _ in range(4)]
     state = jax.eval_shape(opt.init, params)

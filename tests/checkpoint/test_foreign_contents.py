@@ -239,6 +239,7 @@ def mutated(data, rng):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.costly
 def test_anything(path, whole, seed):
     """Whatever the contents are: an error of ours, or a tree of the right types."""
     rng = random.Random(seed)

@@ -55,6 +55,7 @@ LABELS = [
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=str)
+@pytest.mark.costly
 def test_labels(labels, tmp_path):
     a, b = labels
     parts = {a: eqopt.SGD(1.0), b: eqopt.Adam(0.1)}

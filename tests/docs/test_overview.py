@@ -70,6 +70,7 @@ def test_every_average_is_in_the_table_of_averages():
     assert averages <= {*re.findall(r"\[`eqopt\.(\w+)`\]\[\]", section)}
 
 
+@pytest.mark.slow
 def test_the_facts_are_those_of_the_rows_and_the_results():
     for page in pages():
         assert page.read_text() == with_facts(page), "run `python -m benchmarks.facts`"

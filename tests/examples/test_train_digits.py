@@ -171,6 +171,7 @@ def test_a_batch_depends_on_seed_and_step_alone(script):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion", "sgd"])
+@pytest.mark.costly
 def test_a_step_of_each_optimizer_goes_down(script, optimizer):
     options = parse(script, "--optimizer", optimizer, "--steps", "1")
     model = eqx.nn.Linear(3, 2, key=jax.random.key(0))

@@ -61,6 +61,7 @@ TABLE = {
 
 @pytest.mark.parametrize("optimizer", TABLE)
 @pytest.mark.parametrize("vmapped", [False, True])
+@pytest.mark.slow
 def test_table(optimizer, vmapped):
     row = TABLE[optimizer]
     models = mlp(4, vmapped), mlp(12, vmapped)
@@ -227,6 +228,7 @@ def test_example_in_the_docstring():
     names["opt"].init(names["model"])
 
 
+@pytest.mark.slow
 def test_two_ways_to_decay():
     """Before the decay, or behind an optimizer whose decay makes up for the factor."""
     base, model = mlp(4), mlp(12)

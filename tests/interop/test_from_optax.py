@@ -113,6 +113,7 @@ def test_everything_may_be_donated():
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays(params))
 
 
+@pytest.mark.slow
 def test_frozen_leaves():
     """What is `None` for the one is `None` for the other."""
     model = mlp()

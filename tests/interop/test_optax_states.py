@@ -351,6 +351,7 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
         ),
     ],
 )
+@pytest.mark.costly
 def test_states_that_do_not_fit(convert, messages):
     with pytest.raises(ValueError) as error:
         convert()

@@ -21,6 +21,7 @@ def _loss(model):
 
 
 @pytest.mark.parametrize("values", [[2.0], [3, 1], [-5, 2, 1], [1e6, 1, 1e-6, 0]])
+@pytest.mark.costly
 def test_symmetric(values):
     matrix = _symmetric(values)
     value, vector = power_iteration(matrix)

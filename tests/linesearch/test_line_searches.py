@@ -69,6 +69,7 @@ def test_value_and_gradient_are_those_of_the_new_parameters(search):
         pytest.param("logistic", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_the_wolfe_conditions_hold(name, x64):
     with x64():
         loss, before = problem(name)
@@ -99,6 +100,7 @@ def test_uphill_there_is_nothing_to_find(search):
 
 @both
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
+@pytest.mark.costly
 def test_values_that_are_no_numbers_are_no_place_to_go(search, bad):
     """The loss is `bad` from a distance of 0.1 on."""
 
@@ -167,6 +169,7 @@ def test_backtracking_takes_a_small_decrease_but_no_increase():
 
 
 @both
+@pytest.mark.slow
 def test_trees_with_other_leaves_and_frozen_ones(search):
     model = eqx.nn.MLP(2, "scalar", 4, 1, key=jr.key(0))
     loss = lambda model: jnp.mean(jax.vmap(model)(jnp.eye(2)) ** 2)
@@ -215,6 +218,7 @@ def test_all_parameters_as_one_vector(search):
 
 
 @both
+@pytest.mark.slow
 def test_slopes_of_complex_parameters(search):
     """Along the conjugate of JAX's gradient the loss falls."""
     loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
@@ -245,6 +249,7 @@ def test_complex_parameters_as_pairs(search, split):
 
 @both
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.costly
 def test_half_precision(search, dtype):
     params = jnp.zeros(4, dtype)
     loss = lambda p: jnp.mean((p.astype(jnp.float32) - 1) ** 2)

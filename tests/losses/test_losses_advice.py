@@ -79,6 +79,7 @@ def advised(message, values):
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.costly
 def test_who_follows_the_advice_arrives(name):
     dtypes = arrays(name)
     for shapes in PAIRS:

@@ -170,6 +170,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.costly
 def test_messages(case):
     call, message = CASES[case]
     with pytest.raises(ValueError, match=message):

@@ -399,6 +399,7 @@ def test_half_precision(subject, dtype):
 
 
 @every_subject
+@pytest.mark.costly
 def test_nothing_becomes_float64(subject, x64):
     with x64():
         single = [jnp.asarray(x, jnp.float32) for x in subject.floats.values()]

@@ -19,6 +19,7 @@ largest = Accumulator(
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 3])
+@pytest.mark.costly
 def test_custom(size):
     x = jnp.array([3.0, -1.0, 4.0, 1.0, 5.0])
     assert microbatch(jnp.max, 0, size, largest)(x) == 5

@@ -458,6 +458,7 @@ def test_states_and_callbacks(getkey):
     assert len(seen) >= ROWS
 
 
+@pytest.mark.slow
 def test_vmap_over_models():
     models = [params_of_layers(seed) for seed in range(3)]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *models)

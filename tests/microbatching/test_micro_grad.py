@@ -43,6 +43,7 @@ def test_documented_example(size):
 
 
 @pytest.mark.parametrize("keep_batch_dim", [True, False])
+@pytest.mark.slow
 def test_parity_with_optax(keep_batch_dim, getkey):
     params = {"w": jr.normal(getkey(), (3,)), "b": jr.normal(getkey(), ())}
     batch = {"x": jr.normal(getkey(), (6, 3)), "y": jr.normal(getkey(), (6,))}

@@ -77,6 +77,7 @@ def test_agrees_with_the_whole_batch(rows, size, axis):
         pytest.param(jnp.float16, 1, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_parity_with_optax(dtype, axis, getkey):
     x, y = jr.normal(getkey(), (2, 6, 6, 3), dtype)
 

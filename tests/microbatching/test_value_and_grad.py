@@ -66,6 +66,7 @@ def test_agrees_with_the_whole_batch(size, model, getkey):
         assert grads.table is grads.scale is grads.activation is None
 
 
+@pytest.mark.slow
 def test_aux(model, getkey):
     x, y = jr.normal(getkey(), (7, 3)), jr.normal(getkey(), (7, 2))
 

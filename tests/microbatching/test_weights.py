@@ -56,6 +56,7 @@ def assert_all_close(actual, **expected):
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 5])
+@pytest.mark.costly
 def test_means(size):
     mean = np.sum(X * W) / np.sum(W)
     for w in (W, jnp.asarray(W)):
@@ -66,6 +67,7 @@ def test_means(size):
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
+@pytest.mark.costly
 def test_num_real_microbatches(k):
     done = np.isin(np.arange(5), [[], [0, 2], [0, 2, 1, 3], [0, 2, 1, 3, 4]][k])
     total, weight = np.sum((X * W)[done]), np.sum(W[done])
@@ -98,6 +100,7 @@ def test_nothing_counts():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bool_, jnp.int32, jnp.uint8, jnp.bfloat16])
+@pytest.mark.costly
 def test_dtypes_of_weights(dtype):
     w = jnp.asarray(W).astype(dtype)
     mean = np.sum(X * np.asarray(w, np.float32)) / np.sum(np.asarray(w, np.float32))

@@ -136,6 +136,7 @@ def test_fun_is_not_differentiated():
     "dtype",
     [pytest.param(jnp.float16, marks=pytest.mark.slow), jnp.bfloat16, jnp.float32],
 )
+@pytest.mark.slow
 def test_dtypes(dtype, x64):
     with x64():
         smooth = make_perturbed_fun(lambda x: (x * 2, x > 0), 10)

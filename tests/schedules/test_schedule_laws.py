@@ -33,6 +33,7 @@ def _assert_plain(value, dtype=jnp.float32):
     assert not value.weak_type
 
 
+@pytest.mark.costly
 def test_kinds_of_counts(case):
     expected = case.ours(6)
     _assert_plain(expected)
@@ -256,6 +257,7 @@ UNCHECKED = {
 
 
 @pytest.mark.parametrize("name", UNCHECKED)
+@pytest.mark.costly
 def test_numbers_of_steps_that_cannot_be_checked(name):
     """What is traced may be out of range, and still gives no NaN."""
 

@@ -213,6 +213,7 @@ RESTORED = {
 
 
 @pytest.mark.parametrize("case", RESTORED)
+@pytest.mark.costly
 def test_restored_another_way(case, tmp_path):
     saved, like, expected = RESTORED[case]
     model = HALF if isinstance(saved, eqopt.StoreParams) else FULL

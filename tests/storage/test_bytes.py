@@ -65,6 +65,7 @@ ADAMW = eqopt.AdamW(1e-3)
     ],
     ids=lambda x: repr(x) if not isinstance(x, float) else "",
 )
+@pytest.mark.slow
 def test_state(inner, storage, most):
     assert 45e6 < count(MODEL) < 55e6
     plain = per_parameter(inner, MODEL)

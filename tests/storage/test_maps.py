@@ -52,6 +52,7 @@ def test_decodes_to_the_book(name):
 
 
 @NAMES
+@pytest.mark.slow
 def test_codes_come_back(name):
     map, book = BOOKS[name]
     codes = jnp.arange(len(book), dtype=jnp.uint8)
@@ -61,6 +62,7 @@ def test_codes_come_back(name):
 
 
 @NAMES
+@pytest.mark.costly
 def test_encodes_to_the_nearest(name):
     map, book = BOOKS[name]
     y = numbers(book)

@@ -42,6 +42,7 @@ OF_THEIR_OWN = PENALTIES | {
 
 
 @pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.costly
 def test_a_penalty_is_one_in_front(name):
     """So those who want more than a number write a chain."""
     cls = getattr(eqopt, name)
@@ -99,6 +100,7 @@ def arguments(cls):
 
 
 @of_each_optimizer(with_their_own=True)
+@pytest.mark.costly
 def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
     more, extra = arguments(cls)
     decay = eqopt.AddDecayedWeights(0.3)
@@ -143,6 +145,7 @@ MULTIPLIED = {
 
 
 @of_each_optimizer(with_their_own=False)
+@pytest.mark.costly
 def test_every_optimizer_tells_it_the_learning_rate(cls):
     """A decay that depends on it is one on a schedule."""
     more, extra = arguments(cls)

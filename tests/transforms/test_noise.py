@@ -72,6 +72,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.costly
 def test_keys(kind):
     """Equal keys give equal noise, other keys other noise; also under `jit`."""
     opt = lambda i: eqopt.AddNoise(1.0, 0.0, KEYS[kind](i))

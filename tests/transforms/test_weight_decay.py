@@ -34,6 +34,7 @@ def how(mode, **more):
 
 @pytest.mark.parametrize("mode", TAKEN_OFF)
 @pytest.mark.parametrize("is_recipe", [False, True])
+@pytest.mark.costly
 def test_modes(mode, is_recipe):
     """With gradients of zero there is only the decay."""
     if is_recipe:
@@ -52,6 +53,7 @@ def test_modes(mode, is_recipe):
 
 @pytest.mark.parametrize("cautious", [False, True])
 @pytest.mark.parametrize("mode", TAKEN_OFF)
+@pytest.mark.costly
 def test_trajectory(mode, cautious, x64):
     """AdamW, with a schedule, against NumPy."""
     rng = np.random.default_rng(0)

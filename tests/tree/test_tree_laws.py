@@ -73,6 +73,7 @@ def arrays(x):
 
 
 @pytest.mark.parametrize("name", ARITHMETIC)
+@pytest.mark.costly
 def test_models_stay_models(name):
     """Also where one of the two trees has the arrays alone, as gradients do."""
     x, y = model_of(0), model_of(1)

@@ -127,6 +127,7 @@ def test_inside_and_outside_of_mini_steps():
         lambda o: eqopt.DynamicLossScale(eqopt.SkipStep(o, lambda v, n: n > 1e9), 1.0),
     ],
 )
+@pytest.mark.costly
 def test_it_comes_out_of_any_wrapper(around):
     own = eqopt.ParamEMA(eqopt.SGD(0.1), 0.7)
     np.testing.assert_allclose(

@@ -103,6 +103,7 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize("opt", OPTIMIZERS, ids=lambda opt: type(opt).__name__)
+@pytest.mark.costly
 def test_one_method_serves_both_calls(opt):
     step, update = jax.jit(opt.step), jax.jit(opt.update)
     stepped, updated = PARAMS, PARAMS

@@ -73,6 +73,7 @@ MUON = {"beta": 0.0, "nesterov": False}
     ],
     ids=repr,
 )
+@pytest.mark.costly
 def test_decay_of_matrices_is_not_masked(opt):
     check_decay(eqopt.Cautious(opt, "none"))
 

@@ -20,6 +20,7 @@ import eqopt
     ],
     ids=lambda x: type(x).__name__,
 )
+@pytest.mark.slow
 def test_agrees_with_optax(ours, theirs):
     opt = eqopt.SplitRealAndImaginary(ours)
     reference = contrib.split_real_and_imaginary(theirs)

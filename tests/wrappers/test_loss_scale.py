@@ -53,6 +53,7 @@ def test_the_scale_by_hand(settings, call):
 
 @pytest.mark.parametrize("inner", [eqopt.SGD(0.1), eqopt.AdamW(0.1)])
 @pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.costly
 def test_powers_of_two_change_nothing(inner, call):
     opt = eqopt.DynamicLossScale(inner, growth_interval=2)
     state, inner_state = opt.init(PARAMS), inner.init(PARAMS)
@@ -73,6 +74,7 @@ def test_powers_of_two_change_nothing(inner, call):
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
 @pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.costly
 def test_an_overflow_changes_counters_and_the_scale_only(bad, call):
     opt = eqopt.DynamicLossScale(eqopt.AdamW(0.1))
     _, state = opt.step(grads(1.0), opt.init(PARAMS), PARAMS)
@@ -207,6 +209,7 @@ def trained(opt, model, scale_loss, steps=60):
     return losses, float(zero), state
 
 
+@pytest.mark.slow
 def test_float16_underflows_without_and_trains_with():
     model = eqx.nn.MLP(1, 1, 16, 1, key=jr.key(0), activation=jnp.tanh)
     inner = eqopt.SGD(1e7)

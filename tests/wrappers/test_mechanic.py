@@ -145,6 +145,7 @@ def test_a_nan_stays_unless_it_is_left_out():
     ],
     ids=repr,
 )
+@pytest.mark.costly
 def test_temporary_memory(inner, most):
     """Of a step with donated arguments, in trees of parameters."""
     opt = eqopt.Mechanic(inner)

@@ -69,6 +69,7 @@ def test_updates_are_zero_in_between():
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.costly
 def test_one_bad_mini_batch_spoils_one_step(bad, at):
     opt = eqopt.MultiSteps(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 3), 3)
     params = {"a": jnp.ones(3), "b": jnp.ones(2)}

@@ -168,6 +168,7 @@ class Oracle:
 
 @pytest.mark.parametrize("settings", [(4, 1.0, 2), (8, 2.0, 4), (16, 0.5, 16)])
 @pytest.mark.parametrize("has_value", [True, False])
+@pytest.mark.costly
 def test_sigma_rule_by_hand(settings, has_value):
     rule, oracle = eqopt.SigmaRule(*settings), Oracle(*settings)
     draw = np.random.default_rng(0)

@@ -58,6 +58,7 @@ def test_derivatives_while_it_divides(cls):
         eqopt.ScaleByACProp,
     ],
 )
+@pytest.mark.costly
 def test_complex_parameters_are_rotated_along(cls):
     """What is done to a gradient on the real axis is done to it in any direction."""
     turn = np.exp(np.complex64(0.7j))
@@ -87,6 +88,7 @@ def test_nadam_is_adam_with_nesterov_momentum():
         (eqopt.NAdamW, {"weight_decay": 0.5}),
     ],
 )
+@pytest.mark.costly
 def test_weight_decay_is_decoupled(cls, arguments):
     params = {"decays": jnp.ones(2), "stays": jnp.ones(2)}
     opt = cls(0.1, mask={"decays": True, "stays": False}, **arguments)

@@ -94,6 +94,7 @@ def test_or_across_the_whole_layer():
     np.testing.assert_allclose(updates.weight, g, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_layer_of_a_stack_is_on_its_own():
     stack = eqx.filter_vmap(lambda k: eqx.nn.Linear(3, 4, key=k))(jr.split(KEY, 6))
     opt = eqopt.AdamP(0.1, delta=0.7, wd_ratio=0.0, weight_decay=1.0)

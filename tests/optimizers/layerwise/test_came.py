@@ -70,6 +70,7 @@ def test_kernels_of_convolutions():
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (), (1, 1), (1, 5), (5, 1)])
+@pytest.mark.costly
 def test_small_leaves(shape):
     g = jnp.ones(shape)
     opt = eqopt.ScaleByCAME()

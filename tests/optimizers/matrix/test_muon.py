@@ -51,6 +51,7 @@ def test_by_hand(shape, dtype, nesterov):
 
 @pytest.mark.parametrize("preconditioning", newton_schulz.PRECONDITIONINGS)
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@pytest.mark.costly
 def test_singular_values_are_near_one(preconditioning, scale):
     opt = eqopt.ScaleByMuon(eps=0.0, preconditioning=preconditioning)
     g = scale * jr.normal(jr.key(0), (8, 20))
@@ -135,6 +136,7 @@ def test_the_fallback_is_any_optimizer():
 
 
 @pytest.mark.parametrize("shape", [(16, 64), (64, 16), (2, 32, 32)])
+@pytest.mark.slow
 def test_consistent_rms(shape):
     numbers = eqopt.MatrixDimensionNumbers(-2, -1)
     opt = eqopt.Muon(1.0, consistent_rms=0.2, weight_dimension_numbers=numbers)

@@ -48,6 +48,7 @@ def assert_follows(opt, x64, by_hand):
 
 @pytest.mark.parametrize("per", ["matrix", "row"])
 @pytest.mark.parametrize("radius", ["current", "initial", 2.5])
+@pytest.mark.costly
 def test_hyperball(radius, per, x64):
     """As in its equations; the norms stay, whatever the gradients."""
     opt = eqopt.Hyperball(ADAM, 0.1, radius, per, **OF_MATRICES)
@@ -250,6 +251,7 @@ def test_what_is_wrong_is_said(make, message):
     ids=repr,
 )
 @pytest.mark.parametrize("shape", [(96, 64), (3, 96, 64)], ids=str)
+@pytest.mark.costly
 def test_nothing_is_transposed(opt, shape):
     """Reading an array across the order of memory takes several times as long."""
     params = jnp.ones(shape)

@@ -22,6 +22,7 @@ def updates_of(opt, shape, steps=3):
 
 @pytest.mark.parametrize("side", ["rows", "long"])
 @pytest.mark.parametrize("shape", [(6, 4), (3, 5)])
+@pytest.mark.costly
 def test_lengths_without_memory(shape, side, x64):
     """With `b2=0`, all rows have one norm, or all columns if there are more of them."""
     opt = eqopt.ScaleByNorMuon(b2=0.0, side=side, weight_dimension_numbers=NUMBERS)

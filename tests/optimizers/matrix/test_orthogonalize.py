@@ -43,6 +43,7 @@ def test_all_tables_are_tested():
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.costly
 def test_tables_map_singular_values(name, shape, x64):
     """Singular vectors stay as they are."""
     values = np.array([1.0, 0.3, 0.05, 0.002])
@@ -169,6 +170,7 @@ def test_precision_by_platform(opt, on_cpu, on_accelerator, x64):
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (8, 2), (3, 3)])
+@pytest.mark.slow
 def test_scales(shape, x64):
     (m, n), g = shape, np.random.default_rng(0).normal(size=shape)
     factors = {
@@ -224,6 +226,7 @@ def test_norms_before_and_after(shape, x64):
 
 
 @pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
+@pytest.mark.slow
 def test_zeros_stay_zero(options):
     zeros = jnp.zeros((3, 4))
     opt = eqopt.Orthogonalize(**options)

@@ -104,6 +104,7 @@ def test_nothing_comes_of_nothing():
 
 
 @pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.slow
 def test_turns(stagger):
     opt = psgd(precondition_frequency=2, stagger=stagger)
     grads = [jr.normal(jr.key(i), (3, 3)) for i in range(2)]

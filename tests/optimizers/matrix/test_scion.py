@@ -99,6 +99,7 @@ def test_fallback():
 
 
 @pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.costly
 def test_zeros_stay_zero(norm):
     zeros = jnp.zeros((3, 4))
     opt = eqopt.ScaleByLMO(norm)

@@ -189,6 +189,7 @@ def test_blocks_are_matrices():
                 np.testing.assert_allclose(whole[i, j], block, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_stacked_layers_are_matrices():
     grads = jr.normal(jr.key(0), (6, 3, 4, 5))
     opt = soap(precondition_frequency=2, one_sided=True)

@@ -37,6 +37,7 @@ def test_hutchinson_of_a_complex_parameter_is_the_mean_of_its_parts():
     np.testing.assert_allclose(estimate, 3.5, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_hutchinson_takes_models_with_frozen_parts():
     """It differentiates where there are gradients; the rest of the model is there."""
     model = eqx.nn.MLP(2, 1, 3, 1, activation=jnp.tanh, key=jr.key(0))

@@ -81,6 +81,7 @@ def test_muon_takes_as_many_steps_as_rows():
         MUON(rows).init(grads)
 
 
+@pytest.mark.slow
 def test_muon_with_spectral_in_bfloat16():
     grads = jr.normal(jr.key(0), (4, 6))
     ours, theirs = (
