@@ -243,7 +243,10 @@ _EXPECTED = [
     (int, "a Python integer"),
     (str, "a string"),
     (DTypeLike | None, "a dtype or `None`"),
-    (Mask | None, "a tree of bools, or a function of the parameters that returns one"),
+    (
+        Mask | None,  # type: ignore  # of an annotated type
+        "a tree of bools, or a function of the parameters that returns one",
+    ),
 ]
 
 

@@ -29,8 +29,10 @@ from ._typecheck import no_type_check
 _Result = TypeVar("_Result")
 
 if TYPE_CHECKING:
-    from jax.core import Tracer
-    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+    from jax.core import Tracer as _Tracer
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var as Var
+
+    Tracer: type[_Tracer] | None
 else:
 
     def _imported(module: str, name: str) -> type | None:

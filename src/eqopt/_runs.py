@@ -46,7 +46,7 @@ class LeafKernel(NamedTuple):
     """
 
     run: Callable
-    program: tuple
+    program: tuple[tuple, bool, Any]
     packed: Any
     loose: list
     takes_p: bool

@@ -21,7 +21,6 @@ from .._jax_internals import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
-    Var,
     attempt,
     bind,
     evaluate,
@@ -151,7 +150,7 @@ def _vary_alike(leaves: Sequence[Array]) -> bool:
 
 
 def _evaluated(
-    closed: ClosedJaxpr, leaves: Sequence[Array], known: Mapping[Var, Array]
+    closed: ClosedJaxpr, leaves: Sequence[Array], known: Mapping[Any, Array]
 ) -> list[Array]:
     """The results of a traced function, if some of its values are known."""
 
