@@ -81,6 +81,7 @@ def test_a_matrix_in_shards(opt, long, short):
         # XLA decides which of the few numbers travel together.
         assert kinds == expected.keys()
         for kind, sizes in expected.items():
+            assert len(counts[kind]) == len(sizes), counts
             assert sum(counts[kind]) == sum(sizes), counts
 
 

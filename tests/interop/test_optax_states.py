@@ -148,7 +148,10 @@ def test_goes_on_alike(name):
     state = state_from_optax(opt, their_state, params)
     expected, _ = train(tx, params, their_state, range(5, 15))
     found, _ = train(to_optax(opt), params, state, range(5, 15))
-    assert_close(found, expected, 1e-6, 1e-7)
+    if name == "adabelief":  # one rounding, with JAX 0.12
+        assert_close(found, expected, 1e-6, 1e-7)
+    else:
+        assert_equal(found, expected)
 
 
 def test_every_state_of_the_table():

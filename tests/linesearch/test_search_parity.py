@@ -87,9 +87,9 @@ def test_the_same_path_in_float64(pair, name, x64, all_optimizations):
             search, other = found(state), other[-1]
             if other.value - least < 1e-12 * (1 + abs(least)):
                 break  # at the minimum, rounding decides how a search ends
-            # Rounding may decide about one trial more.
             counts = [int(x.info.num_linesearch_steps) for x in (search, other)]
-            assert abs(counts[0] - counts[1]) <= 1
+            # With JAX 0.12, rounding decides about one more trial of this search.
+            assert abs(counts[0] - counts[1]) <= (pair == "zoom, from one, bounded")
             np.testing.assert_allclose(search.value, other.value, 1e-8, 1e-12)
             np.testing.assert_allclose(
                 search.learning_rate, other.learning_rate, 1e-6, 1e-8
