@@ -18,7 +18,7 @@ from ._typecheck import no_type_check
 
 _Made = TypeVar("_Made", bound=Callable)
 
-# The number of results from functions of this package and of other libraries.
+# The number of results that a cache keeps, and those that a function keeps for it.
 SIZE = 256
 
 

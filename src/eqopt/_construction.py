@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-from beartype.door import is_bearable
 from jaxtyping import DTypeLike
 
 from ._jax_internals import is_traced
@@ -191,6 +190,8 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
             + "".join(f"{hint} " for hint in hints if hint)
             + f"Its arguments are {known}."
         )
+    from beartype.door import is_bearable  # which few processes ever need
+
     for parameter in parameters:
         value = given.get(parameter.name)
         if parameter.name == "weight_decay" and _is_how_to_decay(value):

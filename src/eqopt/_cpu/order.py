@@ -120,9 +120,8 @@ def loaded_after(first: Array, x: Any) -> Any:
 def materialized(tree: _Tree) -> _Tree:
     """`tree`; on a CPU, its arrays are computed once, not once per reader."""
     leaves, treedef = jax.tree.flatten(tree)
-    return treedef.unflatten(
-        _materialized(*leaves) if any(map(is_traced, leaves)) else leaves
-    )
+    is_known = not any(map(is_traced, leaves))
+    return tree if is_known else treedef.unflatten(_materialized(*leaves))
 
 
 @jax.jit

@@ -169,7 +169,7 @@ class _Axis(eqx.Module):
                 "set. Set it with `jax.set_mesh(mesh)`, or create a mesh with "
                 "`axis_types=(jax.sharding.AxisType.Auto,)`."
             )
-        names = (name,) if isinstance(name, str) else name
+        names = _names(name)
         for one in names:
             if one not in mesh.axis_names:
                 raise ValueError(
@@ -269,13 +269,17 @@ class _Axis(eqx.Module):
             mesh=self._sharding(P()).mesh,
             in_specs=(self._spec(x.shape), P()),
             out_specs=P(),
-            axis_names={self.name} if isinstance(self.name, str) else {*self.name},
+            axis_names={*_names(self.name)},
             check_vma=False,
         )(self._padded(x), like)
 
     def _sharding(self, spec: P) -> NamedSharding:
         here = jax.sharding.get_abstract_mesh()
         return NamedSharding(self.mesh if here.empty else here, spec)
+
+
+def _names(name: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (name,) if isinstance(name, str) else name
 
 
 def _is_some_array(x):

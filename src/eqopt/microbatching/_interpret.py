@@ -1,6 +1,5 @@
 """Inspects a traced function, and evaluates it with other rules for some equations."""
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -33,16 +32,13 @@ def evaluate(closed: ClosedJaxpr | Jaxpr, args: Sequence[Any], rule: Rule) -> li
     def compute(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         outputs = rule(eqn, inputs)
         if outputs is None and eqn.primitive.name in _CALLS:
-            call = functools.partial(_call, _inner_of(eqn)[0], rule)
+            [inner] = _inner_of(eqn)
+            call = lambda *args: evaluate(inner, args, rule)
             is_kept = rematerialised(eqn) is not None
             outputs = (checkpointed(eqn, call) if is_kept else call)(*inputs)
         return bind(eqn, inputs) if outputs is None else outputs
 
     return internals.evaluate(closed, args, compute)
-
-
-def _call(closed: ClosedJaxpr | Jaxpr, rule: Rule, *args: Any) -> list[Any]:
-    return evaluate(closed, args, rule)
 
 
 def inlined(closed: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:

@@ -93,9 +93,11 @@ def random_like(
 
 
 def _sharded_like(x: Any, sample: Any) -> Any:
-    is_known = isinstance(x, jax.Array) and not is_traced(x)
-    is_anywhere = not isinstance(x, jax.Array) or (is_known and is_traced(sample))
-    return sample if is_anywhere else sharded_like(x, sample)
+    if not isinstance(x, jax.Array) or (is_traced(sample) and not is_traced(x)):
+        return (
+            sample  # `x` is on no device, or its devices are those of another program
+        )
+    return sharded_like(x, sample)
 
 
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:

@@ -133,7 +133,8 @@ def _gradient(
             next(rest) if flag else p for p, flag in zip(params, is_direct, strict=True)
         ]
         if traced.closed is None:
-            value, *aux = jtu.tree_leaves(_arrays(traced.fun(filled, mapped)))
+            result = eqx.filter(traced.fun(filled, mapped), eqx.is_array)
+            value, *aux = jtu.tree_leaves(result)
             return value, (aux, {})
         outputs, inputs = run(traced.closed, taps, [*filled, *mapped])
         value, *aux = map(as_array, outputs, traced.closed.out_avals)
@@ -178,10 +179,6 @@ def _gradient(
     arrays, static = eqx.partition(traced.output, _is_struct)
     arrays = jtu.tree_unflatten(jtu.tree_structure(arrays), [value, *aux])
     return value, eqx.combine(arrays, static)[1], factors
-
-
-def _arrays(tree: Any) -> Any:
-    return eqx.filter(tree, eqx.is_array)
 
 
 def _is_struct(x: Any) -> bool:
