@@ -213,4 +213,4 @@ def test_a_loss_of_a_batch_where_one_example_is_passed():
     grad_fn = clipped_grad(loss, 1.0, keep_batch_dim=False)
     with pytest.raises((TypeError, ValueError)) as error:
         grad_fn(jnp.ones(2), jnp.ones((3, 2)))
-    assert "it takes one example" in error.value.__notes__[-1]
+    assert "the function takes one example" in error.value.__notes__[-1]
