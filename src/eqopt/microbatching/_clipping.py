@@ -258,7 +258,9 @@ class _Call(NamedTuple):
             examples, static = jax.vmap(one)(*mapped)
         except (TypeError, ValueError) as error:
             if not self.loss.loss.keep_batch_dim:
-                error.add_note("`keep_batch_dim=False`: the function takes one example.")
+                error.add_note(
+                    "`keep_batch_dim=False`: the function takes one example."
+                )
             raise
         aux = eqx.combine(examples.aux, static.value)
         return eqx.tree_at(lambda x: x.aux, examples, aux, is_leaf=lambda x: x is None)
