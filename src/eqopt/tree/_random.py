@@ -94,9 +94,7 @@ def random_like(
 
 def _sharded_like(x: Any, sample: Any) -> Any:
     if not isinstance(x, jax.Array) or (is_traced(sample) and not is_traced(x)):
-        return (
-            sample  # `x` is on no device, or on the devices of another program
-        )
+        return sample  # `x` is on no device, or on the devices of another program
     return sharded_like(x, sample)
 
 
