@@ -63,6 +63,10 @@ def update(opt, grads=GRADS, state=None, params=MODEL, *, init=MODEL):
     opt.update(grads, opt.init(init) if state is None else state, params)
 
 
+def extra(opt, **extra):
+    opt.update(GRADS, opt.init(MODEL), MODEL, **extra)
+
+
 # What is done, and what the message has to say, in this order.
 CASES = {
     "updates of a deeper model": (
@@ -412,6 +416,21 @@ CASES = {
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
         "new ('trace',), which are 2 values, but returned 1",
     ),
+    "the loss by another name": (
+        lambda: extra(eqopt.SkipStep(ADAM, eqopt.SigmaRule()), loss=1.0),
+        "SkipStep.update: no part of this optimizer reads the extra argument `loss`",
+        "Did you mean `value`, the loss at the parameters",
+        "`opt.update(grads, state, model, value=loss)`",
+    ),
+    "a loss function by another name, in a chain": (
+        lambda: extra(eqopt.Chain(eqopt.Clip(1.0), eqopt.SAM(ADAM)), loss_fn=abs),
+        "Chain.update: no part of this optimizer reads the extra argument `loss_fn`",
+        "Did you mean `value_fn`",
+    ),
+    "a misspelt weight": (
+        lambda: extra(eqopt.MultiSteps(ADAM, 2), weights=2.0),
+        "reads the extra argument `weights`. Did you mean `weight`",
+    ),
     "an equation that changes the shape": (
         lambda: update(_equation(lambda g: g.sum(), None)),
         "shapes do not fit at `.layers[0].weight`",
@@ -439,6 +458,23 @@ def test_message(name):
     pattern = ".*".join(re.escape(phrase) for phrase in phrases)
     with pytest.raises((TypeError, ValueError, KeyError), match=f"(?s){pattern}"):
         call()
+
+
+class ReadsLoss(eqopt.AbstractTransformation):
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, *, loss, **extra):
+        return eqopt.tree.scale(loss, updates), state
+
+
+def test_extra_arguments_of_users():
+    """Their transformations may read any name, and others may ignore any unlike ours."""
+    extra(eqopt.Chain(ReadsLoss(), ADAM), loss=2.0)
+    extra(eqopt.interop.optax.from_optax(optax.sgd(0.1)), loss=2.0)
+    extra(eqopt.ConditionallyTransform(ADAM, lambda step: step > 0), loss=2.0)
+    extra(ADAM, loss=2.0, value=2.0)
+    extra(ADAM, batch="anything")
 
 
 @pytest.mark.parametrize("bad", ["updates", "state", "params"])

@@ -283,7 +283,7 @@ def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
     """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
     if extra.get(name) is None:
         raise ValueError(
-            f"{name_of(owner)} needs the extra argument `{name}`, {_EXTRAS[name]}. "
+            f"{name_of(owner)} needs the extra argument `{name}`, {EXTRAS[name]}. "
             f"Pass it by name: `step(grads, state, model, {name}={name})`; chains and "
             "wrappers pass it on."
         )
@@ -296,14 +296,15 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
     is_real = not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
     if np.ndim(value) != 0 or not is_real:
         raise ValueError(
-            f"{name_of(owner)}: `value` must be {_EXTRAS['value']}, but has shape "
+            f"{name_of(owner)}: `value` must be {EXTRAS['value']}, but has shape "
             f"{np.shape(value)} and dtype {jnp.result_type(value)}. Take the mean of "
             "the losses of the batch."
         )
     return value
 
 
-_EXTRAS = {
+# The extra arguments of `update` and `step` that transformations read.
+EXTRAS = {
     "grad": "the gradient at the parameters, before any transformation",
     "grad_fn": "the gradients as a function of the parameters",
     "previous_grad": "the gradients of the previous parameters on the batch of this step",
@@ -311,4 +312,5 @@ _EXTRAS = {
     "sum_sq_diff_grads": "the sums of their squared differences from that mean",
     "value": "the loss at the parameters, one real number",
     "value_fn": "the loss as a function of the parameters",
+    "weight": "the weight of the gradients in a mean, such as the number of examples",
 }

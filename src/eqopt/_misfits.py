@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import AbstractArray, PyTree, TypeCheckError
 
+from ._extras import check_names
 from ._kernels import Operation
 from ._leaves import (
     ANOTHER_MODEL,
@@ -69,6 +70,8 @@ def explained(fn: Callable) -> Callable:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        if kwargs:
+            check_names(args[0], fn.__name__, kwargs)
         try:
             return fn(*args, **kwargs)
         except (TypeError, ValueError) as error:

@@ -50,6 +50,7 @@ FLOORS = [
         "_annotations",
         "_checks",
         "_dimension_numbers",
+        "_extras",
     },
     {"_random", "_threefry"},
     {"storage"},

@@ -9,7 +9,7 @@ from benchmarks.workloads.__main__ import found_in
 from benchmarks.workloads.results import FOLDER, Failure
 
 import eqopt
-from eqopt._checks import _EXTRAS
+from eqopt._checks import EXTRAS
 
 from ..methods import BY_FAMILY, METHODS
 from ..methods.method import Method
@@ -140,4 +140,4 @@ def test_the_page_on_training_has_all_that_deviate():
 def test_the_list_of_extra_arguments():
     page = (DOCS / "api" / "base.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert listed == {*_EXTRAS, "weight"}
+    assert listed == {*EXTRAS}
