@@ -310,3 +310,16 @@ def test_complex_parameters():
         fn, solver, jnp.zeros(2, jnp.complex64), max_steps=1000, throw=False
     )
     np.testing.assert_allclose(solution.value, 1 + 2j, atol=0.1)
+
+
+@pytest.mark.parametrize("opt", [eqopt.LBFGS(), eqopt.SGD(0.2)], ids=["L-BFGS", "SGD"])
+@pytest.mark.parametrize("atol", [0.0, 1e-8])
+def test_rounding_is_within_any_tolerance(opt, atol):
+    """At the minimum, steps stand still, or go to the next number and back."""
+    found = optx.minimise(
+        lambda x, _: x**2 + jnp.exp(x),
+        Minimiser(opt, rtol=0.0, atol=atol),
+        jnp.asarray(1.0),
+        max_steps=50,
+    )
+    np.testing.assert_allclose(found.value, -0.3517337, rtol=1e-6)

@@ -35,7 +35,7 @@ class MinimiserState(eqx.Module):
 
 
 class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
-    """Runs an eqopt optimizer in `optimistix.minimise`, until its steps are small.
+    r"""Runs an eqopt optimizer in `optimistix.minimise`, until its steps are small.
 
     !!! example
 
@@ -50,7 +50,9 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     It stops when both the point and the value have changed by less than `atol` plus
     `rtol` times their size in one step, like `optimistix.OptaxMinimiser`. A step that
     does not move, such as most steps of [`eqopt.MultiSteps`][], does not stop it,
-    unless the gradient is zero or a line search has failed.
+    unless the gradient is zero or a line search has failed. Changes by rounding, of at
+    most $2\epsilon$ relative to the size, are within any tolerance, also within
+    `rtol=0` and `atol=0`; $\epsilon$ is 1.2e-7 in float32.
 
     The optimizer gets the extra arguments `value`, `grad`, `value_fn` and `grad_fn`.
     The solution is the result of `eval_params`, for example the average of
@@ -188,7 +190,10 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         def ratio(x: Array, change: Array) -> Array:
             size = jnp.abs(x)
             rtol, atol = (jnp.asarray(t, size.dtype) for t in (self.rtol, self.atol))
-            return jnp.abs(change) / (atol + rtol * size)
+            # No step can do better than rounding.
+            rtol = jnp.maximum(rtol, 2 * jnp.finfo(size.dtype).eps)
+            change = jnp.abs(change)
+            return jnp.where(change == 0, 0, change / (atol + rtol * size))
 
         return self.norm(jax.tree.map(ratio, x, change)) < 1
 
