@@ -33,10 +33,11 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
 
     With `clipped=True`, the updates must be the sum, which
     [`eqopt.microbatching.clipped_grad`][] computes in little more time and memory than
-    a gradient. Otherwise, they must be the $g_i$, with an additional first axis for the
-    examples. It returns updates like the parameters, so put it first in a chain. Do not
-    put it inside [`eqopt.MultiSteps`][] or another wrapper that accumulates gradients,
-    which would add the gradients of different examples.
+    a gradient. A mean, or a gradient that is not clipped, looks the same: it gives no
+    privacy, and no error. Otherwise, they must be the $g_i$, with an additional first
+    axis for the examples. It returns updates like the parameters, so put it first in a
+    chain. Do not put it inside [`eqopt.MultiSteps`][] or another wrapper that
+    accumulates gradients, which would add the gradients of different examples.
 
     Draw a new batch for each step, each example with the same probability $q$ (*Poisson
     sampling*), as accountants assume. The size of the batch is then random and reveals

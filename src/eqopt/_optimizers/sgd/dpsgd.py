@@ -11,17 +11,18 @@ from .sgd import SGD
 
 
 class DPSGD(AbstractOptimizer):
-    r"""Differentially private gradient descent.
+    r"""Differentially private gradient descent, private only with the right gradients.
+
+    Without `clipped`, they are per-example gradients, with an additional first axis.
+    With `clipped=True`, they are the sum from [`eqopt.microbatching.clipped_grad`][].
+    A sum cannot be told from a mean, or from a gradient that nobody has clipped: these
+    give no privacy, and no error.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the noisy mean of clipped per-example gradients of
     [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the
     reference; or, with momentum, the $m_t$ of [`eqopt.Trace`][] for it.
-
-    With `clipped=True`, pass the sum of clipped gradients from
-    [`eqopt.microbatching.clipped_grad`][]. Otherwise, pass per-example gradients, which
-    have an additional first axis.
 
     !!! example
 
