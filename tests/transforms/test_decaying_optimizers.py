@@ -126,6 +126,34 @@ def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+# The share of the one percent that is left, or `None` for any.
+LESS = {
+    "AdamP": None,  # less for weights whose gradients are at a right angle to them
+    "SGDP": None,
+    "LAMB": None,  # the length of a step is the length of the weights
+    "DAdaptAdamW": 0.1**0.5,  # the correction of the moments in the first step
+    "Prodigy": 0.1**0.5,
+}
+
+
+@of_each_optimizer(with_their_own=False)
+@pytest.mark.costly
+def test_every_parameter_decays(cls):
+    """Matrices, vectors and stacks of any kind: by 1 % here, without a gradient."""
+    more, extra = arguments(cls)
+    opt = cls(learning_rate=1e-3, weight_decay=10.0, **more)
+    params = {**PARAMS, "stack": jnp.ones((2, 3, 4)), "scalar": jnp.ones(())}
+    step = interpreted(lambda *args: opt.step(*args, **extra)[0])
+    new = step(jax.tree.map(jnp.zeros_like, params), opt.init(params), params)
+    for k, p in params.items():
+        share = LESS.get(cls.__name__, 1)
+        if share is None:
+            assert np.all(np.abs(new[k]) < 0.9995 * np.abs(p)), k
+        else:
+            expected = (1 - 0.01 * share) * p
+            np.testing.assert_allclose(new[k], expected, rtol=1e-5, err_msg=k)
+
+
 class InTurn(eqx.Module):
     """A schedule of numbers that are data: others are no other program."""
 

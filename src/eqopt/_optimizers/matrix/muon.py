@@ -80,14 +80,16 @@ class Muon(AbstractOptimizer):
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`: $\lambda$, only for matrices: a number, a 0-d array, a schedule,
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
         or an [`eqopt.AddDecayedWeights`][] for more options.
-    - `mask`: which matrices decay, as in [`eqopt.Masked`][]. Defaults to all.
+    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
     - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, you can use learning
         rates and weight decays that were tuned for AdamW. Defaults to `None`, for the
         first formula for $s$.
     - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
-        [`eqopt.Adam`][] with the same `learning_rate`, `eps`, `mu_dtype` and `nesterov`.
+        [`eqopt.Adam`][] with the same `learning_rate`, `weight_decay`, `eps`, `mu_dtype`
+        and `nesterov`. Your own has its own decay; `weight_decay` and `mask` are then
+        only for matrices.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Exclude matrices that train
         better with the fallback, such as the last layer.
     - All others: see [`eqopt.ScaleByMuon`][].
@@ -128,13 +130,13 @@ class Muon(AbstractOptimizer):
             functools.partial(is_matrix, self.weight_dimension_numbers, flag)
             for flag in (True, False)
         )
-        decay = Masked(self.part(AddDecayedWeights), matrices)
-        descend = self.part(ScaleByLearningRate)
+        decay, descend = self.part(AddDecayedWeights), self.part(ScaleByLearningRate)
         if self.fallback is None:
             adam = ScaleByAdam(
                 eps=self.eps, mu_dtype=self.mu_dtype, nesterov=self.nesterov
             )
             rest = Masked(adam, others), decay, descend
         else:
-            rest = decay, Masked(descend, matrices), Masked(self.fallback, others)
+            of_matrices = (Masked(part, matrices) for part in (decay, descend))
+            rest = *of_matrices, Masked(self.fallback, others)
         return Chain(self.part(ScaleByMuon), self.part(_ScaleByShape), *rest)

@@ -188,7 +188,7 @@ def _width_factors(
 class SinkGD(AbstractOptimizer):
     r"""SinkGD: gradient descent with normalized rows and columns.
 
-    $$p_t = p_{t-1} - \eta_t \alpha\, (u_t + \lambda p_{t-1}),$$
+    $$p_t = p_{t-1} - \eta_t\, (\alpha u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations and
     the reference. Without a `spectral_target`, only the fallback has state. With a
@@ -202,8 +202,8 @@ class SinkGD(AbstractOptimizer):
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
         the fallback.
     - `steps`, `eps`, `spectral_target`, `power_steps`: see [`eqopt.ScaleBySinkhorn`][].
-    - `scale`: $\alpha$, a number or a 0-d array: a factor for the learning rate of
-        matrices.
+    - `scale`: $\alpha$, a number or a 0-d array: a factor for the update of matrices.
+        Weight decay does not depend on it.
     - `base_width`: $n_0 > 0$, or `None` for the same $\alpha$ at all widths. Do not use
         it with `spectral_target="unit_rms"`, which also corrects for the width. It
         concerns matrices only; [`eqopt.groups.mup`][] makes factors for all parameters
@@ -247,14 +247,11 @@ class SinkGD(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         matrices = functools.partial(is_matrix, self.weight_dimension_numbers, True)
-        normalize = matrices_and_others(self, self.part(ScaleBySinkhorn))
-        scale = Masked(Scale(self.scale), matrices)
-        if self.base_width is None:
-            return Chain(normalize, scale)
-        rule = self.weight_dimension_numbers, self.base_width, self.width_exponent
-        return Chain(
-            normalize, scale, ScaleByTree(functools.partial(_width_factors, *rule))
-        )
+        parts = self.part(ScaleBySinkhorn), Masked(Scale(self.scale), matrices)
+        if self.base_width is not None:
+            rule = self.weight_dimension_numbers, self.base_width, self.width_exponent
+            parts += (ScaleByTree(functools.partial(_width_factors, *rule)),)
+        return matrices_and_others(self, *parts)
 
 
 class SCALE(AbstractOptimizer):
