@@ -15,6 +15,7 @@ from eqopt._kernels import kernel_of_all
 
 from ..interpreter import interpreted, on_an_accelerator
 from ..methods import BY_FAMILY
+from . import subjects, test_laws
 from .registry import law
 from .subjects import assert_close, train
 
@@ -161,3 +162,17 @@ def test_batches_do_not_change_results(row, limit_batches):
             expected = found
         else:
             assert_close(found, expected, **tolerance)
+
+
+LAWS = ["test_float16_zero_gradients", "test_gradients_through_steps", "test_vmap"]
+
+
+@law((), ROWS)
+@pytest.mark.parametrize("name", LAWS)
+def test_laws_hold_on_an_accelerator(row, name):
+    """In that branch of the programs, which no other law takes."""
+    if name not in row.exempt:
+        subjects.trail.cache_clear()  # what the others compare with is of a CPU
+        with on_an_accelerator():
+            getattr(test_laws, name)(row)
+        subjects.trail.cache_clear()
