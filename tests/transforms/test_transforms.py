@@ -29,6 +29,36 @@ def test_clipping_does_not_overflow_in_float16():
     np.testing.assert_allclose(updates, 1.0, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.ClipByGlobalNorm(1.0),
+        eqopt.AdaptiveGradClip(0.01),
+        eqopt.ClipByBlockRMS(1.0),
+        eqopt.Normalize(),
+        eqopt.NormalizeByUpdateNorm(),
+    ],
+    ids=repr,
+)
+def test_squares_that_overflow_give_zeros(opt, dtype):
+    """Finite gradients do not become NaN or infinite."""
+    huge = jnp.full(4, 1e25, dtype)
+    updates, _ = opt.update(huge, opt.init(huge), jnp.ones_like(huge))
+    np.testing.assert_array_equal(updates.astype(jnp.float32), 0.0)
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_examples_whose_squares_overflow_add_nothing(per_example):
+    x = jnp.array([[1e25, 0.0], [0.0, 1.0]])
+    if per_example:
+        found, _ = eqopt.per_example_global_norm_clip(x, 1.0)
+    else:
+        clipped = eqopt.microbatching.clipped_grad(lambda w, x: jnp.sum(x @ w), 1.0)
+        found, _ = clipped(jnp.ones(2), x)
+    np.testing.assert_array_equal(found, [0.0, 1.0])
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_clipping_does_not_hide_bad_gradients(bad):
     updates, _ = eqopt.ClipByGlobalNorm(1.0).update(jnp.array([1.0, bad]), None)

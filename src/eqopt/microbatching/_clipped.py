@@ -89,7 +89,8 @@ def clipped_grad(
         [`eqopt.microbatching.micro_grad`][]. An argument cannot be both differentiated
         and a batch.
     - `l2_norm_clip`: $C \ge 0$. With `groups`, a dictionary with a bound for each
-        label, or one bound for all.
+        label, or one bound for all. In float32, an example with a norm above 1.8e19,
+        whose square overflows, adds nothing.
     - `microbatch_size`: the number of examples per microbatch. It need not divide the
         number of examples. Defaults to `None`: all examples at once.
     - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$; or `RUNNING_MEAN`,

@@ -22,7 +22,9 @@ def norm(
     **Returns:**
 
     A 0-d array in the widest precision in `tree`, at least float32. It is 0 if there
-    are no arrays, and its gradient is 0 at 0.
+    are no arrays, and its gradient is 0 at 0. The 2-norm adds squares, which have half
+    of the exponents: in float32, it is infinite above 1.8e19, and numbers below 1e-19
+    count less and less.
 
     **Raises:**
 
