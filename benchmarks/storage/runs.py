@@ -16,13 +16,12 @@ from .tasks import Task
 from .ways import FULL, Way
 
 
-# Moments are in float32 for any dtype of the model, so that only `Way` determines how
-# they are stored.
-WIDE: dict[str, Any] = {"mu_dtype": jnp.float32, "nu_dtype": jnp.float32}
+# Moments are in float32 for any dtype of the model: only `Way` determines how they are
+# stored.
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], float]] = {
-    "AdamW": (lambda rate: eqopt.AdamW(rate, **WIDE), 3e-3),
-    "Lion": (lambda rate: eqopt.Lion(rate, mu_dtype=jnp.float32), 2e-3),
-    "Muon": (lambda rate: eqopt.Muon(rate, mu_dtype=jnp.float32), 1e-2),
+    "AdamW": (eqopt.AdamW, 3e-3),
+    "Lion": (eqopt.Lion, 2e-3),
+    "Muon": (eqopt.Muon, 1e-2),
 }
 
 

@@ -166,9 +166,8 @@ class AbstractMatrixwise(AbstractContracting):
         - `make`: a function of a matrix of zeros, with the shape and dtype in which the
             equation computes. It returns an argument of the equation: an array, which
             starts at zero, or a tuple of arrays or `None`s.
-        - `dtype`: the dtype in which the result is stored. Defaults to the dtype of the
-            parameter for arrays shaped like it, and otherwise to the dtype in which the
-            equation computes.
+        - `dtype`: the dtype in which the result is stored. Defaults to the dtype in
+            which the equation computes, at least float32.
         """
         make_one = lambda layout, x: made(make, x, layout, dtype)
         return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
@@ -196,8 +195,7 @@ def made(make, zeros, layout, dtype):
         nothing = jnp.sum(zeros)
         return jax.tree.map(lambda x: x + _as(nothing, x, x.dtype), made)
     axes = [i for i, n in enumerate(made.shape) if n != zeros.shape[i]]
-    if dtype is None:
-        dtype = made.dtype if axes else zeros.dtype
+    dtype = made.dtype if dtype is None else dtype
     return _as(jnp.sum(zeros, axes, keepdims=True) if axes else zeros, made, dtype)
 
 

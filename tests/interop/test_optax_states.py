@@ -329,7 +329,11 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
             lambda: state_from_optax(
                 ADAM, after(optax.adam(0.1, mu_dtype=jnp.bfloat16), 1), MODEL
             ),
-            ["has bfloat16[4, 2] at", "has float32[4, 2] at", "`mu_dtype=...`"],
+            [
+                "has bfloat16[4, 2] at",
+                "has float32[4, 2] at",
+                "`mu_dtype=...`, `nu_dtype=...` or `accumulator_dtype=...`",
+            ],
         ),
         (
             lambda: state_from_optax(

@@ -67,11 +67,11 @@ def test_weight_decay_is_not_lost_in_bfloat16():
 
 def test_moments_of_other_dtypes():
     params = jnp.ones(2, jnp.bfloat16)
-    opt = eqopt.AdamW(0.1, mu_dtype=jnp.float32, nu_dtype="float32")
+    opt = eqopt.AdamW(0.1, mu_dtype=jnp.bfloat16, nu_dtype="float16")
     state = opt.init(params)
     for _ in range(2):
         params, state = opt.step(params, state, params)
-        assert (state[0].mu.dtype, state[0].nu.dtype) == (jnp.float32, jnp.float32)
+        assert (state[0].mu.dtype, state[0].nu.dtype) == (jnp.bfloat16, jnp.float16)
     assert params.dtype == jnp.bfloat16
 
 

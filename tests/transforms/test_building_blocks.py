@@ -303,7 +303,7 @@ def test_centralized_updates_have_no_mean():
 
 
 def test_ema_keeps_its_dtype_and_range():
-    opt = eqopt.EMA(0.9, accumulator_dtype=jnp.float32)
+    opt = eqopt.EMA(0.9)
     params = jnp.ones(2, jnp.bfloat16)
     updates, state = opt.update(params, opt.init(params))
     assert state.ema.dtype == jnp.float32 and updates.dtype == jnp.bfloat16

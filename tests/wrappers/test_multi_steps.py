@@ -110,8 +110,9 @@ def test_dtypes_of_the_accumulator():
     assert state.acc_grads.dtype == jnp.float32
     updates, state = opt.update(params, state, params)
     assert updates.dtype == jnp.bfloat16
-    exact = eqopt.MultiSteps(eqopt.SGD(1.0), 2, accumulator_dtype=None)
-    assert exact.init(params).acc_grads.dtype == jnp.bfloat16
+    for given, expected in ((None, jnp.float32), (jnp.bfloat16, jnp.bfloat16)):
+        other = eqopt.MultiSteps(eqopt.SGD(1.0), 2, accumulator_dtype=given)
+        assert other.init(params).acc_grads.dtype == expected
     assert opt.init(jnp.ones(3, jnp.complex64)).acc_grads.dtype == jnp.complex64
 
 

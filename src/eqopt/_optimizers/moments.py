@@ -14,8 +14,7 @@ from .._pipeline import Leafwise
 from .._typecheck import no_type_check
 from .._types import Nonnegative, Params, Updates
 from ..numerics import bias_correction, safe_increment
-from ..tree import zeros_like
-from ..tree._like import real_full_like
+from ..tree._like import real_full_like, wide_zeros_like
 
 
 _State = TypeVar("_State", bound=eqx.Module)
@@ -50,7 +49,7 @@ def init_moments(
     """
     return cls(
         count=jnp.zeros((), jnp.int32),
-        mu=zeros_like(params, owner.mu_dtype),
+        mu=wide_zeros_like(params, owner.mu_dtype),
         nu=real_full_like(params, nu, owner.nu_dtype),
         **more,
     )

@@ -11,7 +11,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import IntegerLike, Params, Updates
-from ..tree import zeros_like
+from ..tree._like import wide_zeros_like
 
 
 class ApplyEveryState(eqx.Module):
@@ -20,8 +20,8 @@ class ApplyEveryState(eqx.Module):
     **Attributes:**
 
     - `count`: the number of these updates, a 0-d int32 array.
-    - `grad_acc`: their sum, a tree like the parameters. (Right after a step that
-        applies it, it still holds the applied sum.)
+    - `grad_acc`: their sum, a tree like the parameters, in at least float32. (Right
+        after a step that applies it, it still holds the applied sum.)
     """
 
     count: Int[Array, ""]
@@ -68,7 +68,7 @@ class ApplyEvery(AbstractLeafwise):
         check_count(self, "k")
 
     def init(self, params: Params) -> ApplyEveryState:
-        return ApplyEveryState(jnp.zeros((), jnp.int32), zeros_like(params))
+        return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))
 
     def leafwise(
         self, state: ApplyEveryState, params: Params | None = None, **extra: Any

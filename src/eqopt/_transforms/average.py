@@ -12,7 +12,7 @@ from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import as_float, bias_correction, safe_increment
-from ..tree import zeros_like
+from ..tree._like import wide_zeros_like
 
 
 class EMAState(eqx.Module):
@@ -53,7 +53,7 @@ class EMA(AbstractLeafwise):
     - `decay`: $\beta \in [0, 1)$.
     - `debias`: whether to correct for the start of the average at zero.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter.
+        each parameter, at least float32.
 
     **Raises:**
 
@@ -68,7 +68,7 @@ class EMA(AbstractLeafwise):
         check_range(self, "decay", 0, 1)
 
     def init(self, params: Params) -> EMAState:
-        ema = zeros_like(params, self.accumulator_dtype)
+        ema = wide_zeros_like(params, self.accumulator_dtype)
         return EMAState(jnp.zeros((), jnp.int32), ema)
 
     def leafwise(
@@ -131,7 +131,7 @@ class Grokfast(AbstractLeafwise):
     - `alpha`: $\alpha \in [0, 1)$, the decay of the average.
     - `lamb`: $\lambda \ge 0$, how much of the average is added.
     - `accumulator_dtype`: the dtype in which $e$ is stored. Defaults to the dtype of
-        each parameter.
+        each parameter, at least float32.
 
     **Raises:**
 
@@ -159,7 +159,7 @@ class Grokfast(AbstractLeafwise):
         check_range(self, "lamb", 0)
 
     def init(self, params: Params) -> GrokfastState:
-        ema = zeros_like(params, self.accumulator_dtype)
+        ema = wide_zeros_like(params, self.accumulator_dtype)
         return GrokfastState(jnp.zeros((), jnp.int32), ema)
 
     def leafwise(

@@ -24,8 +24,8 @@ from .._leaves import is_leaf, is_parameter
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
-from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt, wide_dtype
-from ..tree._like import full_like_leaf
+from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt
+from ..tree._like import real_full_like_leaf
 
 
 class ScaleByFactoredRMSState(eqx.Module):
@@ -267,8 +267,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     def _zeros(self, x: Any, axes: _Axes | None) -> tuple[Any, Any, Any]:
         if not is_parameter(x):
             return None, None, None
-        dtype = self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype)
-        v = full_like_leaf(x, 0, dtype)
+        v = real_full_like_leaf(x, 0, self.nu_dtype)
         if axes is None:
             return (), (), v
         # Reduced from `v`, not created separately, so that they are sharded like the

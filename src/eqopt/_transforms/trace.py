@@ -10,7 +10,7 @@ from .._equations import equation
 from .._pipeline import Leafwise
 from .._transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params, Updates
-from ..tree import zeros_like
+from ..tree._like import wide_zeros_like
 
 
 class TraceState(eqx.Module):
@@ -44,7 +44,7 @@ class Trace(AbstractLeafwise):
     - `decay`: $\beta$, a number or a 0-d array.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter."""
+        each parameter, at least float32."""
 
     decay: Hyperparameter
     nesterov: bool = False
@@ -54,7 +54,7 @@ class Trace(AbstractLeafwise):
         check_scalar(self, "decay")
 
     def init(self, params: Params) -> TraceState:
-        return TraceState(trace=zeros_like(params, self.accumulator_dtype))
+        return TraceState(trace=wide_zeros_like(params, self.accumulator_dtype))
 
     def leafwise(
         self, state: TraceState, params: Params | None = None, **extra: Any

@@ -21,6 +21,7 @@ from .._types import IntegerLike, Params, Schedule, State, Updates
 from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
 from ..tree import zeros_like
+from ..tree._like import wide_zeros_like
 
 
 class MultiStepsState(eqx.Module):
@@ -100,7 +101,7 @@ class MultiSteps(AbstractWrapper):
         arrays. If the bool is true, the mini-step is skipped and does not count. The
         tree is kept as `skip_state`. Defaults to `None`: no mini-step is skipped.
     - `accumulator_dtype`: the dtype in which the gradients are accumulated. `None`
-        means the dtype of each parameter.
+        means the dtype of each parameter, at least float32.
 
     **Raises:**
 
@@ -127,7 +128,7 @@ class MultiSteps(AbstractWrapper):
             gradient_step=zero(),
             inner_state=self.inner.init(params),
             weight_sum=jnp.zeros((), jnp.float32),
-            acc_grads=zeros_like(params, self.accumulator_dtype),
+            acc_grads=wide_zeros_like(params, self.accumulator_dtype),
             skip_state=skip_state,
         )
 

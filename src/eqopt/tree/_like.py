@@ -35,7 +35,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     A tree with the same structure, sharded like `tree`.
     """
     check_numbers("zeros_like", "tree", tree)
-    return map_parameters(lambda x: zeros_like_leaf(x, _dtype_for(x, dtype)), tree)
+    return map_parameters(lambda x: full_like_leaf(x, 0, _dtype_for(x, dtype)), tree)
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
@@ -106,18 +106,36 @@ def _dtype_for(x, dtype):
     return common_dtype(dtype, jnp.complex64)
 
 
-def wide_zeros_like(tree: PyTree) -> PyTree:
-    """Zeros like the inexact arrays, in at least float32: for sums over many steps."""
-    return map_parameters(lambda x: zeros_like_leaf(x, wide_dtype(x.dtype)), tree)
+def slot_dtype(x: _Leaf, dtype: DTypeLike | None = None) -> DTypeLike:
+    """The dtype in which a slot with values like `x` is stored, by default or as given.
+
+    This is the one rule for the whole library. The default is the dtype of `x`, but at
+    least float32, because slots average or sum up over steps: in bfloat16, an average
+    with a decay of 0.999 stands still. The exceptions are copies of a parameter or a
+    gradient. They are exact in its dtype, and start from `zeros_like` or `copy` instead.
+    """
+    return wide_dtype(own_dtype(x)) if dtype is None else _dtype_for(x, dtype)
+
+
+def wide_zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
+    """Zeros like the inexact arrays, in `dtype`, by default in at least float32.
+
+    For first moments, momentum and sums.
+    """
+    return map_parameters(lambda x: full_like_leaf(x, 0, slot_dtype(x, dtype)), tree)
+
+
+def wide_copy(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
+    """The inexact arrays in new buffers, in `dtype`, by default in at least float32.
+
+    For averages of the parameters, and for parameters that the state moves.
+    """
+    return map_parameters(lambda x: jnp.array(x, slot_dtype(x, dtype), copy=True), tree)
 
 
 def zero_updates(tree: PyTree) -> PyTree:
     """`zeros_like`, as constants that XLA knows. They may be sharded in another way."""
     return map_parameters(jnp.zeros_like, tree)
-
-
-def zeros_like_leaf(x: _Leaf, dtype: DTypeLike | None = None) -> Shaped[Array, "*leaf"]:
-    return full_like_leaf(x, 0, dtype)
 
 
 def full_like_leaf(
@@ -132,10 +150,16 @@ def full_like_leaf(
 def real_full_like(tree: PyTree, value: Any, dtype: DTypeLike | None = None) -> PyTree:
     """`value` instead of every inexact array, real also for complex ones.
 
-    For second moments. `dtype` defaults to the real dtype of each array's precision.
+    For second moments, in `dtype`, by default in at least float32.
     """
-    real = lambda x: jnp.finfo(x.dtype).dtype if dtype is None else dtype
-    return map_parameters(lambda x: full_like_leaf(x, value, real(x)), tree)
+    return map_parameters(lambda x: real_full_like_leaf(x, value, dtype), tree)
+
+
+def real_full_like_leaf(
+    x: _Leaf, value: Any, dtype: DTypeLike | None = None
+) -> Shaped[Array, "*leaf"]:
+    real = jnp.finfo(slot_dtype(x)).dtype if dtype is None else dtype
+    return full_like_leaf(x, value, real)
 
 
 def copy(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:

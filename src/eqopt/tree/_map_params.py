@@ -123,7 +123,7 @@ def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
     larger = jtu.tree_map(lambda x: _larger(x) if is_parameter(x) else x, params)
     grown = _shapes_if_any(init, larger)
     places = []
-    paths = jtu.tree_leaves_with_path(abstract, is_leaf=is_stored)
+    paths = jtu.tree_leaves_with_path(_without_padding(abstract), is_leaf=is_stored)
     for nested, (path, x) in zip(nested_in(structure, abstract), paths, strict=True):
         here = getattr(x, "shape", None)
         there = grown.get(jtu.keystr(path))
@@ -146,8 +146,15 @@ def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
     except Exception:
         # A mask or a measurement may only fit these shapes.
         return {}
-    leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
+    leaves = jtu.tree_leaves_with_path(_without_padding(state), is_leaf=is_stored)
     return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
+
+
+def _without_padding(state: State) -> State:
+    """`state`, where arrays that `eqopt.ZeRO1` has padded have their own shapes."""
+    is_padded = lambda x: hasattr(type(x), "_without_padding")
+    own = lambda x: x._without_padding if is_padded(x) else x
+    return jtu.tree_map(own, state, is_leaf=is_padded)
 
 
 def nested_in(structure, node):

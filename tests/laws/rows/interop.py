@@ -24,6 +24,7 @@ NOT_OPTAX = {
     "meet, and its moments take on those that come out",
     "test_state_is_sharded_like_parameters": "compiled, the zeros of Optax have nothing "
     "to do with the parameters",
+    "test_no_default_stands_still": "the moments of Optax do",
 }
 NOT_ADAM = {
     **NOT_OPTAX,

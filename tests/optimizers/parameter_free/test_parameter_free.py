@@ -198,7 +198,7 @@ def test_scalars_are_wide_for_half_precision(opt):
 
 def test_slow_means_in_float32():
     params = jnp.ones(2, jnp.bfloat16)
-    state = eqopt.Prodigy(nu_dtype="float32").init(params)
+    state = eqopt.Prodigy(mu_dtype="bfloat16").init(params)
     dtypes = [x.dtype for x in (state.exp_avg, state.exp_avg_sq, state.grad_sum)]
     assert dtypes == [jnp.bfloat16, jnp.float32, jnp.float32]
 

@@ -1,5 +1,7 @@
 """Where Adam's kin depart from Optax on purpose, asserted on both sides."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +90,25 @@ def test_zero_gradients_in_float16(ours, theirs):
     zeros = [jnp.zeros(2, jnp.float16)]
     assert jnp.isfinite(updates_of(ours, zeros)[0]).all()
     assert not jnp.isfinite(updates_of(theirs, zeros)[0]).all()
+
+
+def test_slow_moments_of_bfloat16_parameters():
+    """They are in float32. In bfloat16, where Optax has them, they stand still."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def after(opt):
+        def one(state, i):
+            g = jnp.where(i == 0, 1, 2).astype(jnp.bfloat16)
+            return opt.update(g, state, g)[1], None
+
+        start = opt.init(jnp.ones((), jnp.bfloat16))
+        return jax.lax.scan(one, start, jnp.arange(3000))[0]
+
+    ours, theirs = after(eqopt.ScaleByAdam()), after(optax.scale_by_adam())
+    assert (ours.nu.dtype, theirs.nu.dtype) == (jnp.float32, jnp.bfloat16)
+    np.testing.assert_allclose(ours.nu, 3.80, rtol=1e-3)
+    assert theirs.nu == 2
+    assert after(eqopt.ScaleByAdam(nu_dtype=jnp.bfloat16)).nu == 1
 
 
 def test_dtypes_of_moments_are_real():

@@ -91,7 +91,7 @@ class ScaleByACProp(AbstractLeafwise):
         as in the paper. In that case, steps are huge if the first gradients are tiny,
         unless `eps` is large.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

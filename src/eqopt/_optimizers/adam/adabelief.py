@@ -81,7 +81,7 @@ class ScaleByBelief(AbstractLeafwise):
         that it adds up to $\bar\varepsilon / (1 - \beta_2)$.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

@@ -76,9 +76,9 @@ class ScaleByAdam(AbstractLeafwise):
       \frac{(1 - b_t)\, g_t}{1 - \prod_{i \le t} b_i}, \qquad
       b_t = \beta_1 \Big(1 - \frac{0.96^{t \psi}}{2}\Big).$$
 
-    By default, moments are stored in the dtype of each parameter. For bfloat16
-    parameters, use `nu_dtype=jnp.float32`: with $\beta_2 = 0.999$, a bfloat16 $\nu$ is
-    too coarse to change.
+    With $\beta_2 = 0.999$, a bfloat16 $\nu$ would be too coarse to change. To save bytes
+    for bfloat16 parameters, pass only `mu_dtype=jnp.bfloat16`, or use
+    [`eqopt.StoreState`][].
 
     **Arguments:**
 
@@ -88,7 +88,7 @@ class ScaleByAdam(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are also finite without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
     - `nesterov`: whether to use Nesterov momentum.
     - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
         of $\beta_1$. `None` means constant momentum. It needs `nesterov`.

@@ -20,9 +20,8 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
-from ...numerics import abs_sq, safe_sqrt, wide_dtype
-from ...tree import zeros_like
-from ...tree._like import full_like_leaf
+from ...numerics import abs_sq, safe_sqrt
+from ...tree._like import real_full_like_leaf, wide_zeros_like
 from ..moments import AbstractMomentsState, check_moments, counted
 
 
@@ -124,7 +123,7 @@ class ScaleByAdamMini(AbstractLeafwise):
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
         and treats any other array as one block. It is used only in `init`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of the parameter if that is higher: there are few blocks.
 
@@ -166,7 +165,7 @@ class ScaleByAdamMini(AbstractLeafwise):
         ]
         return ScaleByAdamMiniState(
             count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
+            mu=wide_zeros_like(params, self.mu_dtype),
             nu=treedef.unflatten(nu),
         )
 
@@ -177,8 +176,7 @@ class ScaleByAdamMini(AbstractLeafwise):
 
     def _zeros(self, x: Any, shape: tuple[int, ...]) -> Float[Array, "*blocks"]:
         """Zeros for the blocks of `x`, sharded like the remaining axes."""
-        dtype = self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype)
-        return _block_means(full_like_leaf(x, 0, dtype), shape)
+        return _block_means(real_full_like_leaf(x, 0, self.nu_dtype), shape)
 
 
 class AdamMini(AbstractOptimizer):

@@ -65,7 +65,7 @@ class ScaleByAdamax(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment.
     - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

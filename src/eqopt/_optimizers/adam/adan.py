@@ -23,7 +23,7 @@ from ..._types import (
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments, counted
 
 
@@ -110,9 +110,9 @@ class ScaleByAdan(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. The paper does not have it.
         Derivatives through the step are also finite without it.
     - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
-        to the dtype of each parameter.
+        to the dtype of each parameter, at least float32 for $m$ and $v$.
     - `nu_dtype`: the dtype in which $n$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 
@@ -146,9 +146,10 @@ class ScaleByAdan(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdanState:
         return ScaleByAdanState(
             count=jnp.zeros((), jnp.int32),
-            m=zeros_like(params, self.mu_dtype),
-            v=zeros_like(params, self.mu_dtype),
+            m=wide_zeros_like(params, self.mu_dtype),
+            v=wide_zeros_like(params, self.mu_dtype),
             n=real_full_like(params, 0, self.nu_dtype),
+            # A copy of a gradient is exact in the dtype of the parameter.
             previous_gradient=zeros_like(params, self.mu_dtype),
         )
 

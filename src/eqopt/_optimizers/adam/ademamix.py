@@ -23,8 +23,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments, counted
 
 
@@ -104,10 +103,10 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are also finite without it.
     - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the dtype
-        of each parameter. With $\beta_3 = 0.9999$, a bfloat16 $m_2$ is too coarse to
-        change: for bfloat16 parameters, use `jnp.float32`.
+        of each parameter, at least float32. In bfloat16, with $\beta_3 = 0.9999$, $m_2$
+        would stand still.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 
@@ -141,8 +140,8 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdEMAMixState:
         return ScaleByAdEMAMixState(
             count=jnp.zeros((), jnp.int32),
-            m1=zeros_like(params, self.mu_dtype),
-            m2=zeros_like(params, self.mu_dtype),
+            m1=wide_zeros_like(params, self.mu_dtype),
+            m2=wide_zeros_like(params, self.mu_dtype),
             nu=real_full_like(params, 0, self.nu_dtype),
         )
 

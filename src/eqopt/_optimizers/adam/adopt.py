@@ -79,7 +79,7 @@ class ScaleByADOPT(AbstractLeafwise):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nesterov`: whether to use Nesterov momentum.
     - `use_clipping`: whether to clip the values before they are averaged (real and
         imaginary parts separately). Without it, a gradient that is small at first and
@@ -87,7 +87,7 @@ class ScaleByADOPT(AbstractLeafwise):
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 

@@ -84,7 +84,7 @@ class ScaleByAMSGrad(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$, outside the root.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored.
-        Default to the dtype of each parameter.
+        Default to the dtype of each parameter, at least float32.
     - `bias_correction_mu`: whether to correct the bias of $\mu$. Otherwise,
         $\hat\mu_t = \mu_t$, as in the paper.
     - `bias_correction_nu`: whether to correct the bias of $\nu$. Otherwise,

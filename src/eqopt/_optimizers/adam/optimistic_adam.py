@@ -13,7 +13,7 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, recorded
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
-from ...tree import zeros_like
+from ...tree._like import wide_zeros_like
 from ..sgd.optimistic import optimistic
 from .adam import ScaleByAdam
 
@@ -44,7 +44,7 @@ class DescendOptimistically(AbstractLeafwise):
     def init(self, params: Params) -> DescendOptimisticallyState:
         count = jnp.zeros((), jnp.int32)
         eta = recorded(at(self, "learning_rate", count))
-        return DescendOptimisticallyState(count, eta, zeros_like(params))
+        return DescendOptimisticallyState(count, eta, wide_zeros_like(params))
 
     def leafwise(
         self,

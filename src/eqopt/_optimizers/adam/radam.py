@@ -136,7 +136,7 @@ class ScaleByRAdam(AbstractLeafwise):
         code.
     - `nesterov`: whether to use Nesterov momentum.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

@@ -71,7 +71,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
         are also finite without it.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

@@ -135,7 +135,7 @@ class ScaleByStableAdam(AbstractLeafwise):
         root.
     - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

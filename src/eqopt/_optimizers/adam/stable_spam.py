@@ -79,7 +79,7 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     - `total_steps`: see [`eqopt.AdaClipGN`][]. The factor $s_t$ multiplies $\beta_1$.
     - `eta_min`: see [`eqopt.AdaClipGN`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

@@ -77,7 +77,7 @@ class ScaleByYogi(AbstractLeafwise):
     - `initial_accumulator_value`: $\nu_0 \ge 0$. In the first step, the bias correction
         turns it into about $\nu_0 / (1 - \beta_2)$.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 

@@ -68,7 +68,7 @@ class ScaleByAdadelta(AbstractLeafwise):
     - `eps`: $\varepsilon > 0$. It sets the size of the first steps, about
         $\sqrt\varepsilon$.
     - `nu_dtype`: the dtype in which both means are stored. Defaults to the dtype of
-        each parameter.
+        each parameter, at least float32.
 
     **Raises:**
 

@@ -47,8 +47,7 @@ class ScaleByRSS(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$. It may be 0, because zero divided by zero is zero
         here.
     - `nu_dtype`: the dtype in which $G$ is stored. Defaults to the dtype of each
-        parameter. For half-precision parameters, use float32; otherwise, the sum soon
-        stops growing.
+        parameter, at least float32. In half precision, the sum would soon stop growing.
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
 
     **Raises:**

@@ -25,8 +25,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_increment
-from ...tree import zeros_like
-from ...tree._like import copy, real_full_like
+from ...tree._like import copy, real_full_like, wide_zeros_like
 
 
 class ScaleByMADGRADState(eqx.Module):
@@ -105,8 +104,8 @@ class ScaleByMADGRAD(AbstractLeafwise):
         with this decay.
     - `eps`: $\varepsilon \ge 0$. For very small gradients, use 0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
-        the dtype of each parameter. For half-precision parameters, use float32;
-        otherwise, the sums soon stop growing.
+        the dtype of each parameter, at least float32. In half precision, the sums would
+        soon stop growing.
 
     **Raises:**
 
@@ -143,7 +142,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
             count=count,
             learning_rate=recorded(at(self, "learning_rate", count)),
             grad_sum_sq=real_full_like(params, 0, self.nu_dtype),
-            s=zeros_like(params, self.mu_dtype),
+            s=wide_zeros_like(params, self.mu_dtype),
             x0=copy(params),
         )
 

@@ -79,7 +79,7 @@ class ScaleByRMS(AbstractLeafwise):
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root.
     - `bias_correction`: whether to correct the bias of $\nu$, which starts at zero.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 
@@ -169,8 +169,8 @@ class ScaleByStddev(AbstractLeafwise):
     - `bias_correction`: whether to correct the biases of $\mu$ and $\nu$, which start
         at zero.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter. For half-precision parameters, use float32, because
-        their difference loses most digits.
+        the dtype of each parameter, at least float32. In half precision, their
+        difference would lose most digits.
     - All others: see [`eqopt.ScaleByRMS`][].
 
     **Raises:**
@@ -245,9 +245,9 @@ class RMSprop(AbstractOptimizer):
     - `nesterov`: whether to use Nesterov momentum; without effect if `momentum` is
         `None`.
     - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to the dtype
-        of each parameter.
+        of each parameter, at least float32.
     - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
-        dtype of each parameter.
+        dtype of each parameter, at least float32.
     - All others: see [`eqopt.ScaleByRMS`][].
     """
 

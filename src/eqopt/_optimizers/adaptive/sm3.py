@@ -18,8 +18,7 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq
-from ...tree import zeros_like
-from ...tree._like import full_like_leaf
+from ...tree._like import real_full_like_leaf, wide_zeros_like
 from .rmsprop import over_root
 
 
@@ -109,7 +108,7 @@ class ScaleBySM3(AbstractLeafwise):
     - `eps`: $\varepsilon \ge 0$. It may be 0, because zero divided by zero is zero
         here.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
     - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and
         `None` like the parameters or a prefix of it, or a function of the parameters
         that returns one. With `None`, each axis is covered. It is used only in `init`.
@@ -153,7 +152,7 @@ class ScaleBySM3(AbstractLeafwise):
             None if x is None else _cover(x, a, self.nu_dtype)
             for x, a in zip(leaves, axes, strict=True)
         ]
-        mu = None if self.b1 is None else zeros_like(params, self.mu_dtype)
+        mu = None if self.b1 is None else wide_zeros_like(params, self.mu_dtype)
         return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
 
     def leafwise(
@@ -164,7 +163,7 @@ class ScaleBySM3(AbstractLeafwise):
 
 def _cover(x: Any, axes: Axes | None, dtype: DTypeLike | None) -> _Cover:
     """Zeros for each set of the cover of `x`, sharded like it."""
-    zeros = full_like_leaf(x, 0, jnp.finfo(x.dtype).dtype if dtype is None else dtype)
+    zeros = real_full_like_leaf(x, 0, dtype)
     if axes is None:
         indexed = [(axis,) for axis in range(x.ndim)] or [()]
     else:

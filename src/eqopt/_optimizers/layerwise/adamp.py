@@ -102,7 +102,7 @@ class ScaleByAdamP(AbstractLeafwise):
         $\beta_1 \mu_t + (1 - \beta_1)\, g_t$.
     - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
     - `weight_dimension_numbers`: the parameters that are weights, as in
         [`eqopt.ScaleByMuon`][]: `None` in a tree means no projection. By default, the
         vectors of an `eqx.nn.Embedding` are also outputs.

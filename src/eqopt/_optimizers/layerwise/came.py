@@ -32,9 +32,8 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
-from ...numerics import abs_sq, safe_sqrt, wide_dtype
-from ...tree import zeros_like
-from ...tree._like import full_like_leaf
+from ...numerics import abs_sq, safe_sqrt
+from ...tree._like import real_full_like_leaf, wide_zeros_like
 from ..moments import check_moments
 
 
@@ -185,7 +184,7 @@ class ScaleByCAME(AbstractLeafwise):
         axes of all arrays with at least two axes, which is wrong for convolution
         kernels. It is used only in `init`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nu_dtype`: the dtype of all other arrays of the state. Defaults to float32, or
         the precision of the parameter if that is higher.
 
@@ -233,14 +232,14 @@ class ScaleByCAME(AbstractLeafwise):
         row, col, v = [treedef.unflatten(c) for c in columns] or [
             parameters(params)
         ] * 3
-        mu = zeros_like(params, self.mu_dtype)
+        mu = wide_zeros_like(params, self.mu_dtype)
         own = lambda tree: jtu.tree_map(jnp.copy, tree)
         return ScaleByCAMEState(mu, row, col, v, own(row), own(col))
 
     def _zeros(self, x: Any, axes: Axes | None) -> tuple[Any, Any, Any]:
         if not is_parameter(x):
             return None, None, None
-        v = full_like_leaf(x, 0, self.nu_dtype or wide_dtype(jnp.finfo(x.dtype).dtype))
+        v = real_full_like_leaf(x, 0, self.nu_dtype)
         if axes is None or not x.size:  # an empty array has no mean
             return (), (), v
         # Reduced, not created separately, so that they are sharded like the remaining

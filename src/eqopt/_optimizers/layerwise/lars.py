@@ -40,7 +40,7 @@ class LARS(AbstractOptimizer):
     - `momentum`: $\beta$, a number or a 0-d array, usually below 1.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter.
+        each parameter, at least float32.
 
     For the reference, see [`eqopt.ScaleByTrustRatio`][].
     """

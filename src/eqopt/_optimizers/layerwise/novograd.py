@@ -25,7 +25,7 @@ from ...numerics import (
     safe_sqrt,
     wide_dtype,
 )
-from ...tree import zeros_like
+from ...tree._like import wide_zeros_like
 from ..moments import AbstractMomentsState, check_moments
 
 
@@ -78,7 +78,7 @@ class ScaleByNovoGrad(AbstractFused):
         are also finite without it.
     - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of the parameter if that is higher: it is only one number.
 
@@ -121,7 +121,7 @@ class ScaleByNovoGrad(AbstractFused):
 
         return ScaleByNovoGradState(
             count=jnp.zeros((), jnp.int32),
-            mu=zeros_like(params, self.mu_dtype),
+            mu=wide_zeros_like(params, self.mu_dtype),
             nu=map_parameters(zero, params),
         )
 

@@ -17,7 +17,7 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
-from ...tree import zeros_like
+from ...tree._like import wide_zeros_like
 from ..own_decay import (
     check_decay_rate,
     shared_decay,
@@ -82,7 +82,7 @@ class ScaleBySGDP(AbstractLeafwise):
     - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
     - `nesterov`: whether to use Nesterov momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter.
+        each parameter, at least float32.
     - All others: see [`eqopt.ScaleByAdamP`][].
 
     **Raises:**
@@ -113,7 +113,7 @@ class ScaleBySGDP(AbstractLeafwise):
         leaves_of(self, params)
         check_decay_rate(self)
         return ScaleBySGDPState(
-            jnp.zeros((), jnp.int32), zeros_like(params, self.accumulator_dtype)
+            jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
     def leafwise(

@@ -91,7 +91,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
         [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators, for the
         coefficients that are listed there.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

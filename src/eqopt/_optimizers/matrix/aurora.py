@@ -108,7 +108,7 @@ class ScaleByAurora(AbstractMatrixwise):
     - `nesterov`: whether to use Nesterov momentum.
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

@@ -169,7 +169,7 @@ class ScaleByDion2(AbstractMatrixwise):
     - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

@@ -29,7 +29,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import safe_increment
-from ...tree import zeros_like
+from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
 from .parts.subspace import low_shape, project, projected, restore, subspace
 
@@ -115,7 +115,7 @@ class ScaleByGaLore(AbstractContracting):
 
     def init(self, params: Params) -> ScaleByGaLoreState:
         params = parameters(params)
-        zeros, layouts = zeros_like(params), self._layouts(params, None)
+        zeros, layouts = wide_zeros_like(params), self._layouts(params, None)
 
         def projector(layout, x):
             *stack, short, _ = layout.split(x).shape

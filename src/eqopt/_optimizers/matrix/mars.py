@@ -148,6 +148,7 @@ class CorrectByMARS(AbstractLeafwise):
 
     def init(self, params: Params) -> CorrectByMARSState:
         is_kept = self.is_approx
+        # A copy of a gradient is exact in the dtype of the parameter.
         return CorrectByMARSState(
             zeros_like(params, self.mu_dtype) if is_kept else None
         )
@@ -199,9 +200,9 @@ class MARS(AbstractOptimizer):
     - `coefficients`, `steps`, `ns_dtype`: the `coefficients`, `steps` and `dtype` of
         [`eqopt.Orthogonalize`][], for `"shampoo"`.
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
-        Defaults to the dtype of each parameter.
+        Defaults to the dtype of each parameter, at least float32 for the momentum.
     - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
-        of each parameter.
+        of each parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

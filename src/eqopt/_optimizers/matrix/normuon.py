@@ -90,7 +90,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
     - `side`: see [`eqopt.ScaleByRowRMS`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

@@ -147,7 +147,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     - `stagger`: whether matrices take turns, so that their factors are fitted in
         different steps.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

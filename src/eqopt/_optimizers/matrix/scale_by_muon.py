@@ -96,7 +96,7 @@ class ScaleByMuon(AbstractMatrixwise):
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
     - `eps`: $\varepsilon \ge 0$.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nesterov`: whether to use Nesterov momentum.
     - `adaptive`: whether to multiply the update of each matrix by
         $\langle \hat\mu_t, u_t \rangle$, about the sum of the singular values of

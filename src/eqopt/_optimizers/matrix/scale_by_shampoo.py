@@ -201,7 +201,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         them computes its roots. All matrices of a stack take the same turn. The first
         roots of all matrices are computed in one step.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

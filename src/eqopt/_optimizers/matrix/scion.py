@@ -110,7 +110,7 @@ class ScaleByLMO(AbstractMatrixwise):
     - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
     - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

@@ -176,7 +176,7 @@ class ScaleBySOAP(AbstractMatrixwise):
         them refreshes its eigenvectors. All matrices of a stack take the same turn. The
         first eigenvectors of all matrices are computed in one step.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

@@ -22,8 +22,7 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
-from ...tree import zeros_like
-from ...tree._like import copy, real_full_like
+from ...tree._like import copy, real_full_like, wide_zeros_like
 
 
 class ScaleByCOCOBState(eqx.Module):
@@ -98,8 +97,8 @@ class ScaleByCOCOB(AbstractLeafwise):
         smaller $\alpha$, the first steps are larger.
     - `eps`: $\varepsilon \ge 0$, a lower bound of $L$.
     - `accumulator_dtype`: the dtype in which $L$, $G$, $R$ and $\theta$ are stored.
-        Defaults to the dtype of each parameter. For half-precision parameters, use
-        float32: a sum of many terms in bfloat16 stops growing.
+        Defaults to the dtype of each parameter, at least float32. In bfloat16, a sum of
+        many terms would stop growing.
 
     **Raises:**
 
@@ -130,7 +129,7 @@ class ScaleByCOCOB(AbstractLeafwise):
         zeros = lambda: real_full_like(params, 0, self.accumulator_dtype)
         return ScaleByCOCOBState(
             init_particles=copy(params),
-            cumulative_gradients=zeros_like(params, self.accumulator_dtype),
+            cumulative_gradients=wide_zeros_like(params, self.accumulator_dtype),
             scale=zeros(),
             subgradients=zeros(),
             reward=zeros(),

@@ -24,8 +24,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ...tree._like import real_full_like, wide_zeros_like
 from ..measured import (
     AbstractMeasured,
     corrected_step,
@@ -134,10 +133,10 @@ class DAdaptAdamW(AbstractMeasured):
     - `weight_decay`: $\lambda$, as in [`eqopt.AddDecayedWeights`][].
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to the dtype of
-        each parameter. Both are slow means: use `jnp.float32` for half-precision
-        parameters.
+        each parameter, at least float32. Both are slow means, which would stand still
+        in half precision.
 
     **Raises:**
 
@@ -177,9 +176,9 @@ class DAdaptAdamW(AbstractMeasured):
     def init(self, params: Params) -> DAdaptAdamWState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return DAdaptAdamWState(
-            exp_avg=zeros_like(params, self.mu_dtype),
+            exp_avg=wide_zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
-            grad_sum=zeros_like(params, self.nu_dtype),
+            grad_sum=wide_zeros_like(params, self.nu_dtype),
             estim_lr=estim_lr,
             numerator_weighted=scalar(0, params),
             count=count,

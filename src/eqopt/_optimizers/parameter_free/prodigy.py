@@ -24,8 +24,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import copy, real_full_like
+from ...tree._like import copy, real_full_like, wide_zeros_like
 from ..measured import (
     AbstractMeasured,
     corrected_step,
@@ -147,7 +146,7 @@ class Prodigy(AbstractMeasured):
         that a warm-up does not make the estimate too large.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `nu_dtype`: see [`eqopt.DAdaptAdamW`][].
 
     **Raises:**
@@ -198,9 +197,9 @@ class Prodigy(AbstractMeasured):
     def init(self, params: Params) -> ProdigyState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return ProdigyState(
-            exp_avg=zeros_like(params, self.mu_dtype),
+            exp_avg=wide_zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
-            grad_sum=zeros_like(params, self.nu_dtype),
+            grad_sum=wide_zeros_like(params, self.nu_dtype),
             params0=copy(params),
             estim_lr=estim_lr,
             numerator_weighted=scalar(0, params),

@@ -15,8 +15,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import as_float, bias_correction, safe_increment
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments
 from .momo_model import (
     AbstractMoMo,
@@ -104,7 +103,7 @@ class MoMo(AbstractMoMo):
         `lower_bound`. Use it if no good bound is known.
     - `mask`: see [`eqopt.AddDecayedWeights`][].
     - `mu_dtype`: the dtype in which $d$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 
@@ -136,7 +135,7 @@ class MoMo(AbstractMoMo):
         check_range(self, "beta", 0, 1)
 
     def init(self, params: Params) -> MoMoState:
-        exp_avg = zeros_like(params, self.mu_dtype)
+        exp_avg = wide_zeros_like(params, self.mu_dtype)
         return MoMoState(exp_avg=exp_avg, **initial_scalars(params, self.lower_bound))
 
     def _momentum(self, state: MoMoState) -> Momentum:
@@ -167,7 +166,7 @@ class MoMoAdam(AbstractMoMo):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$.
     - `eps`: $\varepsilon \ge 0$.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - All others: see [`eqopt.MoMo`][].
 
     **Raises:**
@@ -192,7 +191,7 @@ class MoMoAdam(AbstractMoMo):
 
     def init(self, params: Params) -> MoMoAdamState:
         return MoMoAdamState(
-            exp_avg=zeros_like(params, self.mu_dtype),
+            exp_avg=wide_zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
             **initial_scalars(params, self.lower_bound),
         )

@@ -35,8 +35,7 @@ from ..._types import (
 from ..._wrappers.averages.beside import put_beside
 from ..._wrappers.averages.schedule_free import average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import copy, real_full_like
+from ...tree._like import real_full_like, wide_copy, wide_zeros_like
 from ..measured import AbstractMeasured, scalar, value_at
 from ..moments import check_moments
 
@@ -154,7 +153,7 @@ class ScheduleFreePlus(AbstractMeasured):
     - `average_from`: $s$, the number of first steps with $c_t = 1$, which are not
         averaged, an integer of at least 0.
     - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
-        stored. Default to the dtype of each parameter.
+        stored. Default to the dtype of each parameter, at least float32.
 
     **Raises:**
 
@@ -199,9 +198,9 @@ class ScheduleFreePlus(AbstractMeasured):
         return ScheduleFreePlusState(
             count=jnp.zeros((), jnp.int32),
             beta=scalar(self.beta, params),
-            mu=zeros_like(params, self.mu_dtype),
+            mu=wide_zeros_like(params, self.mu_dtype),
             nu=real_full_like(params, 0, self.nu_dtype),
-            z=copy(params, self.state_dtype),
+            z=wide_copy(params, self.state_dtype),
             **{name: scalar(0, params) for name in names},
         )
 

@@ -90,7 +90,7 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
     - `eps`: $\varepsilon \ge 0$.
     - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
-        of each parameter.
+        of each parameter, at least float32.
     - All others: see [`eqopt.ScheduleFree`][].
 
     **Raises:**

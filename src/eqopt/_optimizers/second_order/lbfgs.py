@@ -23,7 +23,7 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._types import Params, ScalarOrSchedule, State, Updates
 from ...numerics import safe_increment
 from ...tree import zeros_like
-from ...tree._like import zeros_like_leaf
+from ...tree._like import wide_zeros_like
 
 
 class ScaleByLBFGSState(eqx.Module):
@@ -34,8 +34,8 @@ class ScaleByLBFGSState(eqx.Module):
     - `count`: the steps taken so far, a 0-d int32 array.
     - `params`, `updates`: the parameters and updates of the last step.
     - `diff_params_memory`, `diff_updates_memory`: the differences $s_i$ and $y_i$ of
-        the last `memory_size` steps, stacked along a new first axis. The difference of
-        step $i$ has the index $i$ modulo `memory_size`.
+        the last `memory_size` steps in at least float32, stacked along a new first
+        axis. The difference of step $i$ has the index $i$ modulo `memory_size`.
     - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that is
         ignored.
     """
@@ -106,13 +106,13 @@ class ScaleByLBFGS(AbstractTransformation):
 
     def init(self, params: Params) -> ScaleByLBFGSState:
         # A stack of arrays that are all sharded like the parameter.
-        stacked = lambda x: jnp.stack([zeros_like_leaf(x)] * self.memory_size)
+        stacked = lambda x: jnp.stack([x] * self.memory_size)
         return ScaleByLBFGSState(
             jnp.zeros((), jnp.int32),
             zeros_like(params),
             zeros_like(params),
-            map_parameters(stacked, params),
-            map_parameters(stacked, params),
+            map_parameters(stacked, wide_zeros_like(params)),
+            map_parameters(stacked, wide_zeros_like(params)),
             jnp.zeros(self.memory_size, compute_dtype(parameters(params))),
         )
 

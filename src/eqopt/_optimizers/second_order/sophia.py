@@ -221,7 +221,7 @@ class Sophia(AbstractOptimizer):
         the Hessian's diagonal. It gets all extra arguments. Defaults to
         `eqopt.HutchinsonDiagHessian()`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter.
+        the dtype of each parameter, at least float32.
     - `track_win_rate`: whether to record the share of coordinates that were not
         clipped, for `eqopt.tree.get(state, "win_rate")`. This takes some time.
 

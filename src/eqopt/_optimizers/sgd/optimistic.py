@@ -78,6 +78,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
             check_scalar(self, name)
 
     def init(self, params: Params) -> ScaleByOptimisticGradientState:
+        # A copy of a gradient is exact in the dtype of the parameter.
         return ScaleByOptimisticGradientState(
             count=jnp.zeros((), jnp.int32), previous_gradient=zeros_like(params)
         )

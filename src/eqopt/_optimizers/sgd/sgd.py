@@ -27,7 +27,7 @@ class SGD(AbstractOptimizer):
     - `nesterov`: whether to use Nesterov momentum; without effect if `momentum` is
         `None`.
     - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
-        dtype of each parameter.
+        dtype of each parameter, at least float32.
 
     ??? cite "Reference"
 

@@ -17,7 +17,7 @@ from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from ...tree import zeros_like
+from ...tree._like import wide_zeros_like
 from ..moments import check_moments, counted
 
 
@@ -68,7 +68,7 @@ class ScaleByLion(AbstractLeafwise):
     - `b1`: $\beta_1 \in [0, 1)$, the weight of the momentum in the update.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the momentum.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
     - `mode`: `"hard"` for the sign; `"smooth"` for $\tanh(s\,c_t)$; `"refined"` for
         $c_t$ itself if $|c_t| < 1$, otherwise the sign.
     - `smooth_beta`: $s$, a number or a 0-d array, for the mode `"smooth"`.
@@ -104,7 +104,7 @@ class ScaleByLion(AbstractLeafwise):
         check_choice(self, "mode", _SIGNS)
 
     def init(self, params: Params) -> ScaleByLionState:
-        mu = zeros_like(params, self.mu_dtype)
+        mu = wide_zeros_like(params, self.mu_dtype)
         return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
 
     def leafwise(

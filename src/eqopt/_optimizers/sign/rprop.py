@@ -16,8 +16,7 @@ from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import Scale, at
 from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
-from ...tree import zeros_like
-from ...tree._like import real_full_like
+from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
 
 
@@ -29,7 +28,7 @@ class ScaleByRpropState(eqx.Module):
     - `step_sizes`: the step sizes, a tree like the parameters, real also for complex
         parameters.
     - `prev_updates`: the last updates, before scaling by a schedule; zero where the
-        gradient had changed its sign.
+        gradient had changed its sign. Both are at least float32.
     - `count`: the steps taken so far, a 0-d int32 array.
     """
 
@@ -156,7 +155,7 @@ class ScaleByRprop(AbstractLeafwise):
         )
         return ScaleByRpropState(
             step_sizes=real_full_like(params, jnp.clip(initial, low, high)),
-            prev_updates=zeros_like(params),
+            prev_updates=wide_zeros_like(params),
             count=jnp.zeros((), jnp.int32),
         )
 

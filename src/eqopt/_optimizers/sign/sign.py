@@ -86,7 +86,7 @@ class Signum(AbstractOptimizer):
     - `learning_rate`: see [`eqopt.SGD`][].
     - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter.
+        each parameter, at least float32.
 
     **Raises:**
 

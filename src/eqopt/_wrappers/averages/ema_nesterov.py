@@ -16,7 +16,7 @@ from ..._transformation import AbstractFused, AbstractTransformation
 from ..._transforms.scale import at
 from ..._types import Hyperparameter, IntegerLike, Params, ScalarOrSchedule, State
 from ...numerics import as_float, safe_increment
-from ...tree import zeros_like
+from ...tree._like import wide_zeros_like
 from .beside import put_beside
 
 
@@ -28,7 +28,8 @@ class EMANesterovState(eqx.Module):
     - `count`: the steps taken so far, a 0-d int32 array.
     - `beta`: the current factor of the extrapolation, a 0-d array.
     - `inner_state`: the inner state.
-    - `velocity`: the average of the last steps, a tree like the parameters.
+    - `velocity`: the average of the last steps, a tree like the parameters, in at least
+        float32.
     """
 
     count: Int[Array, ""]
@@ -123,7 +124,7 @@ class EMANesterov(AbstractFused):
             count=jnp.zeros((), jnp.int32),
             beta=jnp.zeros((), dtype),
             inner_state=self.inner.init(params),
-            velocity=zeros_like(params),
+            velocity=wide_zeros_like(params),
         )
 
     def eval_params(self, state: State, params: Params) -> Params:

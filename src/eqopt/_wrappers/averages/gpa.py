@@ -13,7 +13,7 @@ from ..._equations import equation
 from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import AbstractFused, AbstractTransformation
 from ..._types import Hyperparameter, Params, State
-from ...tree._like import copy
+from ...tree._like import wide_copy
 from .beside import put_beside
 from .schedule_free import average
 
@@ -84,7 +84,7 @@ class GPA(AbstractFused):
     - `sees`: the parameters that `inner` gets, mainly for weight decay: `"z"`, which
         the authors' code decays, too, or `"y"`.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 
@@ -118,7 +118,7 @@ class GPA(AbstractFused):
         check_choice(self, "sees", get_args(Place))
 
     def init(self, params: Params) -> GPAState:
-        return GPAState(self.inner.init(params), copy(params, self.state_dtype))
+        return GPAState(self.inner.init(params), wide_copy(params, self.state_dtype))
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The model with the average, $x$.

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
@@ -18,7 +19,7 @@ from ..._storage import load, shapes_if_stored, store_like
 from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Params, State
 from ..._wrapper import AbstractWrapper, Call
-from ...tree._like import copy, zero_updates
+from ...tree._like import copy, wide_copy, zero_updates
 from .beside import beside, synced
 
 
@@ -48,8 +49,8 @@ class LookaheadState(eqx.Module):
     - `fast_state`: the inner state.
     - `steps_since_sync`: the number of fast steps since the last slow step, a 0-d int32
         array.
-    - `slow`: the slow weights, a tree like the parameters; `None` if the parameters are
-        [`eqopt.LookaheadParams`][], which hold them.
+    - `slow`: the slow weights, a tree like the parameters, in at least float32; `None`
+        if the parameters are [`eqopt.LookaheadParams`][], which hold them.
     """
 
     fast_state: State
@@ -69,7 +70,8 @@ class Lookahead(AbstractWrapper):
     With plain parameters, such as a model, the slow weights are in the state.
     [`eqopt.Lookahead.eval_params`][] returns a model with them. It also accepts
     [`eqopt.LookaheadParams`][]: the gradients are then the gradients of the fast
-    parameters only, and the updates are a pair.
+    parameters only, and the updates are a pair. In a pair, the slow weights keep the
+    dtype that they have.
 
     The updates must be added to the parameters unchanged: nothing may follow this in a
     chain.
@@ -116,7 +118,7 @@ class Lookahead(AbstractWrapper):
         return LookaheadState(
             fast_state=self.inner.init(fast),
             steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=None if is_pair else copy(params),
+            slow=None if is_pair else wide_copy(params),
         )
 
     def handle(self, call: Call, state: LookaheadState) -> tuple[Any, LookaheadState]:
@@ -149,8 +151,9 @@ class Lookahead(AbstractWrapper):
             evaluation parameters of `inner` are ignored: the outermost average counts.
         """
         fast, slow = self._split(state, params)
-        beside("Lookahead", "slow", parameters(slow), fast)  # raises if they do not fit
-        return eqx.combine(load(slow), fast)
+        slow = load(slow)
+        here = beside("Lookahead", "slow", parameters(slow), fast)
+        return eqx.combine(_rounded(slow, here), slow, fast)
 
     def _split(self, state, params):
         """The fast and the slow parameters, wherever they are."""
@@ -170,7 +173,8 @@ class Lookahead(AbstractWrapper):
         shared = {"slow_step_size": self.slow_step_size}
         promise = pipeline.push("Lookahead", Leafwise(synchronize, _Slow(slow), shared))
         updates, move = pipeline.finish(), promise().slow
-        fast_state = self._restarted(apply_updates(slow, move), fast_state)
+        moved = restrict(fast, parameters(slow), like_name="state.slow")
+        fast_state = self._restarted(apply_updates(slow, move), moved, fast_state)
         return updates, move, fast_state
 
     def _synced(self, fast, slow, fast_state):
@@ -179,17 +183,24 @@ class Lookahead(AbstractWrapper):
         # Without frozen leaves.
         moved = restrict(fast, parameters(slow), like_name="state.slow")
         new = incremental_update(load(moved), load(slow), step_size)
-        here = store_like(moved, copy(new))  # new buffers, to be donated
+        # New buffers, to be donated.
+        here = store_like(moved, copy(_rounded(new, moved)))
         fast = eqx.combine(here, fast, is_leaf=is_leaf)
-        return fast, store_like(slow, new), self._restarted(new, fast_state)
+        return fast, store_like(slow, new), self._restarted(new, moved, fast_state)
 
-    def _restarted(self, slow, fast_state):
-        # Not the fast parameters: they may be a whole model, of which `init` got only a
-        # part.
+    def _restarted(self, slow, fast, fast_state):
+        # The slow parameters, because the fast ones may be a whole model, of which `init`
+        # got only a part.
         if not self.reset_state:
             return fast_state
-        new = store_like(fast_state, load(self.inner.init(slow)))
+        start = eqx.combine(_rounded(slow, fast), slow)
+        new = store_like(fast_state, load(self.inner.init(start)))
         return keep_keys(new, fast_state)
+
+
+def _rounded(slow, fast):
+    """The slow weights in the dtypes of the fast ones."""
+    return jax.tree.map(lambda x, p: x.astype(p.dtype), parameters(slow), fast)
 
 
 class _Slow(eqx.Module):

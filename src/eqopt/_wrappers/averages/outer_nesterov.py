@@ -14,8 +14,7 @@ from ..._storage import shapes_if_stored
 from ..._transformation import AbstractTransformation
 from ..._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..._wrapper import AbstractWrapper, Call
-from ...tree import zeros_like
-from ...tree._like import copy, zero_updates
+from ...tree._like import wide_copy, wide_zeros_like, zero_updates
 from .beside import beside, choose, put_beside, synced
 
 
@@ -27,8 +26,10 @@ class OuterNesterovState(eqx.Module):
     - `inner_state`: the inner state.
     - `steps_since_sync`: the number of inner steps since the last outer step, a 0-d
         int32 array.
-    - `slow`: the parameters after the last outer step, a tree like the parameters.
-    - `trace`: the momentum of the outer steps, a tree like the parameters.
+    - `slow`: the parameters after the last outer step, a tree like the parameters, in
+        at least float32.
+    - `trace`: the momentum of the outer steps, a tree like the parameters, in at least
+        float32.
     """
 
     inner_state: State
@@ -52,9 +53,12 @@ def outer_nesterov(
     learning_rate: Float[Array, ""],
     momentum: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    delta = slow - (p + g)
+    # From the result of the inner steps instead of `slow`: if the outer step is to keep
+    # it, it is kept to the last bit.
+    inner = p + g
+    delta = slow - inner
     trace = momentum * trace + delta
-    slow = slow - learning_rate * (delta + momentum * trace)
+    slow = inner + ((1 - learning_rate) * delta - learning_rate * momentum * trace)
     return slow - p, slow, trace
 
 
@@ -68,6 +72,7 @@ class OuterNesterov(AbstractWrapper):
       \Delta &= \theta - \theta' \\
       b &\leftarrow \mu b + \Delta & b_0 &= 0 \\
       \theta &\leftarrow \theta - \eta\, (\Delta + \mu b)
+        = \theta' + (1 - \eta)\, \Delta - \eta \mu b
     \end{aligned}$$
 
     and the inner optimizer continues from there with its state unchanged. This is
@@ -90,7 +95,7 @@ class OuterNesterov(AbstractWrapper):
     - `inner`: the inner optimizer.
     - `period`: $H \ge 1$, an integer.
     - `learning_rate`: $\eta \ge 0$, the learning rate of the outer steps. With 1 and no
-        momentum, the result equals `inner`.
+        momentum, `step` gives the result of `inner` to the last bit.
     - `momentum`: $\mu \in [0, 1)$.
 
     **Raises:**
@@ -126,8 +131,8 @@ class OuterNesterov(AbstractWrapper):
         return OuterNesterovState(
             inner_state=self.inner.init(params),
             steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=copy(params),
-            trace=zeros_like(params),
+            slow=wide_copy(params),
+            trace=wide_zeros_like(params),
         )
 
     def eval_params(self, state: State, params: Params) -> Params:

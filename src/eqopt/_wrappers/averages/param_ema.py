@@ -18,7 +18,7 @@ from ..._transforms.scale import at, ratio
 from ..._types import Params, ScalarOrSchedule, State
 from ..._wrapper import AbstractFusedWrapper
 from ...numerics import safe_increment
-from ...tree._like import copy
+from ...tree._like import wide_copy
 from .beside import averaged_or, follow_updated, followed
 
 
@@ -77,8 +77,8 @@ class ParamEMA(AbstractFusedWrapper):
         the number of steps taken so far (0 in the first step).
     - `debias`: whether to exclude the initial parameters from the average.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
-        dtype of each parameter. In bfloat16, which has 8 binary digits, an average with
-        `decay=0.999` does not move: choose float32.
+        dtype of each parameter, at least float32. In bfloat16, which has 8 binary
+        digits, an average with `decay=0.999` would stand still.
 
     **Raises:**
 
@@ -113,7 +113,7 @@ class ParamEMA(AbstractFusedWrapper):
             count=jnp.zeros((), jnp.int32),
             weight_sum=jnp.array(0 if self.debias else 1, dtype),
             inner_state=self.inner.init(params),
-            average=copy(params, self.accumulator_dtype),
+            average=wide_copy(params, self.accumulator_dtype),
         )
 
     def eval_params(self, state: State, params: Params) -> Params:

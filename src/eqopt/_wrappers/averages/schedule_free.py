@@ -16,7 +16,7 @@ from ..._transformation import AbstractFused, AbstractTransformation
 from ..._transforms.scale import at, ratio
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ...numerics import safe_increment
-from ...tree._like import copy
+from ...tree._like import wide_copy
 from .beside import put_beside
 
 
@@ -98,7 +98,7 @@ class ScheduleFree(AbstractFused):
     - `b1`: $\beta_1 \in (0, 1]$.
     - `weight_lr_power`: $\rho \ge 0$.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
-        parameter.
+        parameter, at least float32.
 
     **Raises:**
 
@@ -142,7 +142,7 @@ class ScheduleFree(AbstractFused):
             step_count=jnp.zeros((), jnp.int32),
             max_lr=scalar(0),
             inner_state=self.inner.init(params),
-            z=copy(params, self.state_dtype),
+            z=wide_copy(params, self.state_dtype),
         )
 
     def eval_params(self, state: State, params: Params) -> Params:

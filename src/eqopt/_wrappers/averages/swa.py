@@ -15,7 +15,7 @@ from ..._transformation import AbstractTransformation
 from ..._types import IntegerLike, Params, State, Updates
 from ..._wrapper import AbstractFusedWrapper
 from ...numerics import safe_increment
-from ...tree._like import copy
+from ...tree._like import wide_copy
 from .beside import averaged_or, followed
 
 
@@ -65,8 +65,8 @@ class SWA(AbstractFusedWrapper):
     - `start`: $s \ge 1$, the first step after which to average, an integer.
     - `period`: $c \ge 1$, an integer.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
-        dtype of each parameter; half precision is too coarse for more than a few
-        hundred values.
+        dtype of each parameter, at least float32. Half precision is too coarse for more
+        than a few hundred values.
 
     **Raises:**
 
@@ -100,7 +100,7 @@ class SWA(AbstractFusedWrapper):
             count=jnp.zeros((), jnp.int32),
             n_averaged=jnp.zeros((), jnp.int32),
             inner_state=self.inner.init(params),
-            average=copy(params, self.accumulator_dtype),
+            average=wide_copy(params, self.accumulator_dtype),
         )
 
     def eval_params(self, state: State, params: Params) -> Params:

@@ -50,7 +50,8 @@ def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
             f"The state to convert has {found} at `{given_path}`, but the optimizer has "
             f"{wanted} at `{path}`. "
             + (
-                "Use the same dtypes for its state: `mu_dtype=...` or `nu_dtype=...`."
+                "Use the same dtypes for its state: `mu_dtype=...`, `nu_dtype=...` or "
+                "`accumulator_dtype=...`."
                 if np.shape(given) == np.shape(expected)
                 else "Is it the state of another model?"
             )

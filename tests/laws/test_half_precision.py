@@ -1,0 +1,178 @@
+"""Law 5, over many steps: by default, no state of a bfloat16 model stands still.
+
+What averages or sums up over steps is stored in at least float32, which moves as it does
+for a float32 model. Only a copy of a parameter or of a gradient has its dtype, in which it
+is exact. So most rows are told by their types, and many steps are for the others.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+
+from .registry import law
+from .subjects import both, grads_of, params_of
+
+
+QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "ScheduleFree(SGD)"}
+STEPS = 500  # with one gradient, and as many with another
+
+
+def after_many_steps(opt, dtype):
+    """The state before and after many steps, from numbers that bfloat16 can express.
+
+    The parameters are given, as parameters in bfloat16 would not follow small updates.
+    """
+    half = params_of(jnp.bfloat16)
+    params, grads = (
+        jax.tree.map(lambda x: x.astype(dtype), tree)
+        for tree in (half, grads_of(half, 0))
+    )
+
+    @jax.jit
+    def run(params, grads):
+        def one(state, i):
+            factor = jnp.where(i < STEPS, 1, 2)
+            given = lambda tree: jax.tree.map(
+                lambda x: factor.astype(x.dtype) * x, tree
+            )
+            return opt.step(given(grads), state, given(params))[1], None
+
+        start = opt.init(params)
+        return start, jax.lax.scan(one, start, jnp.arange(2 * STEPS))[0]
+
+    return jax.device_get(run(params, grads))
+
+
+def numbers(tree):
+    """The inexact arrays with their key paths, and in float64 or complex128."""
+    wide = lambda x: x.astype(np.result_type(x.dtype.type(0).item(), np.float64))
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path): (x.dtype, wide(x))
+        for path, x in leaves
+        if isinstance(x, np.ndarray | np.generic)
+        and jnp.issubdtype(x.dtype, jnp.inexact)
+    }
+
+
+@law(QUICK)
+def test_no_default_stands_still(row):
+    """Each state ends where it ends in float32, and what is narrow does so exactly."""
+    state = jax.eval_shape(row().init, params_of(jnp.bfloat16))
+    is_narrow = lambda x: jnp.issubdtype(x.dtype, jnp.inexact) and x.dtype.itemsize < 4
+    if row.name not in QUICK and not any(map(is_narrow, jax.tree.leaves(state))):
+        return
+    _, half = after_many_steps(row(), jnp.bfloat16)
+    start, full = (numbers(x) for x in after_many_steps(row(), jnp.float32))
+    for path, (dtype, found) in numbers(half).items():
+        first, expected = start[path][1], full[path][1]
+        if dtype.itemsize < 4:
+            np.testing.assert_array_equal(found, expected, err_msg=path)
+        elif np.isfinite(expected).all():
+            # What starts at infinity moves from there to anywhere.
+            moved = np.abs(expected - np.where(np.isfinite(first), first, 0))
+            atol = 2**-5 * np.max(moved, initial=0) + 1e-6
+            np.testing.assert_allclose(found, expected, 0, atol, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    ("opt", "name", "steps", "expected"),
+    [
+        (
+            eqopt.ParamEMA(eqopt.SetToZero(), 0.999, debias=False),
+            "average",
+            1000,
+            1.632,
+        ),
+        (eqopt.SWA(eqopt.SetToZero(), 1), "average", 1000, 2 - 1 / 1000),
+        (eqopt.ScaleByAdam(), "nu", 3000, 3.80),
+        (eqopt.EMA(0.999), "ema", 3000, 1.90),
+    ],
+    ids=["ParamEMA", "SWA", "Adam", "EMA"],
+)
+@pytest.mark.parametrize(
+    "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
+)
+def test_slow_averages(opt, name, steps, expected, dtype):
+    """Gradients and parameters are 1 in the first step and then 2."""
+
+    @jax.jit
+    def run():
+        def one(state, i):
+            x = jnp.where(i == 0, 1, 2).astype(dtype)
+            return opt.step(x, state, x)[1], None
+
+        start = opt.init(jnp.ones((), dtype))
+        return jax.lax.scan(one, start, jnp.arange(steps))[0]
+
+    np.testing.assert_allclose(eqopt.tree.get(run(), name), expected, 1e-3)
+
+
+HALF = jnp.ones((8, 8), jnp.bfloat16)
+
+
+def dtypes_of(opt, params=HALF):
+    """Of all arrays in the state with the shape of the parameter."""
+    state = jax.eval_shape(opt.init, params)
+    return {x.dtype for x in jax.tree.leaves(state) if x.shape == params.shape}
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (eqopt.ScaleByAdam, ["mu_dtype", "nu_dtype"]),
+        (eqopt.ScaleByMuon, ["mu_dtype"]),
+        (lambda **data: eqopt.SGD(0.1, momentum=0.9, **data), ["accumulator_dtype"]),
+        (lambda **data: eqopt.ParamEMA(eqopt.SGD(0.1), **data), ["accumulator_dtype"]),
+        (
+            lambda **data: eqopt.MultiSteps(eqopt.SGD(0.1), 2, **data),
+            ["accumulator_dtype"],
+        ),
+        (lambda **data: eqopt.GPA(eqopt.SGD(0.1), **data), ["state_dtype"]),
+    ],
+    ids=["Adam", "Muon", "SGD", "ParamEMA", "MultiSteps", "GPA"],
+)
+def test_arguments_set_other_dtypes(make, names):
+    """Exactly the ones that they name. The default of wider parameters is their dtype."""
+    assert dtypes_of(make()) == {jnp.dtype("float32")}
+    for dtype in (jnp.bfloat16, jnp.float16):
+        assert dtypes_of(make(**dict.fromkeys(names, dtype))) == {jnp.dtype(dtype)}
+    assert dtypes_of(make(), HALF.astype(jnp.float32)) == {jnp.dtype("float32")}
+    assert jnp.dtype("complex64") in dtypes_of(make(), HALF.astype(jnp.complex64))
+
+
+def test_one_moment_in_half_precision():
+    state = eqopt.ScaleByAdam(mu_dtype=jnp.bfloat16).init(HALF)
+    assert (state.mu.dtype, state.nu.dtype) == (jnp.bfloat16, jnp.float32)
+
+
+@pytest.mark.parametrize("reset_state", [False, True])
+def test_slow_weights_are_rounded_where_they_leave(reset_state):
+    """The slow weights keep their digits, and fast and evaluated ones their dtype."""
+    inner = eqopt.Chain(eqopt.Trace(0.9), eqopt.SGD(2.0**-7))
+    opt = eqopt.Lookahead(inner, 2, 0.25, reset_state)
+    params = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
+    grads = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
+    stepped = updated = params, opt.init(params)
+    for _ in range(4):
+        _, stepped = both(opt, grads, stepped[1], stepped[0])
+        (updates, state), _ = both(opt, grads, updated[1], updated[0])
+        updated = eqopt.apply_updates(updated[0], updates), state
+    for params, state in (stepped, updated):
+        slow, evaluated = state.slow["x"], opt.eval_params(state, params)["x"]
+        assert slow.dtype == jnp.float32
+        assert evaluated.dtype == params["x"].dtype == jnp.bfloat16
+        assert jnp.array_equal(evaluated, slow.astype(jnp.bfloat16))
+        assert jnp.array_equal(evaluated, params["x"])  # just after a slow step
+        assert not jnp.array_equal(evaluated.astype(jnp.float32), slow)
+
+
+def test_a_numpy_leaf():
+    """JAX has no float64 here, and neither has the state."""
+    params = np.ones(3)
+    for opt in (eqopt.Mechanic(eqopt.SGD(1.0)), eqopt.Adam(0.1)):
+        state = jax.tree.leaves(opt.init(params))
+        assert {x.dtype for x in state if x.shape == (3,)} == {jnp.dtype("float32")}
