@@ -1,8 +1,8 @@
 """Law 5, over many steps: by default, no state of a bfloat16 model stands still.
 
-What averages or sums up over steps is stored in at least float32, which moves as it does
-for a float32 model. Only a copy of a parameter or of a gradient has its dtype, in which it
-is exact. So most rows are told by their types, and many steps are for the others.
+What averages or sums up over steps is stored in at least float32, which moves as it
+does for a float32 model. Only a copy of a parameter or of a gradient has its dtype, in
+which it is exact. So types tell of most rows, and many steps of the others.
 """
 
 import jax
