@@ -15,8 +15,8 @@ class DPSGD(AbstractOptimizer):
 
     Without `clipped`, they are per-example gradients, with an additional first axis.
     With `clipped=True`, they are the sum from [`eqopt.microbatching.clipped_grad`][].
-    A sum cannot be told from a mean, or from a gradient that nobody has clipped: these
-    give no privacy, and no error.
+    A mean, or a gradient that is not clipped, looks like such a sum: it gives no
+    privacy, and no error.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
