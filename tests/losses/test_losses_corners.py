@@ -431,3 +431,37 @@ def test_traced_hyperparameters():
     np.testing.assert_allclose(by_delta, 1.0)
     both = jax.vmap(lambda g: FOCAL(x, 1, gamma=g))(f32(0, 2))
     np.testing.assert_allclose(both[0], BCE(x, 1), rtol=1e-6)
+
+
+X, Y = np.random.default_rng(0).normal(size=(2, 3, 4))
+P = scipy.special.softmax(Y, -1)
+
+# A loss as a function of one of its numbers, and a value of this number.
+NUMBERS = {
+    "gamma": (lambda g: FOCAL(X, P, gamma=g), 1.5),
+    "alpha": (lambda a: FOCAL(X, P, alpha=a), 0.3),
+    "epsilon": (lambda e: losses.poly_loss_cross_entropy(X, P, epsilon=e), 0.7),
+    "delta": (lambda d: losses.huber_loss(X, Y, delta=d), 0.4),
+    "eps, similarity": (lambda e: losses.cosine_similarity(X, Y, eps=e), 9.0),
+    "eps, distance": (lambda e: losses.cosine_distance(X, X + 0.1, eps=e), 9.0),
+    "temperature": (lambda t: losses.ntxent(X, np.array([0, 0, 1]), t), 0.3),
+    "degree": (lambda q: losses.triplet_margin_loss(X, Y, X + 1, norm_degree=q), 2.5),
+    "eps, triplet": (lambda e: losses.triplet_margin_loss(X, Y, X + 1, eps=e), 2.0),
+    "no eps": (lambda e: losses.triplet_margin_loss(X, Y, X + 1, eps=e), 0.0),
+    "smooth": (lambda s: losses.binary_dice_loss(X, X > 0, smooth=s), 0.5),
+    "alpha, dice": (lambda a: losses.dice_loss(X, P, alpha=a, axis=()), 0.2),
+    "beta, dice": (lambda b: losses.dice_loss(X, P, beta=b, axis=()), 0.2),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_derivatives_by_numbers(name, x64):
+    fn, value = NUMBERS[name]
+    with x64():
+        total = jax.jit(lambda x: jnp.sum(fn(x)))
+        step = np.array([0, 1e-6]) if value == 0 else np.array([-1e-6, 1e-6])
+        before, after = (float(total(jnp.asarray(value + s))) for s in step)
+        slope = float(jax.jit(jax.grad(total))(jnp.asarray(value)))
+    assert slope != 0
+    difference = (after - before) / (step[1] - step[0])
+    np.testing.assert_allclose(slope, difference, rtol=1e-4)

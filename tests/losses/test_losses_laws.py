@@ -375,6 +375,25 @@ def test_derivatives(subject, x64):
 
 @every_subject
 @pytest.mark.slow
+def test_second_derivatives(subject, x64):
+    """Differences of gradients: the value of a derivative has derivatives, too."""
+    with x64():
+        floats = [jnp.asarray(x, jnp.float64) for x in subject.floats.values()]
+        direction = jnp.asarray(np.cos(floats[0] + 1))
+        step = 1e-6
+
+        @jax.jit
+        def products(x):
+            slope = jax.grad(lambda x: jnp.sum(subject(x, *floats[1:])))
+            _, product = jax.jvp(slope, (x,), (direction,))
+            ahead, behind = (slope(x + s * step * direction) for s in (1, -1))
+            return product, (ahead - behind) / (2 * step)
+
+        close(*products(floats[0]), 1e-4, 1e-6)
+
+
+@every_subject
+@pytest.mark.slow
 def test_second_derivatives_are_finite(subject):
     floats = arrays(subject)
     fn = lambda x: jnp.sum(subject(x, *floats[1:]))

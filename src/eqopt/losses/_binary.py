@@ -232,7 +232,9 @@ def _cross_entropy(
 def _cross_entropy_jvp(primals: Any, tangents: Any) -> Any:
     (x, y), (dx, dy) = primals, tangents
     by_label = jnp.where(jnp.isinf(x), 0, -x)
-    return _cross_entropy(x, y), (jax.nn.sigmoid(x) - y) * dx + by_label * dy
+    # `sigmoid(x) - y` would be 0 for a large x and y = 1.
+    by_logit = (1 - y) * jax.nn.sigmoid(x) - y * jax.nn.sigmoid(-x)
+    return _cross_entropy(x, y), by_logit * dx + by_label * dy
 
 
 def _log_mixture(

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
@@ -15,7 +16,7 @@ from ._inputs import (
     one_value_each,
     widen,
 )
-from ._logarithms import log_normalizer
+from ._logarithms import log_sum
 from ._similarity import scaled
 
 
@@ -77,17 +78,16 @@ def ntxent(
         "ntxent", "temperature", temperature, z.dtype, 0, includes_low=False
     )
     least = jnp.asarray(jnp.finfo(z.dtype).eps, z.dtype)
-    z, norm = scaled(z, least, (1,))
-    z = z / norm
+    z, norm, factor = scaled(z, (1,))
+    z = z / jnp.maximum(norm, jnp.sqrt(least) / factor)
     # A table of all cosines, not of all products of elements. On an accelerator, the
     # default precision would leave three digits.
     s = jnp.matmul(z, z.T, precision="highest") / heat
     is_same = y[:, None] == y[None, :]
     is_pair = is_same & ~jnp.eye(len(y), dtype=bool)
-    others = log_normalizer(s, (1,), ~is_same)
-    has_others = ~jnp.all(is_same, 1, keepdims=True)
-    losses = jax.nn.softplus(jnp.where(has_others, others - s, 0))
-    losses = jnp.where(is_pair & has_others, losses, 0)
+    top, log = log_sum(s, (1,), ~is_same)
+    losses = jax.nn.softplus((top - s) + log)
+    losses = jnp.where(is_pair, losses, 0)
     number = jnp.sum(is_pair).astype(z.dtype)
     return one_value_each(jnp.sum(losses) / jnp.maximum(number, 1), embeddings)
 
@@ -159,8 +159,15 @@ def _distance(
     floor: Float[Array, ""],
 ) -> Float[Array, "..."]:
     size = jnp.abs(gap)
+    # In units of the largest term, no power overflows, and not all underflow. For
+    # derivatives, the unit is a constant: the distance does not depend on it.
+    unit = jnp.max(size, axes, keepdims=True, initial=0)
+    unit = jnp.maximum(unit, floor ** (1 / degree))
+    unit = lax.stop_gradient(jnp.where(unit > 0, unit, 1))
     # The power is differentiated only where it has a derivative.
-    powers = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** degree, 0)
-    total = jnp.sum(powers, axes) + floor
+    powers = jnp.where(size > 0, jnp.where(size > 0, size / unit, 1) ** degree, 0)
+    least = jnp.finfo(gap.dtype).tiny
+    floor = floor / jnp.maximum(unit**degree, least)
+    total = jnp.sum(powers, axes) + jnp.squeeze(floor, axes)
     root = jnp.where(total > 0, total, 1) ** (1 / degree)
-    return jnp.where(total > 0, root, 0)
+    return jnp.where(total > 0, root * jnp.squeeze(unit, axes), 0)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,12 +17,13 @@ from ._inputs import (
     as_scalar,
     check_labels,
     check_same_shape,
+    is_class,
     is_label,
     one_value_each,
     pick,
     widen,
 )
-from ._logarithms import log_normalizer, log_softmax, weighted
+from ._logarithms import excess, log_softmax, log_sum, weighted
 
 
 def softmax_cross_entropy(
@@ -55,10 +57,8 @@ def softmax_cross_entropy(
 
     A `ValueError` if shapes do not fit.
     """
-    _, loss, _ = _with_probabilities(
-        "softmax_cross_entropy", logits, labels, axis, where
-    )
-    return one_value_each(loss, logits)
+    log_p, y, axes = _prepared("softmax_cross_entropy", logits, labels, axis, where)
+    return one_value_each(-jnp.sum(weighted(y, log_p), axes), logits)
 
 
 def safe_softmax_cross_entropy(
@@ -82,10 +82,8 @@ def safe_softmax_cross_entropy(
 
     A `ValueError` if the shapes differ.
     """
-    _, loss, _ = _with_probabilities(
-        "safe_softmax_cross_entropy", logits, labels, -1, None
-    )
-    return one_value_each(loss, logits)
+    log_p, y, axes = _prepared("safe_softmax_cross_entropy", logits, labels, -1, None)
+    return one_value_each(-jnp.sum(weighted(y, log_p), axes), logits)
 
 
 def softmax_cross_entropy_with_integer_labels(
@@ -133,8 +131,7 @@ def softmax_cross_entropy_with_integer_labels(
     owner = "softmax_cross_entropy_with_integer_labels"
     axes = as_axes(owner, axis, np.ndim(logits))
     check_labels(owner, "logits", logits, labels, axes)
-    (x,) = widen(logits)
-    k = jnp.asarray(labels)
+    x, k = jnp.asarray(logits), jnp.asarray(labels)
     mask = as_mask(owner, where, x.shape, axes)
     if axes != (x.ndim - 1,):  # the classes come last, in one axis
         last = tuple(range(x.ndim - len(axes), x.ndim))
@@ -144,7 +141,12 @@ def softmax_cross_entropy_with_integer_labels(
     is_there = jnp.any(mask, -1)
     # Masked values may be NaN, which must not reach the gradient of the other terms.
     x = jnp.where(is_there[..., None], x, 0)
-    loss = log_normalizer(x, (k.ndim,), mask)[..., 0] - pick(x, k)
+    # The score of the label is looked up first. An accelerator would make a wide copy
+    # of all scores to look it up there.
+    x, own = widen(x, pick(x, k))
+    # log(1 + sum_j exp(x_j - x_k)) over the other classes is accurate if it is small.
+    top, log = log_sum(x, (k.ndim,), mask & ~is_class(k, x.shape[-1]))
+    loss = jax.nn.softplus((top - own[..., None]) + log)[..., 0]
     loss = jnp.where(is_label(k, x.shape[-1]), loss, jnp.nan)
     return one_value_each(jnp.where(is_there, loss, 0), logits)
 
@@ -196,20 +198,35 @@ def poly_loss_cross_entropy(
         ```
     """
     owner = "poly_loss_cross_entropy"
-    dtype, loss, miss = _with_probabilities(owner, logits, labels, axis, where)
-    factor = as_scalar(owner, "epsilon", epsilon, dtype, -np.inf)
-    return one_value_each(loss + factor * miss, logits)
+    log_p, y, axes = _prepared(owner, logits, labels, axis, where)
+    factor = as_scalar(owner, "epsilon", epsilon, log_p.dtype, -np.inf)
+    # As in `weighted`: a class without a label may be impossible.
+    log_p = jnp.where((y == 0) & jnp.isinf(log_p), 0, log_p)
+    return one_value_each(jnp.sum(y * _poly(log_p, factor), axes), logits)
 
 
-def _with_probabilities(
+@jax.custom_jvp
+def _poly(
+    log_p: Float[Array, "*shape"], epsilon: Float[Array, ""]
+) -> Float[Array, "*shape"]:
+    # With epsilon = -1, the first terms of both series cancel. They are not computed.
+    return excess(-log_p) - (1 + epsilon) * jnp.expm1(log_p)
+
+
+@_poly.defjvp
+def _poly_jvp(primals: Any, tangents: Any) -> Any:
+    log_p, epsilon = primals
+    by_log_p = -1 - epsilon * jnp.exp(log_p)
+    slope = by_log_p * tangents[0] - jnp.expm1(log_p) * tangents[1]
+    return _poly(log_p, epsilon), slope
+
+
+def _prepared(
     owner: str, logits: Any, labels: Any, axis: Any, where: Any
-) -> tuple[Any, Float[Array, "*out"], Float[Array, "*out"]]:
-    r"""The dtype, $-\sum y_i \log p_i$, and $\sum y_i (1 - p_i)$."""
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], tuple[int, ...]]:
+    r"""$\log p$, the labels, which are 0 at masked elements, and the axes."""
     check_same_shape(owner, "logits", logits, labels=labels, or_number=False)
     x, y = widen(logits, labels)
     axes = as_axes(owner, axis, x.ndim)
     mask = as_mask(owner, where, x.shape, axes)
-    log_p = log_softmax(x, axes, mask)
-    y = jnp.where(mask, y, 0)
-    loss = -jnp.sum(weighted(y, log_p), axes)
-    return x.dtype, loss, jnp.sum(y * (1 - jnp.exp(log_p)), axes)
+    return log_softmax(x, axes, mask), jnp.where(mask, y, 0), axes

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
+from ._ctc_failure import failure
 from ._ctc_recursion import forward
 from ._inputs import (
     IntegerArrayLike,
@@ -19,7 +20,7 @@ from ._inputs import (
     pick,
     widen,
 )
-from ._logarithms import logaddexp
+from ._logarithms import log_softmax, logaddexp, with_derivatives_of
 
 
 def ctc_loss(
@@ -46,6 +47,9 @@ def ctc_loss(
         gradient is finite: mask such examples, or count them.
     - A label that is out of range, or equal to the blank, makes the loss of its example
         NaN and the gradient zero. Padded labels can have any value.
+
+    The loss is never negative. If it is small, it is computed from the probability of
+    all other labels, which is accurate.
 
     The gradient takes one more pass over the frames, backwards, with only additions and
     multiplications.
@@ -123,7 +127,7 @@ def ctc_loss_with_forward_probs(
       \alpha_y(t, n) = \text{those that end with the label } y_n.$$
 
     In the last frame, $\alpha_\varnothing(T, n)$ includes both endings, so the loss is
-    $-\log \alpha_\varnothing(T, N)$.
+    $-\log \alpha_\varnothing(T, N)$, up to rounding.
 
     **Arguments:**
 
@@ -150,10 +154,12 @@ def ctc_loss_with_forward_probs(
     if len(blank):
         last = _with_last_label(blank[-1], label[-1])
         blank = jnp.concatenate([blank[:-1], last[None]])
+    # The logarithm of a probability is never positive, except by rounding.
+    bounded = lambda x: with_derivatives_of(x, lax.stop_gradient(jnp.minimum(x, 0)))
     return (
         one_value_each(loss, logits),
-        one_value_each(blank, logits),
-        one_value_each(label, logits),
+        one_value_each(bounded(blank), logits),
+        one_value_each(bounded(label), logits),
     )
 
 
@@ -163,7 +169,7 @@ def _ctc(
     _check(owner, *inputs, blank_id)
     logits, logit_paddings, labels, label_paddings = inputs
     (x,) = widen(logits)
-    floor = jax.lax.stop_gradient(
+    floor = lax.stop_gradient(
         as_scalar(
             owner, "log_epsilon", log_epsilon, x.dtype, -np.inf, 0, includes_high=False
         )
@@ -173,9 +179,10 @@ def _ctc(
     is_known = is_label(y, x.shape[-1])
     is_wrong = ~is_pad & (~is_known | (y == blank_id))
     # The sums and differences below must be finite, even for an impossible class.
-    log_p = jnp.maximum(jax.nn.log_softmax(x), floor)
+    log_p = log_softmax(x, (2,), jnp.ones(x.shape, bool))
+    log_p = jnp.maximum(log_p, floor)
     blanks = log_p[..., blank_id].T
-    index = jnp.where(is_known, y, 0)[:, None, :]
+    index = jnp.where(is_known, y, 0).astype(jnp.int32)[:, None, :]
     emits = jnp.take_along_axis(log_p, index, axis=2, mode="clip").transpose(1, 0, 2)
     repeats = jnp.pad(y[:, 1:] == y[:, :-1], ((0, 0), (1, 0)))[:, : y.shape[1]]
     pads = jnp.asarray(logit_paddings).astype(bool).T
@@ -186,6 +193,20 @@ def _ctc(
     ends = (blank[-1], label[-1]) if len(blank) else (blank_start, label_start)
     number = jnp.sum(~is_pad, 1)
     loss = -pick(_with_last_label(*ends), number)
+    # A small loss has more digits as -log(1 - F), with the probability F of failure.
+    states = [
+        jnp.concatenate([start[None], after])
+        for start, after in ((blank_start, blank), (label_start, label))
+    ]
+    fails = failure(
+        *lax.stop_gradient((log_p, emits, index[:, 0], number, repeats, pads, *states)),
+        blank_id=blank_id,
+    )
+    is_small = fails < 0.5
+    small = -jnp.log1p(-jnp.where(is_small, fails, 0))
+    loss = with_derivatives_of(
+        loss, jnp.where(is_small, small, lax.stop_gradient(loss))
+    )
     return jnp.where(jnp.any(is_wrong, 1), jnp.nan, loss), blank, label
 
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
 from ._inputs import (
     Axes,
@@ -15,6 +17,7 @@ from ._inputs import (
     one_value_each,
     widen,
 )
+from ._logarithms import small_excess, with_derivatives_of
 
 
 def kl_divergence(
@@ -29,6 +32,10 @@ def kl_divergence(
 
     Here $0 \log 0 = 0$: where $q_i = 0$, nothing is added for any $p_i$, and all
     derivatives are 0.
+
+    If $p$ and $q$ have the same sum, as distributions have, the divergence is never
+    negative, and accurate for close ones. Sums count as the same if they differ only by
+    rounding. Otherwise, the formula may be negative.
 
     **Arguments:**
 
@@ -63,9 +70,11 @@ def kl_divergence(
     """
     owner = "kl_divergence"
     log_p, q, axes = _prepared(
-        owner, log_predictions, axis, where, 0, targets=(targets, 0)
+        owner, log_predictions, axis, where, targets=(targets, 0)
     )
-    return one_value_each(jnp.sum(_terms(log_p, q), axes), log_predictions)
+    unit = _rounding_unit(log_predictions, targets)
+    loss = _divergence(log_p, q, _log_ratio(log_p, q), axes, unit)
+    return one_value_each(loss, log_predictions)
 
 
 def kl_divergence_with_log_targets(
@@ -95,12 +104,12 @@ def kl_divergence_with_log_targets(
     """
     owner = "kl_divergence_with_log_targets"
     log_p, log_q, axes = _prepared(
-        owner, log_predictions, axis, where, 0, log_targets=(log_targets, -jnp.inf)
+        owner, log_predictions, axis, where, log_targets=(log_targets, -jnp.inf)
     )
-    is_zero = log_q == -jnp.inf
-    finite = jnp.where(is_zero, 0, log_q)
-    terms = jnp.exp(finite) * (finite - jnp.where(is_zero, 0, log_p))
-    loss = jnp.sum(jnp.where(is_zero, 0, terms), axes)
+    unit = _rounding_unit(log_predictions, log_targets)
+    q = jnp.exp(log_q)
+    d = jnp.where(q == 0, 0, log_q) - jnp.where(q == 0, 0, log_p)
+    loss = _divergence(log_p, q, d, axes, unit)
     return one_value_each(loss, log_predictions)
 
 
@@ -148,26 +157,82 @@ def generalized_kl_divergence(
         ```
     """
     owner = "generalized_kl_divergence"
-    # Masked elements have p = q = 0, and add nothing to either sum.
     log_p, q, axes = _prepared(
-        owner, log_predictions, axis, where, -jnp.inf, targets=(targets, 0)
+        owner, log_predictions, axis, where, targets=(targets, 0)
     )
-    terms = _terms(log_p, q) - q + jnp.exp(log_p)
-    return one_value_each(jnp.sum(terms, axes), log_predictions)
+    return one_value_each(jnp.sum(_generalized(log_p, q), axes), log_predictions)
 
 
-def _terms(
+def _divergence(
+    log_p: Float[Array, "*shape"],
+    q: Float[Array, "*shape"],
+    d: Float[Array, "*shape"],
+    axes: tuple[int, ...],
+    unit: float,
+) -> Float[Array, "..."]:
+    """The sum of `q d`, where `d` is `log q - log p`, or 0 where `q` is.
+
+    If `p` and `q` have the same sum, the terms of the generalized divergence give the
+    same loss. They are never negative, so they do not cancel if `p` and `q` are close.
+    The sums count as equal if they differ only by rounding: of the computation, or,
+    where the loss is no larger itself, of the arguments, by the relative size `unit`.
+    """
+    loss = jnp.sum(q * d, axes)
+    p = jnp.exp(log_p)
+    gap = jnp.abs(jnp.sum(q - p, axes))
+    # Zero times infinity must not occur: the logarithm of a positive `p` is smaller.
+    size = 2 * jnp.sum(q + p + p * jnp.minimum(jnp.abs(log_p), 1e3), axes)
+    fine = float(jnp.finfo(log_p.dtype).eps)
+    is_equal = gap < fine * size
+    if unit > fine:
+        is_equal = is_equal | ((gap < unit * size) & (loss < unit * size))
+    value = jnp.where(is_equal, jnp.sum(_gaps(p, q, d, q == 0), axes), loss)
+    return with_derivatives_of(loss, lax.stop_gradient(value))
+
+
+@jax.custom_jvp
+def _generalized(
     log_p: Float[Array, "*shape"], q: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    is_zero = q == 0
-    log_q = jnp.log(jnp.where(is_zero, 1, q))
-    return jnp.where(is_zero, 0, q * (log_q - jnp.where(is_zero, 0, log_p)))
+    return _gaps(jnp.exp(log_p), q, _log_ratio(log_p, q), q == 0)
+
+
+@_generalized.defjvp
+def _generalized_jvp(primals: Any, tangents: Any) -> Any:
+    log_p, q = primals
+    by_q = jnp.where(q == 0, -1, _log_ratio(log_p, q))
+    slope = (jnp.exp(log_p) - q) * tangents[0] + by_q * tangents[1]
+    return _generalized(log_p, q), slope
+
+
+def _log_ratio(
+    log_p: Float[Array, "*shape"], q: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    return jnp.log(jnp.where(q == 0, 1, q)) - jnp.where(q == 0, 0, log_p)
+
+
+def _gaps(
+    p: Float[Array, "*shape"],
+    q: Float[Array, "*shape"],
+    d: Float[Array, "*shape"],
+    is_zero: Bool[Array, "*shape"],
+) -> Float[Array, "*shape"]:
+    """`q d - q + p`, with `d` the logarithm of `q / p` unless `q` is zero."""
+    is_close = (jnp.abs(d) < 0.5) & ~is_zero
+    close = q * small_excess(jnp.where(is_close, d, 0))
+    return jnp.where(is_close, close, q * d - q + p)
+
+
+def _rounding_unit(*arrays: Any) -> float:
+    """The relative distance of neighbours in the coarsest dtype."""
+    dtypes = [jax.dtypes.canonicalize_dtype(x.dtype) for x in arrays]
+    return max(float(jnp.finfo(x).eps) for x in dtypes)
 
 
 def _prepared(
-    owner: str, log_predictions: Any, axis: Any, where: Any, masked_p: Any, **other: Any
+    owner: str, log_predictions: Any, axis: Any, where: Any, **other: Any
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], tuple[int, ...]]:
-    """Both arrays, with the given values at masked elements, and the axes."""
+    """Both arrays and the axes. Masked elements have p = q = 0."""
     [(name, (targets, masked_q))] = other.items()
     check_same_shape(
         owner, "log_predictions", log_predictions, or_number=False, **{name: targets}
@@ -175,4 +240,4 @@ def _prepared(
     log_p, q = widen(log_predictions, targets)
     axes = as_axes(owner, axis, q.ndim)
     mask = as_mask(owner, where, q.shape, axes)
-    return jnp.where(mask, log_p, masked_p), jnp.where(mask, q, masked_q), axes
+    return jnp.where(mask, log_p, -jnp.inf), jnp.where(mask, q, masked_q), axes

@@ -28,7 +28,8 @@ def make_fenchel_young_loss(
 
     Its gradient is $p - y$ with the maximizing $p$, which is the gradient of $f$. The
     constant $\Omega(y)$ of the paper is omitted. If $\Omega$ is an entropy, it is 0 for
-    one-hot $y$, and then the loss is never negative.
+    one-hot $y$, and then the loss is never negative. It is a difference of two numbers,
+    so a small loss of large scores has the rounding errors of $f$.
 
     !!! example
 

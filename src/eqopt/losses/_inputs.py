@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
 from .._checks import check_interval
@@ -146,8 +147,22 @@ def as_mask(
 
 def is_label(labels: Integer[Array, "*shape"], count: int) -> Bool[Array, "*shape"]:
     """Whether each label names one of `count` classes."""
-    wide = labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
+    wide = _at_least_int32(labels)
     return (wide >= 0) & (wide < count)
+
+
+def is_class(
+    labels: Integer[Array, "*shape"], count: int
+) -> Bool[Array, "*shape classes"]:
+    """Whether each label names each of `count` classes."""
+    wide = _at_least_int32(labels)
+    classes = lax.broadcasted_iota(wide.dtype, (*wide.shape, count), wide.ndim)
+    return wide[..., None] == classes
+
+
+def _at_least_int32(labels: Integer[Array, "*shape"]) -> Integer[Array, "*shape"]:
+    # Labels of 8 bits cannot be compared to a number of classes above their range.
+    return labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
 
 
 def pick(
@@ -157,7 +172,23 @@ def pick(
     if x.shape[-1] == 0:
         return jnp.zeros(labels.shape, x.dtype)
     index = jnp.where(is_label(labels, x.shape[-1]), labels, jnp.zeros_like(labels))
+    return _pick(x, index)
+
+
+@jax.custom_jvp
+def _pick(
+    x: Float[Array, "*shape classes"], index: Integer[Array, "*shape"]
+) -> Float[Array, "*shape"]:
     return jnp.take_along_axis(x, index[..., None], axis=-1, mode="clip")[..., 0]
+
+
+@_pick.defjvp
+def _pick_jvp(primals: Any, tangents: Any) -> Any:
+    # The transpose of an index writes to an array of zeros, one more for the memory to
+    # hold. The transpose of this sum is part of whatever else the derivative of `x` is.
+    x, index = primals
+    dx = jnp.where(is_class(index, x.shape[-1]), tangents[0], 0)
+    return _pick(x, index), jnp.sum(dx, -1)
 
 
 def one_value_each(loss: Float[Array, "*shape"], like: Any) -> Float[Array, "*shape"]:

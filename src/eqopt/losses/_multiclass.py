@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Bool, Float, Integer
 
 from ._inputs import (
     IntegerArrayLike,
     check_labels,
+    is_class,
     is_label,
     one_value_each,
     pick,
@@ -56,9 +56,9 @@ def multiclass_hinge_loss(
         ```
     """
     x, k = _prepared("multiclass_hinge_loss", scores, labels)
-    hot = jax.nn.one_hot(k, x.shape[-1], dtype=x.dtype)
-    loss = jnp.max(x + 1 - hot, -1) - pick(x, k)
-    return _finished(loss, k, scores)
+    best = jnp.max(jnp.where(is_class(k, x.shape[-1]), -jnp.inf, x), -1)
+    # The difference comes first: large scores would absorb the 1.
+    return _finished(jnp.maximum(best - pick(x, k) + 1, 0), k, scores)
 
 
 def multiclass_perceptron_loss(
@@ -139,29 +139,64 @@ def multiclass_sparsemax_loss(
         ```
     """
     x, k = _prepared("multiclass_sparsemax_loss", scores, labels)
-    p = _sparsemax(x)
-    ahead = jnp.where(p > 0, x - pick(x, k)[..., None], 0)
-    loss = jnp.sum(p * ahead, -1) + (1 - jnp.sum(p * p, -1)) / 2
-    return _finished(jnp.maximum(loss, 0), k, scores)
+    return _finished(_sparsemax_loss(x, is_class(k, x.shape[-1])), k, scores)
 
 
-def _sparsemax(x: Float[Array, "*shape classes"]) -> Float[Array, "*shape classes"]:
-    """The point of the simplex nearest to `x`.
+@jax.custom_jvp
+def _sparsemax_loss(
+    x: Float[Array, "*shape classes"], is_own: Bool[Array, "*shape classes"]
+) -> Float[Array, "*shape"]:
+    r"""Half of the squared distance from $p$ to the label, plus $t - x_k$ if positive.
 
-    It is `max(x - t, 0)`, with `t` such that the sum is one. Sorting finds the nonzero
-    classes. For these, `t` is linear and has simple derivatives.
+    With $p_i = \max(x_i - t, 0)$, this is the loss above, without differences of large
+    numbers: in the distance, $1 - p_k$ is the sum of all other $p_i$.
     """
-    x = x - lax.stop_gradient(jnp.max(x, -1, keepdims=True))
-    descending = -jnp.sort(-lax.stop_gradient(x), axis=-1)
+    p, t = _projection(x)
+    wrong = jnp.where(is_own, 0, p)
+    distance = jnp.square(jnp.sum(wrong, -1)) + jnp.sum(jnp.square(wrong), -1)
+    own = jnp.sum(jnp.where(is_own, x, 0), -1)
+    behind = (jnp.max(x, -1) - own) - 1 + t[..., 0]
+    return distance / 2 + jnp.maximum(behind, 0)
+
+
+@_sparsemax_loss.defjvp
+def _sparsemax_loss_jvp(primals: Any, tangents: Any) -> Any:
+    x, is_own = primals
+    slope = _sparsemax(x) - is_own.astype(x.dtype)
+    return _sparsemax_loss(x, is_own), jnp.sum(slope * tangents[0], -1)
+
+
+@jax.custom_jvp
+def _sparsemax(x: Float[Array, "*shape classes"]) -> Float[Array, "*shape classes"]:
+    return _projection(x)[0]
+
+
+@_sparsemax.defjvp
+def _sparsemax_jvp(primals: Any, tangents: Any) -> Any:
+    [dx] = tangents
+    p = _sparsemax(*primals)
+    number = jnp.sum(p > 0, -1, keepdims=True).astype(p.dtype)
+    mean = jnp.sum(jnp.where(p > 0, dx, 0), -1, keepdims=True) / number
+    return p, jnp.where(p > 0, dx - mean, 0)
+
+
+def _projection(
+    x: Float[Array, "*shape classes"],
+) -> tuple[Float[Array, "*shape classes"], Float[Array, "*shape 1"]]:
+    """The point of the simplex nearest to `x`, and its threshold.
+
+    The point is `max(x - t, 0)`, with `t` such that the sum is one. Sorting finds the
+    nonzero classes. All numbers are relative to the largest `x` minus 1. So the largest
+    is 1, which drops out of the equation for `t`: `t` has all the digits of the others.
+    """
+    x = jnp.maximum(x - jnp.max(x, -1, keepdims=True) + 1, 0)
+    descending = -jnp.sort(-x, axis=-1)
+    others = jnp.cumsum(descending.at[..., 0].set(0), -1)
     count = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
-    excess = jnp.cumsum(descending, -1) - 1
-    is_in = descending * count.reshape((1,) * (x.ndim - 1) + (-1,)) > excess
-    number = jnp.sum(is_in, -1, keepdims=True)
-    lowest = jnp.take_along_axis(descending, jnp.maximum(number - 1, 0), axis=-1)
-    chosen = lax.stop_gradient(x) >= lowest
-    number = jnp.sum(chosen, -1, keepdims=True).astype(x.dtype)
-    threshold = (jnp.sum(jnp.where(chosen, x, 0), -1, keepdims=True) - 1) / number
-    return jnp.where(chosen, x - threshold, 0)
+    count = count.reshape((1,) * (x.ndim - 1) + (-1,))
+    number = jnp.sum(descending * count > others, -1, keepdims=True)
+    t = jnp.take_along_axis(others, number - 1, axis=-1) / number.astype(x.dtype)
+    return jnp.maximum(x - t, 0), t
 
 
 def _prepared(

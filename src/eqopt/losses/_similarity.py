@@ -19,6 +19,7 @@ from ._inputs import (
     one_value_each,
     widen,
 )
+from ._logarithms import with_derivatives_of
 
 
 def cosine_similarity(
@@ -35,7 +36,8 @@ def cosine_similarity(
         {\max(|x|, \sqrt\epsilon) \max(|y|, \sqrt\epsilon)}$$
 
     The cosine with a vector of zeros is 0, and so are its derivatives if
-    $\epsilon = 0$. The result is also correct if squares overflow or underflow.
+    $\epsilon = 0$. The result is also correct if squares overflow or underflow, and
+    never outside $[-1, 1]$.
 
     **Arguments:**
 
@@ -56,7 +58,7 @@ def cosine_similarity(
 
     A `ValueError` if shapes do not fit, or if `eps` is out of range or has axes.
     """
-    cosine = _cosine("cosine_similarity", predictions, targets, eps, axis, where)
+    cosine, _ = _both("cosine_similarity", predictions, targets, eps, axis, where)
     return one_value_each(cosine, predictions)
 
 
@@ -71,7 +73,7 @@ def cosine_distance(
     r"""One minus the cosine of the angle between two vectors, in $[0, 2]$.
 
     The formula is in [`eqopt.losses.cosine_similarity`][]. The distance to a vector of
-    zeros is 1.
+    zeros is 1. The distance of close vectors is accurate, too.
 
     **Arguments:**
 
@@ -92,34 +94,58 @@ def cosine_distance(
 
     A `ValueError` if shapes do not fit, or if `eps` is out of range or has axes.
     """
-    cosine = _cosine("cosine_distance", predictions, targets, eps, axis, where)
-    return one_value_each(1 - cosine, predictions)
+    _, distance = _both("cosine_distance", predictions, targets, eps, axis, where)
+    return one_value_each(distance, predictions)
 
 
-def _cosine(
+def _both(
     owner: str, predictions: Any, targets: Any, eps: Any, axis: Any, where: Any
-) -> Float[Array, "..."]:
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """The cosine and the distance."""
     check_same_shape(
         owner, "predictions", predictions, targets=targets, or_number=False
     )
     x, y = widen(predictions, targets)
     axes = as_axes(owner, axis, x.ndim)
     mask = as_mask(owner, where, x.shape, axes)
-    least = as_scalar(owner, "eps", eps, x.dtype, 0)
-    x, y = (jnp.where(mask, z, 0) for z in (x, y))
-    (x, x_norm), (y, y_norm) = (scaled(z, least, axes) for z in (x, y))
-    norms = jnp.squeeze(x_norm * y_norm, axes)
+    root = jnp.sqrt(as_scalar(owner, "eps", eps, x.dtype, 0))
+    x, x_norm, x_size = _measured(jnp.where(mask, x, 0), root, axes)
+    y, y_norm, y_size = _measured(jnp.where(mask, y, 0), root, axes)
+    norms = x_size * y_size
     # Zero divided by one is zero, and so are its derivatives; the derivatives of the
     # scalar product are not used.
     is_zero = norms == 0
-    dot = jnp.sum(x * y, axes)
-    return jnp.where(is_zero, 0, dot / jnp.where(is_zero, 1, norms))
+    norms = jnp.where(is_zero, 1, norms)
+    cosine = jnp.where(is_zero, 0, jnp.sum(x * y, axes) / norms)
+    # Rounding can give equal vectors a cosine above 1, which no angle has.
+    bounded = jnp.clip(cosine, -1, 1)
+    # And if they are close, 1 minus the cosine has few digits. With the lengths a and b
+    # of both, it is (|x - y|^2 - (a - b)^2) / (2 a b). Where `eps` replaces a norm, its
+    # square minus a^2 is added.
+    near = jnp.sum(jnp.square(x - y), axes) - jnp.square(x_size - y_size)
+    near = near + (x_size - x_norm) * (x_size + x_norm)
+    near = near + (y_size - y_norm) * (y_size + y_norm)
+    near = jnp.maximum(near / (2 * norms), 0)
+    distance = jnp.where(bounded > 0.5, near, 1 - bounded)
+    return (
+        with_derivatives_of(cosine, lax.stop_gradient(bounded)),
+        with_derivatives_of(1 - cosine, lax.stop_gradient(distance)),
+    )
+
+
+def _measured(
+    x: Float[Array, "*shape"], root: Float[Array, ""], axes: tuple[int, ...]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*out"], Float[Array, "*out"]]:
+    r"""A multiple of $x$, and the same one of $|x|$ and of $\max(|x|, \sqrt\epsilon)$."""
+    x, norm, factor = scaled(x, axes)
+    size = jnp.maximum(norm, root / factor)
+    return x, jnp.squeeze(norm, axes), jnp.squeeze(size, axes)
 
 
 def scaled(
-    x: Float[Array, "*shape"], eps: Float[Array, ""], axes: tuple[int, ...]
-) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
-    r"""A multiple of $x$ and, with `keepdims`, of $\max(|x|, \sqrt\epsilon)$.
+    x: Float[Array, "*shape"], axes: tuple[int, ...]
+) -> tuple[Float[Array, "*shape"], Float[Array, "..."], Float[Array, "..."]]:
+    """A multiple of `x`, its norm and the factor, both with `keepdims`.
 
     The largest element becomes 1, so that squares do not overflow, and not all
     underflow.
@@ -127,5 +153,4 @@ def scaled(
     largest = jnp.max(jnp.abs(lax.stop_gradient(x)), axes, keepdims=True, initial=0)
     factor = jnp.where(largest > 0, largest, 1)
     x = x / factor
-    norm = safe_sqrt(jnp.sum(x * x, axes, keepdims=True))
-    return x, jnp.maximum(norm, jnp.sqrt(eps) / factor)
+    return x, safe_sqrt(jnp.sum(x * x, axes, keepdims=True)), factor
