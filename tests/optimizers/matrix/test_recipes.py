@@ -97,7 +97,7 @@ RECIPES = {
 # Arguments of the recipe alone.
 EXTRA: dict = {
     "SCALE": {"momentum": 0.8, "last_layer": True},
-    "SinkGD": {"scale": 0.1},  # a factor of the learning rate for matrices
+    "SinkGD": {"scale": 0.1},  # a factor of the update for matrices
     "SOAPMuon": {"coefficients": "standard"},
 }
 DECAY, RATES = 0.3, 0.1 / np.arange(1, 13)
@@ -127,7 +127,7 @@ def test_steps(name, x64):
             g = jax.tree.map(jnp.asarray, g)
             params, state = step(g, state, params)
             u, own = update(g["w"], own)
-            w = w - extra.get("scale", 1) * RATES[t] * (np.asarray(u) + DECAY * w)
+            w = w - RATES[t] * (extra.get("scale", 1) * np.asarray(u) + DECAY * w)
             b = b - RATES[t] * (d + DECAY * b)
             np.testing.assert_allclose(params["w"], w, rtol=1e-8, atol=1e-10)
             np.testing.assert_allclose(params["b"], b, rtol=1e-8, atol=1e-10)
