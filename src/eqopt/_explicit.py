@@ -102,7 +102,9 @@ def in_explicit_shards(x, y):
 def sharded_like(x, y):
     """`y` in the shards of `x`, an array of the same shape, on any mesh."""
     if not is_traced(x):
-        return y if x.sharding.is_fully_replicated else jax.device_put(y, x.sharding)
+        sharding = getattr(x, "sharding", None)  # an array of NumPy has none
+        is_whole = sharding is None or sharding.is_fully_replicated
+        return y if is_whole else jax.device_put(y, sharding)
     if jax.typeof(x).sharding.mesh.explicit_axes:
         return in_explicit_shards(x, y)
     # On automatic axes, only XLA knows the shards of `x`, and it divides alike what is

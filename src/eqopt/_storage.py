@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from ._construction import Module
+from ._explicit import unsharded
 from ._typecheck import no_type_check
 
 
@@ -180,8 +181,18 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
     has_hidden = lambda x: getattr(type(x), "_has_hidden", False)
     for node in jax.tree.leaves(state, is_leaf=has_hidden):
         if has_hidden(node):
-            params = load(joined(params, node.hidden))
+            hidden = jax.tree.map(_fitted, params, node.hidden, is_leaf=is_leaf)
+            params = load(joined(params, hidden))
     return params
+
+
+def _fitted(p: Any, hidden: Any) -> Any:
+    """`hidden`, the other part of `p`, without the padding of `eqopt.ZeRO1`."""
+    if hidden is None or hidden.fits(p):
+        return hidden
+    own = tuple(map(slice, p.shape))
+    is_padded = lambda x: x.ndim == p.ndim and x.shape > p.shape
+    return jax.tree.map(lambda x: unsharded(x)[own] if is_padded(x) else x, hidden)
 
 
 def taken_apart(params: PyTree) -> tuple[PyTree, PyTree]:

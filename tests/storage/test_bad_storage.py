@@ -37,6 +37,15 @@ def params(storage, inner=ADAMW):
 BLOCKS, SPLIT = state(BlockwiseQuantized()), params(SplitMasterWeights())
 
 
+def mesh_of(devices):
+    return jax.make_mesh(
+        (devices,),
+        ("x",),
+        devices=jax.devices()[:devices],
+        axis_types=(jax.sharding.AxisType.Auto,),
+    )
+
+
 def init(storage, dtype):
     params(storage).init({"a": jnp.ones(3, dtype), "b": jnp.ones(2, jnp.bfloat16)})
 
@@ -57,6 +66,18 @@ CASES = {
         lambda: params(BlockwiseQuantized()),
         "StoreParams: `storage` must be a storage for parameters",
         "SplitMasterWeights()`, but is a storage for states, for `eqopt.StoreState`",
+    ),
+    "ZeRO-1 inside": (
+        lambda: state(Cast(), eqopt.ZeRO1(ADAMW, "x", mesh_of(2))).init(FULL),
+        "StoreState: `.inner_state[0].mu['a']` in the state of `inner` cannot be stored",
+        "because `ZeRO1` has padded this array",
+        "`eqopt.ZeRO1(eqopt.StoreState(opt, storage), ...)`",
+    ),
+    "one vector inside": (
+        lambda: state(Cast(), eqopt.Flatten(ADAMW)).init(FULL),
+        "StoreState: `.inner_state[0].mu` in the state of `inner` cannot be stored",
+        "because `Flatten` has joined the arrays of all parameters",
+        "`eqopt.Flatten(eqopt.StoreState(opt, storage))`",
     ),
     "a class for a state": (
         lambda: state(BlockwiseQuantized),
@@ -200,11 +221,10 @@ RESTORED = {
     "4 bits": (BLOCKS, state(BlockwiseQuantized(4)), "bits=8.*against.*bits=4"),
     "plain": (BLOCKS, ADAMW, "StoreStateState against tuple"),
     "stored": (ADAMW, BLOCKS, "tuple against StoreStateState"),
-    # As many blocks, but of other elements.
     "block size": (
         BLOCKS,
-        state(BlockwiseQuantized(8, 200)),
-        "Blocks of 256 in 300 against Blocks of 200 in 300",
+        state(BlockwiseQuantized(8, 100)),
+        "Blocks of 150 in rows of 300 against Blocks of 75 in rows of 300",
     ),
     "float8": (BLOCKS, state(Float8()), "DynamicMap.*against FloatMap"),
     "hidden": (SPLIT, params(KahanSummation()), "LowBits against RoundingError"),

@@ -27,7 +27,7 @@ CASES = pytest.mark.parametrize(
 def block(name, what):
     extra = {
         "zeros": np.zeros(64),
-        "many": np.random.default_rng(3).normal(size=200 * 64),
+        "many": np.random.default_rng(3).normal(size=128 * 64),
         "denormal": np.linspace(1, 9, 64) * 1e-40,
     }
     if what in extra:

@@ -254,6 +254,31 @@ def test_types_stay(mesh):
             assert place((params, state)) == before
 
 
+def test_leaves_that_stand_for_parameters():
+    """The same on any mesh, with or without padding."""
+    mark = lambda opt: eqopt.tree.map_params(
+        opt,
+        lambda _: True,
+        jax.eval_shape(opt.init, params_of()),
+        params=params_of(),
+        transform_non_params=lambda _: False,
+    )
+    found = mark(eqopt.ZeRO1(INNER, mesh=mesh_of())).inner_state
+    expected = mark(INNER)
+    assert found == expected
+    assert sum(jax.tree.leaves(found)) == 2 * len(SHAPES)
+
+
+def test_keys_are_on_every_device():
+    storage = eqopt.storage.StochasticRounding()
+    inner = eqopt.StoreState(eqopt.Adam(0.1), storage, eqopt.groups.everything)
+    mesh = mesh_of()
+    state = jax.jit(eqopt.ZeRO1(inner, mesh=mesh).init)(put(params_of(), mesh))
+    mu = eqopt.tree.get(state, "mu")["even"]
+    assert mu.hidden.key.shape == (2,) and mu.hidden.key.sharding.is_fully_replicated
+    assert mu.seen.addressable_shards[0].data.size == mu.seen.size / DEVICES
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -29,6 +29,8 @@ from ..storage._base import (
 )
 from ..tree._map_params import places_of
 from ..tree._search import on_the_way
+from .flatten import FlattenState
+from .zero1 import ZeRO1State
 
 
 # Below this size, scales and padding would take more memory than is saved.
@@ -51,6 +53,12 @@ class StoreState(AbstractFusedWrapper):
     that handles trees itself, such as LBFGS, gets copies. The hidden bits of
     [`eqopt.StoreParams`][] are not part of this state and stay unchanged.
 
+    The state is stored in the same way on any number of devices, and sharded like the
+    parameters. [`eqopt.ZeRO1`][] and [`eqopt.Flatten`][] go outside:
+    `ZeRO1(StoreState(inner, storage), ...)`. Inside `jax.shard_map`, a parameter is the
+    local shard. If that has fewer than 4096 elements, its state is not stored, even if
+    the whole parameter has more. Pass `where` to store it as outside.
+
     !!! example
 
         ```python
@@ -72,7 +80,8 @@ class StoreState(AbstractFusedWrapper):
 
     **Raises:**
 
-    A `TypeError` if `storage` is not a storage for states.
+    A `TypeError` if `storage` is not a storage for states. In `init`, a `ValueError` if
+    `inner` holds a `ZeRO1` or a `Flatten` with arrays that should be stored.
     """
 
     inner: AbstractTransformation
@@ -92,13 +101,17 @@ class StoreState(AbstractFusedWrapper):
             flags = resolve_mask(self.where, params, params)
         with_paths, treedef = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
         kept = []
-        for i, (place, (path, x)) in enumerate(
-            zip(places_of(self.inner.init, params, state), with_paths, strict=True)
-        ):
+        places = places_of(self.inner.init, params, state)
+        leaves = zip(places, _owners(state), with_paths, strict=True)
+        for i, (place, owner, (path, x)) in enumerate(leaves):
             is_chosen = place is not None and flags[place]
-            if is_chosen and _can_be_kept(x) and not _is_hidden(state, path):
-                with standard_promotion():
-                    x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
+            is_asked = is_chosen or owner is not None
+            if is_asked and _can_be_kept(x) and not _is_hidden(state, path):
+                is_large = x.size >= _LARGE if self.where is None else any(flags)
+                _check_is_seen(owner, path, x, is_chosen, is_large)
+                if is_chosen:
+                    with standard_promotion():
+                        x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
             kept.append(x)
         return StoreStateState(treedef.unflatten(kept))
 
@@ -114,6 +127,33 @@ class StoreState(AbstractFusedWrapper):
         self, pipeline: Pipeline, state: StoreStateState
     ) -> tuple[AbstractTransformation, Callable[[State], StoreStateState]]:
         return self.inner, StoreStateState
+
+
+def _owners(state: State) -> list[type | None]:
+    """For each leaf, the state of a wrapper inside which it is not like a parameter."""
+    is_owner = lambda x: isinstance(x, ZeRO1State | FlattenState)
+    owners = []
+    for x in jtu.tree_leaves(state, is_leaf=lambda x: is_owner(x) or is_stored(x)):
+        count = len(jtu.tree_leaves(x, is_leaf=is_stored))
+        owners += [type(x) if is_owner(x) else None] * count
+    return owners
+
+
+def _check_is_seen(
+    owner: type | None, path: Sequence[Any], x: Any, is_chosen: bool, is_large: bool
+) -> None:
+    """Raises a `ValueError` for an array that should be stored, but cannot be."""
+    if owner is ZeRO1State and is_chosen:
+        name, has, rest = "ZeRO1", "padded this array for its devices", ", ..."
+    elif owner is FlattenState and is_large and x.ndim > 0 and not is_chosen:
+        name, has, rest = "Flatten", "joined the arrays of all parameters", ""
+    else:
+        return
+    raise ValueError(
+        f"StoreState: `{jtu.keystr(tuple(path))}` in the state of `inner` cannot be "
+        f"stored, because `{name}` has {has}. Put `{name}` outside: "
+        f"`eqopt.{name}(eqopt.StoreState(opt, storage){rest})`."
+    )
 
 
 def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:

@@ -15,7 +15,6 @@ from .._checks import check_state
 from .._explicit import on_automatic_axes, sharded_like, shardings_of
 from .._jax_internals import is_traced
 from .._leaves import is_parameter
-from .._storage import load
 from .._transformation import AbstractTransformation
 from .._types import Params, State
 from .._wrapper import AbstractWrapper, Call
@@ -27,12 +26,22 @@ class ZeRO1State(eqx.Module):
     **Attributes:**
 
     - `inner_state`: the inner state, sharded, and padded if an axis does not divide
-        evenly.
+        evenly. Codes, scales and other parts of stored arrays are padded one by one.
     - `shapes`: the shapes of its arrays without the padding, static.
     """
 
     inner_state: State
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    @property
+    def _without_padding(self) -> "ZeRO1State":
+        """The shapes of the inner transformation's own state, in a state like this."""
+        leaves, treedef = jtu.tree_flatten(self.inner_state)
+        shapes = (
+            jax.ShapeDtypeStruct(shape, x.dtype) if _is_some_array(x) else x
+            for x, shape in zip(leaves, self.shapes, strict=True)
+        )
+        return ZeRO1State(treedef.unflatten(shapes), self.shapes)
 
 
 class ZeRO1(AbstractWrapper):
@@ -99,7 +108,7 @@ class ZeRO1(AbstractWrapper):
         ```
     """
 
-    _loads = "all"
+    _loads = "params"
 
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
@@ -142,7 +151,7 @@ class ZeRO1(AbstractWrapper):
             full = axis.restored(stored, state.shapes)
             return axis.whole(inner.eval_params(full, axis.split(params)), params)
 
-        arguments = self.inner, load(state.inner_state), params
+        arguments = self.inner, state.inner_state, params
         shardings = shardings_of(params)
         return on_automatic_axes(evaluated, *arguments, shardings=shardings)
 
@@ -287,7 +296,10 @@ def _is_some_array(x):
 
 
 def _is_divided(x):
-    return _is_some_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if not _is_some_array(x):
+        return False
+    # The bits of a key are an array of this dtype.
+    return x.dtype != jnp.uint32 and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:

@@ -14,44 +14,50 @@ from .._typecheck import no_type_check
 
 
 class Blocks(eqx.Module):
-    """A leaf as blocks of at most `size` elements, none of which spans two shards.
+    """A leaf as rows, each divided into blocks of `size` elements.
 
-    An array that is not sharded is one row, from its first element to its last. A
-    sharded array is divided into rows along the axes before the sharded one, and into
-    shards along the sharded axis.
+    A row has the elements along the last axes of the leaf, from `axis` on. Blocks
+    depend on the shape alone, not on devices: otherwise, `init` inside `jit`, where
+    devices are unknown, would return another state than outside, and a checkpoint could
+    only be loaded on the same mesh.
     """
 
     shape: tuple[int, ...] = eqx.field(static=True)
     dtype: Any = eqx.field(static=True)
-    rows: tuple[int, ...] = eqx.field(static=True)
-    shards: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-    spec: tuple = eqx.field(static=True)  # the mesh axes by which it is sharded
+    axis: int = eqx.field(static=True)
 
     @property
     def layout_name(self) -> str:
         """The values that determine the position of each element, for checkpoints."""
-        if self.length % self.size == 0:
-            return f"Blocks of {self.size}"
-        return f"Blocks of {self.size} in {self.length}"
+        return f"Blocks of {self.size} in rows of {self.length}"
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return self.shape[: self.axis]
 
     @property
     def length(self) -> int:
-        """The elements of a row in one shard."""
-        return math.prod(self.shape) // (math.prod(self.rows) * self.shards)
+        """The elements of a row."""
+        return math.prod(self.shape[self.axis :])
+
+    @property
+    def _tail(self) -> int:
+        """The elements of the last block, if it is shorter than the others."""
+        return self.length % self.size
 
     @no_type_check  # called once per leaf, like the others
     def cut(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """`x` as (rows, shards, blocks, elements), without blocks if one is shorter."""
-        size = min(self.size, self.length)
-        in_blocks = (self.length,) if self.length % size else (-1, size)
-        return x.reshape(*self.rows, self.shards, *in_blocks)
+        """`x` as (*rows, blocks, elements), or as (*rows, elements) with a tail."""
+        blocks = () if self._tail else (self.length // self.size,)
+        return x.reshape(*self.rows, *blocks, -1)
 
     @no_type_check
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The largest element of each block of `x`, a nonnegative result of `cut`."""
-        if pad := -self.length % min(self.size, self.length):
+        if self._tail:
             # XLA creates no array for it, because it is only read here.
+            pad = self.size - self._tail
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
             x = x.reshape(*x.shape[:-1], -1, self.size)
         return jnp.max(x, axis=-1)
@@ -60,48 +66,60 @@ class Blocks(eqx.Module):
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The values of `x` for each block, repeated for each element."""
         x = x[..., None]
-        if self.length % min(self.size, self.length) == 0:
+        if not self._tail:
             return x
         x = jnp.broadcast_to(x, (*x.shape[:-1], self.size))
         return x.reshape(*x.shape[:-2], -1)[..., : self.length]
 
-    @no_type_check
-    def flat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The contents of each shard, as stored."""
-        return x.reshape(*self.rows, -1)
-
-    @no_type_check
-    def unflat(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The inverse of `flat`."""
-        return x.reshape(*self.rows, self.shards, -1)
-
     def placed(self, x: Shaped[Array, "..."], like: Any) -> Shaped[Array, "..."]:
-        """`x`, a result of `flat`, on the devices of the leaf `like`."""
-        if is_traced(like) or not any(self.spec):
+        """`x` on the devices of the leaf `like`, as far as they are known."""
+        if is_traced(like) or not any(_spec(like)):
             return x
-        return jax.device_put(x, NamedSharding(like.sharding.mesh, self.flat_spec))
+        return jax.device_put(x, NamedSharding(like.sharding.mesh, self.spec(x, like)))
 
-    @property
-    def flat_spec(self) -> P:
-        """The mesh axes by which the stored arrays are sharded."""
-        return P(*self.spec[: len(self.rows) + 1])
+    def spec(self, x: Any, like: Any) -> P:
+        """The mesh axes that divide `x`, the codes or the scales of the leaf `like`.
+
+        Rows are divided if the shards of `like` are parts of rows and `x` is divisible.
+        """
+        spec = _spec(like)
+        if x.shape != self.shape and any(spec):
+            shares = _sharding(like).shard_shape(self.shape)
+            shards = self.shape[self.axis] // shares[self.axis]
+            is_divided = not any(spec[self.axis + 1 :]) and x.shape[-1] % shards == 0
+            spec = spec[: self.axis + is_divided]
+        last = max((i for i, names in enumerate(spec) if names), default=-1)
+        return P(*spec[: last + 1])
 
 
 def blocks_of(x: Shaped[Array, "..."], size: int) -> Blocks:
-    """How to divide `x`, an array of at least one element."""
-    spec = _spec(x)
-    axis = max((i for i, names in enumerate(spec) if names), default=0)
-    shards = 1
-    if any(spec):
-        shards = x.shape[axis] // _sharding(x).shard_shape(x.shape)[axis]
-    rows = x.shape[:axis]
-    return Blocks(x.shape, jnp.dtype(x.dtype), rows, shards, size, spec)
+    """How to divide `x`, an array of at least one element.
+
+    A row has as few axes as possible, and at least half of `size` elements.
+    """
+    lengths = [math.prod(x.shape[axis:]) for axis in range(x.ndim)] or [1]
+    axis = max((i for i, n in enumerate(lengths) if 2 * n >= size), default=0)
+    return Blocks(x.shape, jnp.dtype(x.dtype), _size(lengths[axis], size), axis)
+
+
+def _size(length: int, most: int) -> int:
+    """The elements of a block in a row of this length.
+
+    If possible, all blocks of a row are equal and have more than half of `most`, and
+    their number is divisible by a large power of two. Then rows can be divided over
+    2, 4, 8, ... devices without a block on two of them.
+    """
+    if length <= most:
+        return length
+    equal = [n for n in range(most, most // 2, -1) if length % n == 0]
+    power_of_two = lambda count: count & -count
+    return max(equal, key=lambda n: power_of_two(length // n), default=most)
 
 
 def _spec(x: Any) -> tuple:
     """The mesh axes by which each axis of `x` is sharded, as far as known."""
     sharding = _sharding(x)
-    if not isinstance(sharding, NamedSharding) or not any(sharding.spec):
+    if not isinstance(sharding, NamedSharding):
         return ()
     return (*sharding.spec, *[None] * (x.ndim - len(sharding.spec)))
 

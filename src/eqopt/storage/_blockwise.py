@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Float, Inexact, Shaped
 
 from .._checks import check_integer
-from .._explicit import on_automatic_axes
+from .._explicit import on_automatic_axes, sharded_like
 from .._fields import static_choice
 from .._storage import AbstractStored
 from .._types import StaticInteger
@@ -19,7 +19,10 @@ from ._maps import AbstractMap, DynamicMap, FloatMap, SquareMap, packed, unpacke
 
 
 class Quantized(AbstractStored):
-    r"""An array as codes $c$ and the largest modulus $a$ of each block: $x = a\,m(c)$."""
+    r"""An array as codes $c$ and the largest modulus $a$ of each block: $x = a\,m(c)$.
+
+    Both have the array's axes, except that the axes of a row are merged into one.
+    """
 
     codes: Shaped[Array, "*rows codes"]
     scales: Float[Array, "*rows blocks"]
@@ -34,34 +37,32 @@ class Quantized(AbstractStored):
 
     def load(self):
         fn = functools.partial(_loaded, self.map, self.blocks)
-        leaf = P(*self.blocks.spec)
+        leaf = P(*_spec(self.codes)[: self.ndim])  # divided like its codes
         return _automatically(fn, self.codes, self.scales, specs=leaf)
 
     def store(self, new):
-        return quantized(new.astype(self.scales.dtype), self.map, self.blocks)
+        fn = functools.partial(_codes_and_scales, self.map, self.blocks)
+        specs = _spec(self.codes), _spec(self.scales)
+        new = _automatically(fn, new.astype(self.scales.dtype), specs=specs)
+        return Quantized(*new, self.map, self.blocks)
 
 
 def _loaded(map, blocks, codes, scales):
-    codes = unpacked(blocks.unflat(codes), map.bits)
-    y = map.decode(blocks.cut(codes[..., : blocks.length]), scales.dtype.type)
-    return (y * blocks.spread(blocks.unflat(scales))).reshape(blocks.shape)
-
-
-def quantized(x, map, blocks):
-    fn = functools.partial(_codes_and_scales, map, blocks)
-    codes, scales = _automatically(fn, x, specs=(blocks.flat_spec,) * 2)
-    return Quantized(codes, scales, map, blocks)
+    codes = unpacked(codes, map.bits)[..., : blocks.length]
+    y = map.decode(blocks.cut(codes), scales.dtype.type)
+    return (y * blocks.spread(scales)).reshape(blocks.shape)
 
 
 def _codes_and_scales(map, blocks, x):
-    x = blocks.cut(x)
+    rows, x = x.reshape(*blocks.rows, -1), blocks.cut(x)
     scales = blocks.largest(jnp.abs(x))
     # For the largest numbers, 1 / scale would be flushed to zero.
     unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
     inverse = 1 / jnp.where(scales == 0, 1, scales * unit)
     y = x * blocks.spread(unit) * blocks.spread(inverse)
-    codes = packed(blocks.unflat(map.encode(y)), map.bits)
-    return blocks.flat(codes), blocks.flat(scales)
+    # Otherwise, XLA may replicate codes if a block is on two devices.
+    y = sharded_like(rows, y.reshape(rows.shape))
+    return packed(map.encode(y), map.bits), scales
 
 
 def _automatically(fn, *arrays, specs):
@@ -73,11 +74,23 @@ def _automatically(fn, *arrays, specs):
     return on_automatic_axes(fn, *arrays, shardings=shardings)
 
 
+def _spec(x):
+    return jax.typeof(x).sharding.spec
+
+
 def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
     blocks = blocks_of(x, size)
-    new = jax.jit(quantized, static_argnums=(1, 2))(at_least_float32(x), map, blocks)
+    new = _quantized(at_least_float32(x), map, blocks)
     place = lambda y: blocks.placed(y, x)
     return Quantized(place(new.codes), place(new.scales), map, blocks)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _quantized(x, map, blocks):
+    fn = functools.partial(_codes_and_scales, map, blocks)
+    shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    specs = tuple(blocks.spec(y, x) for y in shapes)
+    return Quantized(*_automatically(fn, x, specs=specs), map, blocks)
 
 
 class BlockwiseQuantized(AbstractStateStorage):
@@ -93,6 +106,14 @@ class BlockwiseQuantized(AbstractStateStorage):
     - 4 bits: the same with three decades. Slots that are never negative use the squares
         $(1/16)^2, (2/16)^2, …, 1$ instead, because optimizers divide by the root: it is
         never 0, and evenly spaced.
+
+    Blocks follow from the shape of an array alone, so the same state is stored in the
+    same way on any number of devices. A row of the array is divided into equal blocks
+    of more than half of `block_size` elements, and as many of them as possible can be
+    shared out evenly over 2, 4, 8, … devices. If its size has no such divisor, the last
+    block is smaller. A row is the last axis; axes before it are included if it is
+    shorter than half of `block_size`. Codes and scales have the axes of the array, with
+    the axes of a row merged into one, and are sharded like the array.
 
     8 bits are enough for every optimizer. 4 bits are enough for optimizers that work
     element by element, such as AdamW and Lion. They are not enough for Muon and other
@@ -114,10 +135,8 @@ class BlockwiseQuantized(AbstractStateStorage):
     **Arguments:**
 
     - `bits`: 8 or 4.
-    - `block_size`: the number of elements in a block, a positive integer; the last
-        block of an array may be smaller. If an array is sharded when `init` is called
-        outside `jit`, no block spans two shards. Defaults to 256 for 8 bits, and to 128
-        for 4 bits.
+    - `block_size`: the largest number of elements in a block, a positive integer.
+        Defaults to 256 for 8 bits, and to 128 for 4 bits.
 
     **Raises:**
 
@@ -177,7 +196,7 @@ class Float8(AbstractStateStorage):
 
     **Arguments:**
 
-    - `block_size`: the number of elements in a block, a positive integer, as in
+    - `block_size`: the largest number of elements in a block, a positive integer, as in
         [`eqopt.storage.BlockwiseQuantized`][].
 
     **Raises:**

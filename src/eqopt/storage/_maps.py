@@ -11,6 +11,7 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 
@@ -129,22 +130,23 @@ class FloatMap(AbstractMap):
 
 
 def packed(codes, bits):
-    """Two codes of 4 bits in a byte, from both halves of the last axis."""
+    """Two neighbouring codes of 4 bits in a byte."""
     if bits == 8:
         return codes
     if codes.shape[-1] % 2:
         codes = jnp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, 1)])
-    halves = codes.reshape(*codes.shape[:-1], 2, -1)
-    return halves[..., 0, :] << 4 | halves[..., 1, :]
+    pairs = codes.reshape(*codes.shape[:-1], -1, 2)
+    return pairs[..., 0] << 4 | pairs[..., 1]
 
 
 def unpacked(codes, bits):
     """The inverse of `packed`; it may return one code more."""
     if bits == 8:
         return codes
-    shifts = jnp.array([4, 0], jnp.uint8).reshape(*[1] * (codes.ndim - 1), 2, 1)
-    halves = codes[..., None, :] >> shifts & 15
-    return halves.reshape(*codes.shape[:-1], -1)
+    pairs = jnp.broadcast_to(codes[..., None], (*codes.shape, 2))
+    pairs = pairs.reshape(*codes.shape[:-1], -1)
+    place = lax.broadcasted_iota(jnp.int32, pairs.shape, pairs.ndim - 1)
+    return jnp.where(place % 2 == 0, pairs >> 4, pairs & 15)
 
 
 def _fold(of_two, arrays):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
+from .._explicit import sharded_like
 from .._fields import static_choice
 from .._storage import AbstractHidden
 from .._types import StaticInteger
@@ -100,7 +101,7 @@ class KahanSummation(AbstractParamStorage):
     """
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "RoundingError | None":
-        return RoundingError(jnp.zeros_like(p)) if p.dtype.itemsize == 2 else None
+        return RoundingError(_zeros(p, p.dtype)) if p.dtype.itemsize == 2 else None
 
 
 class RoundingError(AbstractHidden):
@@ -193,7 +194,7 @@ class SplitMasterWeights(AbstractParamStorage):
                 "Cast it to bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`, or "
                 "use `eqopt.storage.MasterWeights()`."
             )
-        return LowBits(jnp.zeros_like(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
+        return LowBits(_zeros(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
 
 
 class LowBits(AbstractHidden):
@@ -230,3 +231,8 @@ class LowBits(AbstractHidden):
         seen = lax.bitcast_convert_type(high.astype(jnp.uint16), seen.dtype)
         low = (word & jnp.uint32(0xFFFF)) >> dropped
         return seen, LowBits(low.astype(self.bits.dtype))
+
+
+def _zeros(p, dtype):
+    """Zeros in the shards of `p`."""
+    return sharded_like(p, jnp.zeros_like(p, dtype))

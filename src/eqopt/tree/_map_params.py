@@ -35,7 +35,7 @@ def map_params(
     parameter in it. This includes first and second moments, averages, and copies of the
     parameters. It excludes counts, keys, learning rates, NovoGrad's scalar for each
     array, Adafactor's sums over rows and columns, and all vectors of
-    [`eqopt.Flatten`][].
+    [`eqopt.Flatten`][]. Leaves that [`eqopt.ZeRO1`][] has padded are included.
 
     !!! example
 

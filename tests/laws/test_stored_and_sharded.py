@@ -1,0 +1,248 @@
+"""A stored state on several devices: stored as on one, divided, and with the same steps.
+
+The laws for a layout ask every storage with AdamW, and 8 bits with other methods and
+wrappers. The last one asks every row for a compiled `init`.
+"""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import eqopt
+from eqopt import storage
+from eqopt._storage import is_stored
+from eqopt.storage._blockwise import Quantized
+
+from .registry import law
+from .subjects import arrays, avals, normal, params_of
+from .test_pairs import WRAPPERS
+
+
+ADAMW = eqopt.AdamW(1e-2, weight_decay=0.1)
+METHODS = {
+    "AdamW": ADAMW,
+    "Lion": eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Lion(1e-2)),
+    "Muon": eqopt.Muon(1e-2),
+    "ScheduleFreeAdamW": eqopt.ScheduleFreeAdamW(1e-2),
+    **{name: make(eqopt.Adam(1e-2)) for name, make in WRAPPERS.items()},
+    "SkipStep": eqopt.SkipStep(eqopt.Adam(1e-2), eqopt.SigmaRule(window=8)),
+}
+# One vector has another state, and no shards of parameters; ZeRO-1 has its own tests.
+del METHODS["Flatten"], METHODS["ZeRO1"]
+STATES = {
+    "8 bits": storage.BlockwiseQuantized(),
+    "4 bits": storage.BlockwiseQuantized(4),
+    "float8": storage.Float8(),
+    "bfloat16": storage.Cast(),
+    "drawn": storage.StochasticRounding(),
+}
+PARAMS = {
+    "split": storage.SplitMasterWeights(),
+    "split, 8": storage.SplitMasterWeights(8),
+    "Kahan": storage.KahanSummation(),
+    "masters": storage.MasterWeights(),
+    "drawn parameters": storage.StochasticRounding(),
+}
+# Whole blocks on each of 8 devices, whether rows or columns are divided. The names are
+# those of the masks of the wrappers.
+EVEN = {"matrix": (16, 2048), "vector": (8192,), "scalar": (8, 2, 2048)}
+UNEVEN = {"matrix": (13, 700), "vector": (4099,), "scalar": (16, 512)}
+LARGE = 64  # larger arrays of the state are divided
+BY_LEAF = ("AdamW", "MultiSteps", "ParamEMA", "ScheduleFreeAdamW")
+
+
+def cases(*layouts, methods=METHODS):
+    """Every storage with AdamW, and 8 bits with every method; few are quick.
+
+    8 bits with AdamW have every layout, and the others one of them in turn.
+    """
+    quick = {("8 bits", "AdamW", "columns"), ("8 bits", "AdamW", "inside ZeRO-1")}
+    pairs = [(name, "AdamW") for name in {**STATES, **PARAMS} if name != "8 bits"]
+    pairs += [("8 bits", name) for name in methods if name != "AdamW"]
+    chosen = [("8 bits", "AdamW", layout) for layout in layouts]
+    chosen += [(*pair, layouts[i % len(layouts)]) for i, pair in enumerate(pairs)]
+    return pytest.mark.parametrize(
+        ("stored", "method", "layout"),
+        [
+            pytest.param(*case, marks=[] if case in quick else pytest.mark.slow)
+            for case in chosen
+        ],
+    )
+
+
+def mesh_of(devices=8, kind=AxisType.Auto):
+    return jax.make_mesh(
+        (devices,), ("x",), devices=jax.devices()[:devices], axis_types=(kind,)
+    )
+
+
+def wrapped(stored, inner):
+    """`inner` with this storage, of everything."""
+    if stored in STATES:
+        return eqopt.StoreState(inner, STATES[stored], eqopt.groups.everything)
+    return eqopt.StoreParams(inner, PARAMS[stored])
+
+
+def values(stored, shapes, seed=0):
+    dtypes = len(shapes) * [jnp.float32 if stored in STATES or seed else jnp.bfloat16]
+    matrix, vector, scalar = normal(seed, [*shapes.values()], dtypes)
+    return {"matrix": matrix, "more": [vector, None, {"scalar": scalar}]}
+
+
+def trained(opt, params, grads, steps=3):
+    """The first state, and the last parameters and state; each step is one program."""
+    step = jax.jit(lambda *args: opt.step(*args, value=jnp.float32(1)))
+    first = state = jax.jit(lambda params: opt.init(params))(params)
+    for i in range(steps):
+        now = jax.tree.map(lambda g, i=i: g * (1 + i), grads)
+        params, state = step(now, state, params)
+    return first, params, state
+
+
+@functools.cache
+def alone(stored, method, is_even=True):
+    """What `trained` returns, on one device."""
+    shapes = EVEN if is_even else UNEVEN
+    grads = values(stored, shapes, 1)
+    return trained(wrapped(stored, METHODS[method]), values(stored, shapes), grads)
+
+
+def assert_same(found, expected):
+    """Equal but for rounding, which now and then leads to the next code."""
+    for x, y in zip(arrays(found), arrays(expected), strict=True):
+        x, y = (np.asarray(z, np.float32) for z in (x, y))
+        assert np.isclose(x, y, 1e-5, 1e-6).mean() > 0.98
+        assert np.isclose(x, y, 0.02, 2e-3).mean() > 0.999
+        np.testing.assert_allclose(x, y, 0, 0.02)
+
+
+def assert_divided(state, devices=8):
+    for x in arrays(state):
+        if x.size > LARGE:
+            [share] = {shard.data.size for shard in x.addressable_shards}
+            assert share * devices == x.size, (x.shape, x.sharding)
+
+
+@cases("rows", "columns", "explicit")
+def test_sharded_parameters(stored, method, layout):
+    first, params, _ = alone(stored, method)
+    kind = AxisType.Explicit if layout == "explicit" else AxisType.Auto
+    mesh, opt = mesh_of(kind=kind), wrapped(stored, METHODS[method])
+    before = lambda x: [None] * (x.ndim - 1) * (layout == "columns")
+    place = lambda x: jax.device_put(x, NamedSharding(mesh, P(*before(x), "x")))
+    given, grads = (jax.tree.map(place, values(stored, EVEN, i)) for i in (0, 1))
+    with jax.set_mesh(mesh):
+        compiled, found, last = trained(opt, given, grads)
+        states = [compiled, last, *[opt.init(given)] * (method == "AdamW")]
+    for state in states:
+        assert avals(state) == avals(first)
+        assert_divided(state)
+    assert_same(found, params)
+
+
+@cases("by hand", methods=BY_LEAF)
+def test_inside_shard_map(stored, method, layout):
+    """Parameters are shards there, whose values are stored as those of the whole."""
+    first, params, last = alone(stored, method)
+    opt = wrapped(stored, METHODS[method])
+    is_whole = lambda x: x.ndim == 0 or x.dtype == jnp.uint32  # the bits of a key
+    specs = jax.tree.map(lambda x: P() if is_whole(x) else P("x"), last)
+    of_params, of_state = len(EVEN) * [P("x")], jax.tree.leaves(specs)
+
+    def work(params, grads):
+        return jax.tree.leaves(trained(opt, params, grads))
+
+    work = jax.shard_map(
+        work,
+        mesh=mesh_of(2),
+        in_specs=P("x"),
+        out_specs=of_state + of_params + of_state,
+    )
+    found = jax.jit(work)(*(values(stored, EVEN, i) for i in (0, 1)))
+    expected = jax.tree.leaves((first, params, last))
+    assert avals(found) == avals(expected)
+    if stored in PARAMS:  # low bits alone say little about a number
+        found, expected = (x[len(of_state) : -len(of_state)] for x in (found, expected))
+    if "drawn" not in stored:  # the shards draw the same numbers
+        assert_same(found, expected)
+
+
+def test_a_shard_below_the_threshold():
+    """What is said of `where`: without it, small shards keep their state in float32."""
+    params = {"w": jnp.ones((6, 1024))}
+    init = lambda where: jax.eval_shape(
+        jax.shard_map(
+            lambda params: eqopt.tree.get(
+                eqopt.StoreState(ADAMW, STATES["8 bits"], where).init(params), "mu"
+            )["w"],
+            mesh=mesh_of(2),
+            in_specs=P("x"),
+            out_specs=P("x"),
+        ),
+        params,
+    )
+    assert not is_stored(init(None)) and is_stored(init(eqopt.groups.everything))
+
+
+@cases("inside ZeRO-1")
+def test_inside_zero1(stored, method, layout):
+    first, params, last = alone(stored, method, is_even=False)
+    inner, mesh = wrapped(stored, METHODS[method]), mesh_of()
+    opt = eqopt.ZeRO1(inner, "x", mesh)
+    place = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
+    given, grads = (place(values(stored, UNEVEN, i)) for i in (0, 1))
+    compiled, found, state = trained(opt, given, grads)
+    for each in (compiled, state, *[opt.init(given)] * (method == "AdamW")):
+        assert_divided(each)
+        own = each._without_padding.inner_state
+        assert [x.shape for x in jax.tree.leaves(own)] == [
+            x.shape for x in jax.tree.leaves(first)
+        ]
+    assert all(x.sharding.is_fully_replicated for x in arrays(found))
+    assert_same(found, params)
+    name = "eval_params" if stored in STATES else "full_params"
+    expected = getattr(inner, name)(last, params)
+    assert_same(jax.jit(lambda *x: getattr(opt, name)(*x))(state, found), expected)
+
+
+@cases("outside ZeRO-1", methods=["AdamW"])
+def test_outside_zero1(stored, method, layout):
+    """Parameters are, with their hidden parts like them; a state tells why it is not."""
+    mesh = mesh_of()
+    opt = wrapped(stored, eqopt.ZeRO1(METHODS[method], "x", mesh))
+    place = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
+    given, grads = (place(values(stored, UNEVEN, i)) for i in (0, 1))
+    if stored in STATES:
+        with pytest.raises(ValueError, match="Put `ZeRO1` outside"):
+            jax.eval_shape(opt.init, given)
+        return
+    _, params, last = alone(stored, method, is_even=False)
+    _, found, state = trained(opt, given, grads)
+    assert_divided(state.inner_state)
+    assert_same(found, params)
+    full = wrapped(stored, METHODS[method]).full_params(last, params)
+    assert_same(jax.jit(lambda *x: opt.full_params(*x))(state, found), full)
+
+
+@law({"ScaleByAdam"})
+def test_a_compiled_init_divides_codes(row):
+    """Of every transformation that has a state like the parameters."""
+    if "test_state_is_sharded_like_parameters" in row.exempt:
+        return
+    # As many devices as rows.
+    split = NamedSharding(mesh_of(3), P("x"))
+    place = lambda p: jax.device_put(p, split) if p.ndim else p
+    params = jax.tree.map(place, params_of())
+    opt = eqopt.StoreState(
+        row(), storage.BlockwiseQuantized(block_size=2), eqopt.groups.everything
+    )
+    state = eqx.filter_jit(opt.init)(params)
+    is_in_blocks = lambda x: isinstance(x, Quantized)
+    for x in jax.tree.leaves(state, is_leaf=is_in_blocks):
+        if is_in_blocks(x) and x.ndim:
+            assert x.codes.addressable_shards[0].data.shape[0] == 1, x
