@@ -55,10 +55,15 @@ class Runs(NamedTuple):
 def minimise(problem: Problem, dtype: Any) -> Runs:
     """Runs all libraries on one problem, in float32 or float64."""
     return Runs(
-        _run(_by_eqopt, problem, dtype),
+        by_eqopt(problem, dtype),
         _run(_by_optax, problem, dtype),
         _by_scipy(problem) if dtype == jnp.float64 else None,
     )
+
+
+def by_eqopt(problem: Problem, dtype: Any) -> Run:
+    """Runs eqopt alone."""
+    return _run(_by_eqopt, problem, dtype)
 
 
 def is_small(value: Any, gradient: Any) -> Any:

@@ -435,8 +435,13 @@ def test_state_is_sharded_like_parameters(row):
                 assert x.sharding.is_equivalent_to(split, x.ndim), x.sharding
 
     opt, params = row(), place(params_of())
+    in_blocks = eqopt.storage.BlockwiseQuantized(block_size=2)
+    stored = eqopt.StoreState(opt, in_blocks, eqopt.groups.everything)
+    # A code has the place of the number that it stands for.
+    compiled, codes = jax.jit(lambda p: (opt.init(p), stored.init(p)))(params)
+    check(codes)
     step = jax.jit(opt.step)
-    for state in (opt.init(params), jax.jit(opt.init)(params)):
+    for state in (opt.init(params), compiled):
         placed = params
         for i in range(2):
             check((placed, state))
