@@ -28,6 +28,17 @@ ADAM = eqopt.Adam(1e-3)
 CLIPPED = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
 LOOKAHEAD = eqopt.Lookahead(ADAM, 2, 0.5)
 
+
+class Trainer(eqx.Module):
+    net: Any
+    state: Any
+
+    def __init__(self):
+        self.net = eqx.nn.BatchNorm(3, "batch", mode="batch")
+        self.state = ADAM.init(self.net)
+
+
+TRAINER, _ = eqx.nn.make_with_state(Trainer)()
 weight = lambda m: m.layers[0].weight
 without_weight = lambda tree: eqx.tree_at(weight, tree, None)
 without_static = lambda: eqx.tree_at(
@@ -135,6 +146,11 @@ CASES = {
         lambda: update(ADAM, [jnp.ones(3)], init=(jnp.ones(3),)),
         "At the root, one has a tuple, the other a list",
     ),
+    "init inside make_with_state": (
+        lambda: ADAM.step(grads_of(TRAINER.net), TRAINER.state, TRAINER.net),
+        "At `.batch_counter`, two StateIndexs differ in a static field",
+        "call it with the model alone, and `opt.init(model)` after it",
+    ),
     "another class of layer": (
         lambda: update(ADAM, init=without_static()),
         "At `.layers[0]`, one has a Other, the other a Linear",
@@ -182,6 +198,24 @@ CASES = {
     "state of another named chain": (
         lambda: update(eqopt.NamedChain(a=ADAM), state={"b": ADAM.init(MODEL)}),
         "a dictionary with the keys ['a'], but it got ['b']",
+    ),
+    "another dtype than the state": (
+        lambda: update(
+            eqopt.Adam(1e-3, mu_dtype=jnp.bfloat16),
+            state=eqopt.Adam(1e-3, mu_dtype=jnp.float32).init(MODEL),
+        ),
+        "Adam (ScaleByAdam): `mu_dtype` is bfloat16, but the state has float32 at "
+        "`.mu.layers[0].weight`",
+        "A state keeps the dtypes with which it was made",
+        "x.astype(y.dtype), state, eqx.filter_eval_shape(opt.init, model)",
+    ),
+    "a wider dtype than the state": (
+        lambda: update(
+            eqopt.MultiSteps(ADAM, 2, accumulator_dtype=jnp.float32),
+            state=eqopt.MultiSteps(ADAM, 2, accumulator_dtype=jnp.bfloat16).init(MODEL),
+        ),
+        "MultiSteps: `accumulator_dtype` is float32, but the state has bfloat16 at "
+        "`.acc_grads.layers[0].weight`",
     ),
     "state where there is none": (
         lambda: update(eqopt.Clip(1.0), state=ADAM.init(MODEL)),
@@ -270,9 +304,21 @@ CASES = {
     ),
     "arrays where jax.jit needs a hash": (
         lambda: jax.jit(eqopt.Adam(jnp.asarray(1e-3)).init)(jnp.ones(3)),
-        "Adam has no hash, which `jax.jit` needs, because it holds arrays "
-        "(`learning_rate`)",
+        "Adam has no hash, which `jax.jit` needs, because there is "
+        "an array, a list or a dictionary in `learning_rate`. ",
+        "Use `eqx.filter_jit(opt.step)`, or close over the optimizer",
+        "`jax.jit(lambda *args: opt.step(*args))`",
+    ),
+    "arrays in a part, where jax.jit needs a hash": (
+        lambda: jax.jit(eqopt.Chain(eqopt.Adam(jnp.asarray(1e-3))).init)(GRADS),
+        "Chain has no hash, which `jax.jit` needs, because ",
+        "in `transformations`",
         "`eqx.filter_jit(opt.step)`",
+    ),
+    "a tree where jax.jit needs a hash": (
+        lambda: jax.jit(eqopt.AdamW(1e-3, mask={"w": True}).init)({"w": jnp.ones(3)}),
+        "AdamW has no hash, which `jax.jit` needs, because ",
+        "in `mask`",
     ),
     "the loss instead of gradients": (
         lambda: eqopt.Chain(ADAM).step(jnp.ones(()), ADAM.init(MODEL), MODEL),

@@ -13,6 +13,7 @@ import numpy as np
 from ._annotations import Kind, kinds, returned_type
 from ._jax_internals import is_traced
 from ._owners import name_of, recipe
+from ._state_dtypes import DTYPES, check_dtypes
 from ._typecheck import no_type_check
 
 
@@ -178,7 +179,7 @@ def check_fields(owner: object) -> None:
             f"{type(owner).__name__}: `learning_rate` must not be negative, but is "
             f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
         )
-    for name in _DTYPES:
+    for name in DTYPES:
         dtype = getattr(owner, name, None)
         if dtype is None:
             continue
@@ -193,15 +194,6 @@ def check_fields(owner: object) -> None:
                 f"or float64, but is {found}. Complex parameters are stored in the "
                 "complex dtype with the same precision."
             )
-
-
-_DTYPES = (
-    "mu_dtype",
-    "nu_dtype",
-    "accumulator_dtype",
-    "state_dtype",
-    "param_dtype",
-)
 
 
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
@@ -250,7 +242,8 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
     """Raises a `TypeError` if `state` is not of the type that `init` declares.
 
-    It also raises if it cannot check because a schedule has not been evaluated.
+    It also raises if the state has other dtypes than `transformation` names, or if it
+    cannot check because a schedule has not been evaluated.
     `expected` is for an `init` whose hyperparameters determine the type.
     """
     check_no_schedule(transformation)
@@ -266,6 +259,7 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
             f"state that `init` or `update` of this {recipe() or own_name} returned."
         )
         raise TypeError(message.replace("a state of type NoneType", "None"))
+    check_dtypes(transformation, state)
 
 
 @no_type_check

@@ -12,6 +12,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ._jax_internals import is_traced
+from ._owners import why_no_hash
 from ._types import (
     Hyperparameter,
     IntegerLike,
@@ -96,14 +97,7 @@ else:
             try:
                 return super().__hash__()
             except TypeError:
-                arrays = [
-                    f"`{name}`" for name, x in vars(self).items() if eqx.is_array(x)
-                ]
-                raise TypeError(
-                    f"{type(self).__name__} has no hash, which `jax.jit` needs, because "
-                    f"it holds arrays ({', '.join(arrays) or 'in its parts'}). Use "
-                    "`eqx.filter_jit(opt.step)`, or pass numbers instead of arrays."
-                ) from None
+                raise TypeError(why_no_hash(self)) from None
 
 
 # Argument names of other libraries (`torch.optim`, Keras, Optax), and the names here.

@@ -51,3 +51,22 @@ def name_error(owner: object, error: Exception) -> None:
         error.args = (f"{name}: {message if is_named else error}",)
     else:
         error.add_note(f"This is an error in a part of `{name}`.")
+
+
+def why_no_hash(owner: object) -> str:
+    """The message for a module of which `jax.jit` needs a hash, but which has none."""
+    fields = [f"`{name}`" for name, x in vars(owner).items() if not _has_hash(x)]
+    return (
+        f"{type(owner).__name__} has no hash, which `jax.jit` needs, because there is "
+        f"an array, a list or a dictionary in {' and '.join(fields)}. Use "
+        "`eqx.filter_jit(opt.step)`, or close over the optimizer: "
+        "`jax.jit(lambda *args: opt.step(*args))`."
+    )
+
+
+def _has_hash(x: object) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True

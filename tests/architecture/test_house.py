@@ -49,6 +49,7 @@ FLOORS = [
         "_explicit",
         "_annotations",
         "_checks",
+        "_state_dtypes",
         "_dimension_numbers",
         "_extras",
     },

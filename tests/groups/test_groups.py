@@ -91,6 +91,78 @@ def test_a_selector_is_a_mask():
     np.testing.assert_allclose(new.head.weight, 0.95 * MODEL.head.weight, rtol=1e-6)
 
 
+def is_matrix(x):
+    return x.ndim >= 2
+
+
+def head(model):
+    return model.head
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: groups.path(r"\.bias$"),
+        lambda: groups.path("head", required=False),
+        lambda: groups.leaf(is_matrix),
+        lambda: groups.module(eqx.nn.LayerNorm, eqx.nn.Embedding),
+        lambda: groups.where(head),
+        lambda: groups.everything,
+        lambda: ~groups.path("norm"),
+        lambda: groups.path("norm") | groups.leaf(is_matrix),
+        lambda: groups.path("norm") & ~groups.module(eqx.nn.LayerNorm),
+        lambda: groups.label({"a": groups.path("norm"), "b": groups.everything}),
+        lambda: groups.layerwise_decay(0.5, head, groups.stacked(head)),
+    ],
+)
+def test_made_twice_is_equal(make):
+    """So two states that hold the optimizer in a static field have one structure."""
+    assert make() == make()
+    assert hash(make()) == hash(make())
+    opt = eqopt.Chain(eqopt.ScaleByTree(make()))
+    assert opt == eqopt.Chain(eqopt.ScaleByTree(make()))
+
+    class TrainState(eqx.Module):
+        params: dict
+        opt: eqopt.Chain = eqx.field(static=True)
+
+    a, b = (
+        TrainState({"w": jnp.ones(3)}, eqopt.Chain(eqopt.ScaleByTree(make())))
+        for _ in range(2)
+    )
+    assert jax.tree.map(jnp.add, a, b).params["w"].tolist() == [2, 2, 2]
+
+
+def test_made_otherwise_is_not_equal():
+    decay = jnp.asarray(0.5)
+    made = [
+        groups.path("norm"),
+        groups.path("norm", required=False),
+        groups.path("head"),
+        ~groups.path("norm"),
+        ~~groups.path("norm"),
+        groups.path("norm") | groups.path("head"),
+        groups.path("norm") & groups.path("head"),
+        groups.module(eqx.nn.LayerNorm),
+        # Classes with one name.
+        groups.module(type("LayerNorm", (eqx.nn.LayerNorm,), {})),
+        groups.leaf(lambda x: x.ndim == 1),
+        groups.leaf(lambda x: x.ndim == 2),
+        groups.where(lambda m: m.head),
+        groups.everything,
+        groups.label({"a": groups.path("norm"), "b": groups.everything}),
+        groups.label({"a": groups.path("head"), "b": groups.everything}),
+        groups.layerwise_decay(0.5, head),
+        groups.layerwise_decay(0.25, head),
+        groups.layerwise_decay(0.5, head, head),
+        groups.layerwise_decay(decay, head),
+        groups.layerwise_decay(decay + 0, head),
+    ]
+    assert len({*made}) == len(made)
+    # An array is only equal to itself: its value may be traced.
+    assert groups.layerwise_decay(decay, head) == groups.layerwise_decay(decay, head)
+
+
 def test_labels_make_a_partition():
     labels = groups.label({"still": groups.path("norm"), "rest": groups.everything})
     opt = eqopt.Partition({"still": eqopt.SetToZero(), "rest": eqopt.SGD(1.0)}, labels)

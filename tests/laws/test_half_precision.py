@@ -5,14 +5,18 @@ does for a float32 model. Only a copy of a parameter or of a gradient has its dt
 which it is exact. So types tell of most rows, and many steps of the others.
 """
 
+import dataclasses
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import eqopt
+from eqopt._state_dtypes import DTYPES, check_dtypes
 
-from .registry import law
+from .registry import REGISTRY, law
 from .subjects import both, grads_of, params_of
 
 
@@ -142,6 +146,56 @@ def test_arguments_set_other_dtypes(make, names):
         assert dtypes_of(make(**dict.fromkeys(names, dtype))) == {jnp.dtype(dtype)}
     assert dtypes_of(make(), HALF.astype(jnp.float32)) == {jnp.dtype("float32")}
     assert jnp.dtype("complex64") in dtypes_of(make(), HALF.astype(jnp.complex64))
+
+
+def parts_of(opt):
+    """The transformations inside an optimizer that keep states of their own."""
+    found = []
+    is_opt = lambda x: isinstance(x, eqopt.AbstractTransformation)
+    jax.tree.leaves(opt, is_leaf=lambda x: found.append(x) if is_opt(x) else False)
+    recipes = [x for x in found if isinstance(x, eqopt.AbstractOptimizer)]
+    inner = [part for recipe in recipes for part in parts_of(recipe.chain)]
+    return [x for x in found if x not in recipes] + inner
+
+
+def test_a_dtype_that_the_state_does_not_have():
+    """Each argument for a dtype is compared with the state of each class, in a step."""
+    params, seen = {"matrix": jnp.zeros((130, 130)), "vector": jnp.zeros(2)}, set()
+    with_dtype = lambda opt, name, dtype: dataclasses.replace(opt, **{name: dtype})
+    for part in [part for row in REGISTRY for part in parts_of(row())]:
+        for name in DTYPES:
+            if not hasattr(part, name) or (type(part), name) in seen:
+                continue
+            narrow, wide = (
+                with_dtype(part, name, dtype) for dtype in (jnp.bfloat16, jnp.float32)
+            )
+            try:
+                states = [jax.eval_shape(x.init, params) for x in (narrow, wide)]
+            except (TypeError, ValueError):  # of other parameters, or with a schedule
+                continue
+            seen.add((type(part), name))
+            for opt, own, other in zip(
+                (narrow, wide), states, states[::-1], strict=True
+            ):
+                check_dtypes(opt, own)
+                with pytest.raises(TypeError, match=f"`{name}` is .*but the state has"):
+                    check_dtypes(opt, other)
+    assert {name for _, name in seen} == {*DTYPES}
+    assert len(seen) > 70
+
+
+def test_a_state_can_be_converted():
+    """With the line that the error shows."""
+    old, opt = (eqopt.Adam(0.1, mu_dtype=x) for x in (jnp.float32, jnp.bfloat16))
+    model = {"w": jnp.ones(3), "z": jnp.ones(2, jnp.complex64), "none": None}
+    state = old.init(model)
+    with pytest.raises(TypeError, match="convert the state") as error:
+        opt.step(model, state, model)
+    line = str(error.value).split("`")[-2]
+    names = {"jax": jax, "eqx": eqx, "opt": opt, "state": state, "model": model}
+    converted = eval(line, names)
+    _, after = opt.step(model, converted, model)
+    assert after[0].mu["w"].dtype == jnp.bfloat16
 
 
 def test_one_moment_in_half_precision():

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
@@ -138,6 +139,65 @@ def test_restarts_find_the_keys_of_every_state():
             assert all(map(np.array_equal, keys_in(kept), keys_in(later)))
             assert keys_in(kept)[0][0] != keys_in(state)[0][0]
     assert found > 4
+
+
+def with_key(opt, key):
+    fields = lambda x: getattr(type(x), "__dataclass_fields__", ())
+    return jax.tree.map(
+        lambda x: eqx.tree_at(lambda x: x.key, x, key) if "key" in fields(x) else x,
+        opt,
+        is_leaf=lambda x: "key" in fields(x),
+    )
+
+
+KEYS = {
+    "keys": lambda: jr.split(jr.key(1), 3),
+    "seeds": lambda: jnp.arange(3),
+    "bits": lambda: jr.split(jr.PRNGKey(1), 3),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_each_member_of_a_population_has_its_own_key(kind):
+    """A key is data. With one key for all, members have equal noise, as in Optax."""
+    params, found, keys = params_of(), 0, KEYS[kind]()
+    for row in REGISTRY:
+        opt = row()
+        if has_key(opt) and not isinstance(opt, OF_THE_STEP):
+            found += 1
+            init = lambda key, opt=opt: with_key(opt, key).init(params)
+            members = keys_in(eqx.filter_vmap(init)(keys))
+            assert members, row.name
+            for i, key in enumerate(keys):
+                for bits, alone in zip(members, keys_in(init(key)), strict=True):
+                    assert np.array_equal(np.split(bits, 3)[i], alone), row.name
+            assert all(len({*map(bytes, np.split(x, 3))}) == 3 for x in members)
+    assert found > 4
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("noise", ["AddNoise", "NoisySGD", "DPSGD"])
+@pytest.mark.costly
+def test_each_member_of_a_population_has_its_own_noise(kind, noise):
+    make = {
+        "AddNoise": lambda key: eqopt.AddNoise(1.0, 0.0, key=key),
+        "NoisySGD": lambda key: eqopt.NoisySGD(1.0, 1.0, key=key),
+        "DPSGD": lambda key: eqopt.DPSGD(
+            1.0, 1.0, 1.0, key=key, batch_size=1, clipped=True
+        ),
+    }[noise]
+    params = jnp.zeros(4)
+
+    def two_steps(opt, state):
+        first, state = opt.update(params, state, params)
+        return first, opt.update(params, state, params)[0]
+
+    alone = [two_steps(opt, opt.init(params)) for opt in map(make, KEYS[kind]())]
+    population = eqx.filter_vmap(make)(KEYS[kind]())
+    states = eqx.filter_vmap(lambda opt: opt.init(params))(population)
+    together = eqx.filter_jit(eqx.filter_vmap(two_steps))(population, states)
+    np.testing.assert_allclose(jnp.stack(together, 1), jnp.array(alone), rtol=1e-6)
+    assert len(np.unique(together)) == 24
 
 
 @pytest.mark.slow

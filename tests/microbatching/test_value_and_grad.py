@@ -102,13 +102,30 @@ def test_low_precision(getkey):
     np.testing.assert_array_equal(np.asarray(grad, np.float32), 1)
 
 
-def test_num_real_microbatches():
-    for k in (3, jnp.array(3)):
-        micro = micro_value_and_grad(
-            lambda c, x: c * x.mean(), microbatch_size=4, num_real_microbatches=k
-        )
-        out = eqx.filter_jit(micro)(jnp.float32(2), jnp.ones(16))
-        assert out == (1.5, 0.75)
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_num_real_microbatches(has_aux):
+    """The results are means over the rows that are evaluated, and only these."""
+
+    def fun(c, x):
+        return (c * x.mean(), x.mean()) if has_aux else c * x.mean()
+
+    x = jnp.array([1.0, 2.0, 3.0, 4.0, 5.0])  # microbatches of 1, 3; 2, 4; and 5
+    means = [0.0, 2.0, 2.5, 3.0]
+    for real, mean in enumerate(means):
+        for k in (real, jnp.array(real)):
+            micro = micro_value_and_grad(
+                fun, has_aux, microbatch_size=2, num_real_microbatches=k
+            )
+            value, grad = eqx.filter_jit(micro)(jnp.float32(3), x)
+            assert value == ((3 * mean, mean) if has_aux else 3 * mean)
+            assert grad == mean
+    weighted = micro_value_and_grad(
+        lambda c, x: c * x.mean(),
+        microbatch_size=1,
+        num_real_microbatches=3,
+        weights=jnp.array([1, 0, 3, 5, 5]),
+    )
+    assert weighted(jnp.float32(1), x) == (2.5, 2.5)
 
 
 def test_it_trains_with_all_buffers_donated(model, getkey):

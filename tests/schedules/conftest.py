@@ -120,6 +120,11 @@ CASES = {
         _optax_join,
         50,
     ),
+    "join_one": Case(
+        schedules.Join([schedules.Linear(1.0, 0.0, 20)], []),
+        optax.join_schedules([optax.linear_schedule(1.0, 0.0, 20)], []),
+        20,
+    ),
     "join_functions": Case(
         schedules.Join([_reciprocal, lambda count: 0.5], boundaries=(20,)),
         optax.join_schedules([_reciprocal, lambda count: 0.5], [20]),

@@ -95,8 +95,9 @@ WRONG = [
     ),
     (lambda: WarmupCosineDecay(0.0, 1.0, 10, 5), ValueError, ["`decay_steps`", "5"]),
     # Joins.
-    (lambda: Join([ONE], []), ValueError, ["Join", "`boundaries`", "empty"]),
-    (lambda: Join([], []), ValueError, ["Join", "`boundaries`", "empty"]),
+    (lambda: Join([], []), ValueError, ["Join", "`schedules`", "empty"]),
+    (lambda: Join([ONE], [1]), ValueError, ["one entry fewer", "1 for 1"]),
+    (lambda: Join([ONE, TWO], []), ValueError, ["one entry fewer", "0 for 2"]),
     (lambda: Join([ONE, TWO], [1, 2]), ValueError, ["one entry fewer", "2 for 2"]),
     (lambda: Join([ONE, TWO, ONE], [1]), ValueError, ["one entry fewer", "1 for 3"]),
     (lambda: Join([ONE, TWO, ONE], [5, 2]), ValueError, ["ascend", "(5, 2)", "add"]),

@@ -62,7 +62,28 @@ def layerwise_decay(
     When that function is called, a `ValueError` that lists key paths if a parameter is
     in no part or in several parts, or if a part has no parameters.
     """
-    return lambda params: _factors(decay, parts, params)
+    return _LayerwiseDecay(decay, parts)
+
+
+# `eq=False`: an array has no hash, so arrays are compared by identity.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LayerwiseDecay:
+    decay: Any
+    parts: tuple[Callable, ...]
+
+    def __call__(self, params: Params) -> PyTree:
+        return _factors(self.decay, self.parts, params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _LayerwiseDecay) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple:
+        is_number = isinstance(self.decay, int | float)
+        return self.decay if is_number else id(self.decay), is_number, self.parts
 
 
 def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
@@ -106,7 +127,7 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
 def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
     """The leaves of each layer in a part, and its height if it is a stack of layers."""
     if isinstance(part, _Stacked):
-        flags = pointed_at(part, params)
+        flags = pointed_at(params, part)
         heights = {
             x.shape[0]
             for x, flag in zip(jtu.tree_leaves(params, is_leaf), flags, strict=True)
@@ -122,7 +143,7 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
     node = part(params)
     if type(node) in (list, tuple):
         return [
-            (pointed_at(lambda m, i=i: part(m)[i], params), None)
+            (pointed_at(params, lambda m, i=i: part(m)[i]), None)
             for i in range(len(node))
         ]
-    return [(pointed_at(part, params), None)]
+    return [(pointed_at(params, part), None)]

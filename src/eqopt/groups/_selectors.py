@@ -17,10 +17,16 @@ class Selector:
     It is a function of the parameters that returns a tree of bools, so you can use it
     wherever a `mask` is accepted. `a & b` selects what both select, `a | b` what at
     least one of them selects, and `~a` everything else.
+
+    Selectors that are made in the same way are equal, also if they were made twice. A
+    function, such as the argument of [`eqopt.groups.leaf`][], is only equal to itself.
     """
 
     description: str
-    choose: Callable[[Params], list[bool]] = dataclasses.field(repr=False)
+    # Not a closure, which would only be equal to itself: in two equal training states
+    # that hold the optimizer, static fields would differ.
+    rule: Callable[..., list[bool]] = dataclasses.field(repr=False)
+    arguments: tuple[Any, ...] = dataclasses.field(default=(), repr=False)
 
     def __call__(self, params: Params) -> PyTree[bool]:
         """A tree of bools with the structure of `params`, false at other leaves.
@@ -33,21 +39,35 @@ class Selector:
         return treedef.unflatten(self.choose(params))
 
     def __and__(self, other: "Selector") -> "Selector":
-        return self._with(other, "&", lambda a, b: a and b)
+        both = f"({self.description} & {other.description})"
+        return Selector(both, _in_both, (self, other))
 
     def __or__(self, other: "Selector") -> "Selector":
-        return self._with(other, "|", lambda a, b: a or b)
+        either = f"({self.description} | {other.description})"
+        return Selector(either, _in_either, (self, other))
 
     def __invert__(self) -> "Selector":
-        invert = lambda params: [
-            is_parameter(x) and not chosen
-            for (_, x), chosen in zip(_leaves(params), self.choose(params), strict=True)
-        ]
-        return Selector(f"~{self.description}", invert)
+        return Selector(f"~{self.description}", _outside, (self,))
 
-    def _with(self, other: "Selector", sign: str, combine: Callable) -> "Selector":
-        both = lambda params: [*map(combine, self.choose(params), other.choose(params))]
-        return Selector(f"({self.description} {sign} {other.description})", both)
+    def choose(self, params: Params) -> list[bool]:
+        """One bool for each leaf of `params`, `None`s included."""
+        return self.rule(params, *self.arguments)
+
+
+def _in_both(params: Params, a: Selector, b: Selector) -> list[bool]:
+    return [x and y for x, y in zip(a.choose(params), b.choose(params), strict=True)]
+
+
+def _in_either(params: Params, a: Selector, b: Selector) -> list[bool]:
+    return [x or y for x, y in zip(a.choose(params), b.choose(params), strict=True)]
+
+
+def _outside(params: Params, selector: Selector) -> list[bool]:
+    leaves, chosen = _leaves(params), selector.choose(params)
+    return [
+        is_parameter(x) and not flag
+        for (_, x), flag in zip(leaves, chosen, strict=True)
+    ]
 
 
 def path(pattern: str, *, required: bool = True) -> Selector:
@@ -66,12 +86,12 @@ def path(pattern: str, *, required: bool = True) -> Selector:
         like `.layers[0].weight` or `['encoder'].bias`.
     - `required`: whether it is an error if there is no such path.
     """
-    found = re.compile(pattern).search
-    return _rule(
-        f"path({pattern!r})",
-        lambda params: [bool(found(name)) for name, _ in _leaves(params)],
-        required,
-    )
+    description = f"path({pattern!r})"
+    return _checked(description, required, _on_path, re.compile(pattern))
+
+
+def _on_path(params: Params, pattern: re.Pattern) -> list[bool]:
+    return [bool(pattern.search(name)) for name, _ in _leaves(params)]
 
 
 def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selector:
@@ -88,13 +108,12 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
     - `predicate`: a function of an array (or its shape and dtype) that returns a bool.
     - `required`: whether it is an error if there is no such parameter.
     """
-    return _rule(
-        f"leaf({getattr(predicate, '__name__', predicate)})",
-        lambda params: [
-            is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)
-        ],
-        required,
-    )
+    description = f"leaf({getattr(predicate, '__name__', predicate)})"
+    return _checked(description, required, _by_array, predicate)
+
+
+def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
+    return [is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)]
 
 
 def module(*types: type, required: bool = True) -> Selector:
@@ -111,17 +130,18 @@ def module(*types: type, required: bool = True) -> Selector:
     - `types`: classes; subclasses also count.
     - `required`: whether it is an error if there is no such module.
     """
+    description = f"module({', '.join(t.__name__ for t in types)})"
+    return _checked(description, required, _in_modules, types)
 
-    def choose(params):
-        is_module = lambda x: isinstance(x, types)
-        nodes = jtu.tree_leaves(params, is_leaf=lambda x: x is None or is_module(x))
-        return [
-            is_module(node)
-            for node in nodes
-            for _ in jtu.tree_leaves(node, is_leaf=is_leaf)
-        ]
 
-    return _rule(f"module({', '.join(t.__name__ for t in types)})", choose, required)
+def _in_modules(params: Params, types: tuple[type, ...]) -> list[bool]:
+    is_module = lambda x: isinstance(x, types)
+    nodes = jtu.tree_leaves(params, is_leaf=lambda x: x is None or is_module(x))
+    return [
+        is_module(node)
+        for node in nodes
+        for _ in jtu.tree_leaves(node, is_leaf=is_leaf)
+    ]
 
 
 def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
@@ -140,12 +160,11 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
         in `eqx.tree_at`.
     - `required`: whether it is an error if there are no parameters.
     """
-    return _rule(
-        f"where({getattr(fn, '__name__', fn)})", lambda p: pointed_at(fn, p), required
-    )
+    description = f"where({getattr(fn, '__name__', fn)})"
+    return _checked(description, required, pointed_at, fn)
 
 
-def pointed_at(fn: Callable[[Any], Any], params: Params) -> list[bool]:
+def pointed_at(params: Params, fn: Callable[[Any], Any]) -> list[bool]:
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     nothing = treedef.unflatten([_Place(i) for i in range(len(leaves))])
     chosen = {place.index for place in jtu.tree_leaves(fn(nothing))}
@@ -159,30 +178,43 @@ class _Place:
     index: int
 
 
-everything = Selector(
-    "everything", lambda params: [is_parameter(x) for _, x in _leaves(params)]
-)
+def _everywhere(params: Params) -> list[bool]:
+    return [is_parameter(x) for _, x in _leaves(params)]
+
+
+everything = Selector("everything", _everywhere)
 """Chooses all parameters. Use it as the last rule."""
 
 
-def _rule(
-    description: str, choose: Callable[[Params], list[bool]], required: bool
+def _checked(
+    description: str, required: bool, rule: Callable[..., list[bool]], *arguments: Any
 ) -> Selector:
-    def checked(params):
-        flags = [
-            chosen and is_parameter(x)
-            for chosen, (_, x) in zip(choose(params), _leaves(params), strict=True)
-        ]
-        if required and not any(flags):
-            names = [name for name, x in _leaves(params) if is_parameter(x)]
-            raise ValueError(
-                f"The rule `{description}` matches no parameter. The parameters are "
-                f"{listed(names) or 'none'}. If this is intended, pass "
-                "`required=False`."
-            )
-        return flags
+    """A selector that raises if `rule(params, *arguments)` chooses no parameter."""
+    return Selector(
+        description, _parameters_only, (description, required, rule, arguments)
+    )
 
-    return Selector(description, checked)
+
+def _parameters_only(
+    params: Params,
+    description: str,
+    required: bool,
+    rule: Callable[..., list[bool]],
+    arguments: tuple[Any, ...],
+) -> list[bool]:
+    flags = [
+        chosen and is_parameter(x)
+        for chosen, (_, x) in zip(
+            rule(params, *arguments), _leaves(params), strict=True
+        )
+    ]
+    if required and not any(flags):
+        names = [name for name, x in _leaves(params) if is_parameter(x)]
+        raise ValueError(
+            f"The rule `{description}` matches no parameter. The parameters are "
+            f"{listed(names) or 'none'}. If this is intended, pass `required=False`."
+        )
+    return flags
 
 
 def _leaves(params: Params) -> list[tuple[str, Any]]:

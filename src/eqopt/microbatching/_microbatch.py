@@ -92,6 +92,17 @@ def microbatch(
             return microbatch(f, 1, 64, AccumulationType.MEAN)(model, batch)
         ```
 
+    !!! example
+
+        Padding for `num_real_microbatches`. Each microbatch is a column of the matrix:
+
+        ```python
+        # 2 rows each; 3 real microbatches of 5
+        batch = jnp.pad(jnp.arange(6).reshape(2, 3), ((0, 0), (0, 5 - 3)))
+        f = microbatch(jnp.sum, 0, 2, num_real_microbatches=3)
+        f(batch.ravel())  # 15
+        ```
+
     **Arguments:**
 
     - `fun`: a function of arbitrary pytrees. Its arguments and its output may have
@@ -114,12 +125,13 @@ def microbatch(
         microbatch with weight 0 is ignored, even if it is NaN. If all weights are 0,
         the mean is 0. `SUM`, `CONCAT` and custom accumulators do not use them. Defaults
         to `None`: every row counts the same.
-    - `num_real_microbatches`: if given, only this number of microbatches is evaluated,
-        starting with the first; the smaller one counts as the last. `SUM` omits the
-        others, `MEAN` still divides by the number of all microbatches, `RUNNING_MEAN`
-        divides by this number, and `CONCAT` has zeros for the others. It can be an
-        integer array, so that another number needs no recompilation. The array is
-        clipped to the valid range, and reverse-mode differentiation is not available.
+    - `num_real_microbatches`: if given, only the first so many microbatches are
+        evaluated. All padding must be in the others: at the end of the batch, it would
+        be in every microbatch. So pad each `n` rows, as in the third example, or give
+        padding weight 0 with `weights`. `SUM` omits the others, `MEAN` still divides by
+        the number of all, `RUNNING_MEAN` by this number, and `CONCAT` has zeros for the
+        others. If it is an integer array, another number needs no recompilation, but it
+        is clipped to the valid range, and there is no reverse-mode differentiation.
 
     **Returns:**
 

@@ -20,7 +20,7 @@ def micro_value_and_grad(
     batch_argnums: int | Sequence[int] = 1,
     batch_argnames: str | Sequence[str] = (),
     microbatch_size: StaticInteger | None,
-    aux_accumulator: PyTree = AccumulationType.MEAN,
+    aux_accumulator: PyTree = AccumulationType.RUNNING_MEAN,
     weights: ArrayLike | None = None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
@@ -28,8 +28,8 @@ def micro_value_and_grad(
 
     Like `eqx.filter_value_and_grad`, it differentiates with respect to the
     floating-point arrays of the first argument; its other leaves are `None`. It applies
-    [`eqopt.microbatching.microbatch`][] with `AccumulationType.MEAN`. See there for how
-    rows are grouped, and how `key=` and an `eqx.nn.State` are handled.
+    [`eqopt.microbatching.microbatch`][] with `AccumulationType.RUNNING_MEAN`. See there
+    for how rows are grouped, and how `key=` and an `eqx.nn.State` are handled.
 
     !!! example
 
@@ -64,7 +64,9 @@ def micro_value_and_grad(
         [`eqopt.microbatching.microbatch`][]. Defaults to the mean.
     - `weights`: the weight of each row, as in [`eqopt.microbatching.microbatch`][].
         `fun` must return the mean with these weights.
-    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][]: the number of
+        microbatches to evaluate. The results are means over these. Their rows are not
+        the first rows of the batch, so do not put padding at its end; see there.
 
     **Returns:**
 
@@ -121,7 +123,8 @@ class _MicroValueAndGrad(eqx.Module):
                 "but the gradient is with respect to it. Pass the model first, then "
                 "the batch."
             )
-        mean = AccumulationType.MEAN
+        # Without the microbatches that `num_real_microbatches` omits.
+        mean = AccumulationType.RUNNING_MEAN
         value_and_grad = microbatch(
             eqx.filter_value_and_grad(self.fun, has_aux=self.has_aux),
             argnums,

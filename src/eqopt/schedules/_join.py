@@ -36,7 +36,7 @@ class Join(AbstractSchedule):
 
     **Arguments:**
 
-    - `schedules`: $s_0, …, s_{n-1}$, at least two: schedules, or any functions of a 0-d
+    - `schedules`: $s_0, …, s_{n-1}$, at least one: schedules, or any functions of a 0-d
         integer array that return a number or a 0-d array.
     - `boundaries`: $b_1 < … < b_{n-1}$, the counts at which the next schedule begins:
         integers or 0-d integer arrays, or one array, of at least 0. There is one fewer
@@ -44,9 +44,9 @@ class Join(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `boundaries` is empty, not ascending, or does not
-    match `schedules`, or if a schedule is not a function; when called, if a schedule
-    does not return a real number.
+    A `ValueError` or `TypeError` if `schedules` is empty, if `boundaries` is not
+    ascending or does not match `schedules`, or if a schedule is not a function; when
+    called, if a schedule does not return a real number.
     """
 
     schedules: tuple[Schedule, ...]
@@ -59,10 +59,9 @@ class Join(AbstractSchedule):
 
     def __check_init__(self):
         check_schedules(self, self.schedules)
-        if not self.boundaries:
+        if not self.schedules:
             raise ValueError(
-                "Join: `boundaries` must have the count at which each schedule except "
-                "the first begins, but is empty. A single schedule needs no `Join`."
+                "Join: `schedules` must have at least one schedule, but is empty."
             )
         if len(self.schedules) != len(self.boundaries) + 1:
             raise ValueError(
