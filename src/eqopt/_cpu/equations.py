@@ -26,7 +26,8 @@ def adadelta(
     # quotient only once: otherwise, XLA would store it.
     g_sq = (1 - rho) * abs_sq(g)
     e_g = rho * e_g + g_sq
-    e_x = rho * e_x + g_sq * (e_x + eps) / (e_g + eps)
+    # Infinity over infinity would be NaN.
+    e_x = rho * e_x + jnp.where(jnp.isinf(e_g), 0, g_sq * (e_x + eps) / (e_g + eps))
     divisor = rho * (e_g + eps) + g_sq
     divisor = jnp.where(divisor == 0, 1, divisor)  # if rho is zero
     return g * safe_sqrt(e_x + rho * eps) / jnp.sqrt(divisor), e_g, e_x

@@ -1,5 +1,6 @@
 """Scaling and clipping by the size of a block: a leaf, such as the weight of a layer."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -20,6 +21,7 @@ from ..numerics import (
     safe_sqrt,
     wide_dtype,
 )
+from .normalize import power_of_two, zero_if_infinite
 
 
 def block_norm(x: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
@@ -39,7 +41,7 @@ def scale_by_param_norm(
     *,
     min_scale: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    return jnp.maximum(block_norm(p), min_scale) * g
+    return zero_if_infinite(jnp.maximum(block_norm(p), min_scale)) * g
 
 
 @equation
@@ -49,7 +51,7 @@ def scale_by_param_rms(
     *,
     min_scale: Float[Array, ""],
 ) -> Inexact[Array, "*leaf"]:
-    return jnp.maximum(block_rms(p), min_scale) * g
+    return zero_if_infinite(jnp.maximum(block_rms(p), min_scale)) * g
 
 
 @equation
@@ -63,6 +65,8 @@ class ScaleByParamBlockNorm(AbstractStateless):
     r"""Multiplies the update of each leaf by the norm of its parameters.
 
     $$u = \max(\|p\|_2, s)\, g$$
+
+    In float32, the square of a norm above 1.8e19 overflows: then the update is zero.
 
     **Arguments:**
 
@@ -91,6 +95,7 @@ class ScaleByParamBlockRMS(AbstractStateless):
       \operatorname{RMS}(p)^2 = \operatorname{mean}_i |p_i|^2$$
 
     Unlike the norm, the root mean square does not grow with the number of parameters.
+    In float32, the square of a norm above 1.8e19 overflows: then the update is zero.
 
     **Arguments:**
 
@@ -191,9 +196,12 @@ def clip_and_scale(
     threshold = max_abs / correction3
     share = threshold / _or_one(largest)
     g = jnp.where(_modulus(g) > threshold, g * share, g)
-    own = block_norm(g)
-    norm = gamma1 * norm + (1 - gamma1) * own
-    norm_sq = gamma2 * norm_sq + (1 - gamma2) * own**2
+    unit = power_of_two(jnp.minimum(largest, threshold))
+    own = unit * block_norm(g / unit)
+    # Otherwise, one spike would make the averages infinite forever.
+    seen = jnp.minimum(own, math.sqrt(jnp.finfo(own.dtype).max) / 2)
+    norm = gamma1 * norm + (1 - gamma1) * seen
+    norm_sq = gamma2 * norm_sq + (1 - gamma2) * seen**2
     root = safe_sqrt(norm_sq / correction2) + eps
     scale = norm / correction1 / _or_one(root) / _or_one(own)
     return g * jnp.where(own == 0, 1, scale), max_abs, norm, norm_sq

@@ -85,32 +85,50 @@ def factored_rms(
         v_col = _average(decay, v_col, jnp.mean(abs_sq(h), rows) + eps)
         h, v_col = once_more(h, v_col)
         r, c = jnp.expand_dims(v_row, columns), jnp.expand_dims(v_col, rows)
-        # The second moment is r c / mean(r). The roots are taken separately: their
-        # product underflows, and so do derivatives through the quotient.
-        mean_root = inverse_root(jnp.mean(r, rows, keepdims=True))
-        factors = [inverse_root(r), inverse_root(c) / mean_root]
+        factors = inverse_roots(r, c, rows)
     if clipping_threshold is not None:
-        # Computed from the squares. For the norm of the update itself, XLA would store
-        # the update.
-        squares = math.prod((f * f for f in factors), start=abs_sq(h))
-        rms = safe_sqrt(jnp.mean(squares))
+        rms = safe_sqrt(jnp.mean(squared_product(h, factors)))
         factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
     return math.prod(factors, start=g), v_row, v_col, v
 
 
-def once_more(g, after):
-    """`g` and `after`, opaque to XLA, which on a CPU stores what two reductions share.
+def inverse_roots(row, col, rows):
+    """Factors of the inverse root of the second moment, `row * col / mean(row)`.
+
+    The roots are taken separately: their product underflows, and so do derivatives
+    through the quotient. If the mean overflows, the factors are zeros.
+    """
+    mean_root = inverse_root(jnp.mean(row, rows, keepdims=True))
+    mean_root = jnp.where(mean_root == 0, jnp.inf, mean_root)
+    return [inverse_root(row), inverse_root(col) / mean_root]
+
+
+def squared_product(x, factors):
+    """The square of the product of `x` and all factors.
+
+    Computed from squares: for the norm of the product itself, XLA would store the
+    product. Where a square overflows, the first factor is zero, so it comes first.
+    """
+    first, *others = factors
+    if others:
+        x, first, *others = once_more(x, first, *others)
+    return math.prod((f * f for f in others), start=abs_sq(x * first))
+
+
+def once_more(*arrays):
+    """These arrays, opaque to XLA, which on a CPU stores what two reductions share.
 
     (The stored squares and updates would take as much memory as the parameters, and
     most of the time.)
     """
-    return materialized((g, after))
+    return materialized(arrays)
 
 
 def _average(decay, old, new):
     if getattr(old, "shape", None) != new.shape:
         raise ShapeMismatch(f"statistics of shape {new.shape} are averaged with {old}")
-    return decay * old + (1 - decay) * new
+    # The decay of the first step is zero, which times infinity would be NaN.
+    return jnp.where(decay == 0, 0, decay * old) + (1 - decay) * new
 
 
 def inverse_root(x):
@@ -135,9 +153,11 @@ class ScaleByFactoredRMS(AbstractLeafwise):
       \beta_t = 1 - t^{-c}
     \end{aligned}$$
 
-    for matrices, and $u_t = g_t / \sqrt{v_t}$ with $v_t = \beta_t v_{t-1} + (1 -
-    \beta_t) (|g_t|^2 + \varepsilon)$ for everything else. An $n \times m$ matrix needs
-    $n + m$ numbers of state, in at least float32.
+    for matrices, and $u_t = g_t / \sqrt{v_t}$ with
+    $v_t = \beta_t v_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ for everything else.
+    An $n \times m$ matrix needs $n + m$ numbers of state, in at least float32. There,
+    the square of a gradient above 1.8e19 overflows: its matrix, or its coordinate if it
+    is not in a matrix, then has an infinite second moment, and updates of zero.
 
     By default, the shape of a parameter decides whether it is a matrix: the two largest
     axes of an array count as its rows and columns if both are large enough, and the

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Inexact
 
 from .._checks import check_range, check_scalar
@@ -13,6 +14,23 @@ from .._transformation import AbstractStateless
 from .._types import Hyperparameter, Params, Updates
 from ..tree import norm
 from .scale import scale
+
+
+def zero_if_infinite(norm: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A norm to multiply by: the update is zero where its square overflows."""
+    return jnp.where(jnp.isinf(norm), 0, norm)
+
+
+def power_of_two(x: Float[Array, ""]) -> Float[Array, ""]:
+    """The power of two closest to `x`, within a range.
+
+    Squares of numbers divided by their maximum do not overflow, and rounding is the same
+    if the divisor is a power of two.
+    """
+    info = jnp.finfo(x.dtype)
+    rounded = lax.reduce_precision(lax.stop_gradient(x), info.nexp, 0)
+    limit = 2.0 ** (info.maxexp - 28)  # neither a product nor an inverse overflows
+    return jnp.clip(rounded, 1 / limit, limit)
 
 
 @equation

@@ -62,9 +62,11 @@ def mechanic(
     *,
     s: Float[Array, ""],
     growth: Float[Array, ""],
+    counts: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
     # The product of the sum and the factor after the step, minus the product before it,
     # computed without cancellation.
+    g = counts * g
     return s * g + growth * delta, delta + g
 
 
@@ -101,12 +103,14 @@ class Mechanic(AbstractFused):
         opt = eqopt.Mechanic(eqopt.AdamW(schedule))
         ```
 
-    A NaN in the gradients makes the whole state NaN. To skip such steps, put this
-    inside [`eqopt.ApplyIfFinite`][]. Also put it inside [`eqopt.Lookahead`][],
-    [`eqopt.GPA`][], [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][] and
-    [`eqopt.ScheduleFree`][]: inside Mechanic, they would use updates without the
-    factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the parameters after the
-    whole step, so they may be directly inside, but not inside another wrapper in it.
+    In float32, the squares of gradient norms and of $h$ overflow above 1.8e19: then
+    nothing changes but the inner state. A NaN in the gradients makes the whole state
+    NaN. To skip such steps, put this inside [`eqopt.ApplyIfFinite`][]. Also put it
+    inside [`eqopt.Lookahead`][], [`eqopt.GPA`][], [`eqopt.EMANesterov`][],
+    [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][]: inside Mechanic, they would
+    use updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the
+    parameters after the whole step, so they may be directly inside, but not inside
+    another wrapper in it.
 
     **Arguments:**
 
@@ -178,10 +182,10 @@ class Mechanic(AbstractFused):
         params = required_params("Mechanic", pipeline.params)
         reads = {"delta": state.delta, "p": params}
         sums = sum_over_leaves(mechanic_sums, pipeline.flush(), reads)
-        new = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
+        new, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
         inner = self.inner._feed(pipeline, state.inner_state)
         s = jnp.sum(new.s)
-        shared = {"s": s, "growth": s - jnp.sum(state.s)}
+        shared = {"s": s, "growth": s - jnp.sum(state.s), "counts": counts}
         leafwise = Leafwise(mechanic, new, shared, last=("delta",))
         outer = pipeline.push("Mechanic", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())
@@ -193,7 +197,8 @@ class Mechanic(AbstractFused):
         delta_p: Float[Array, ""],
         g_sq: Float[Array, ""],
         p_sq: Float[Array, ""],
-    ) -> MechanicState:
+    ) -> tuple[MechanicState, Float[Array, ""]]:
+        """The state with new numbers; and 0 if a square overflows, otherwise 1."""
         dtype = state.s.dtype
         weight_decay, eps, s_init = (
             jnp.asarray(x, dtype) for x in (self.weight_decay, self.eps, self.s_init)
@@ -206,4 +211,7 @@ class Mechanic(AbstractFused):
         r = betas * state.r - state.s * jnp.clip(h, -state.m, state.m)
         wealth = s_init / self.num_betas * m + jnp.maximum(r, 0)
         s = wealth / (safe_sqrt(v) + eps)
-        return MechanicState(None, r, m, v, s, state.delta)
+        is_lost = jnp.isinf(g_sq) | jnp.isinf(h * h)
+        old = state.r, state.m, state.v, state.s
+        new = [jnp.where(is_lost, *xs) for xs in zip(old, (r, m, v, s), strict=True)]
+        return MechanicState(None, *new, state.delta), jnp.where(is_lost, 0.0, 1.0)

@@ -47,7 +47,8 @@ def yogi(
     nu_correction: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
     mu = (1 - b1) * g + b1 * mu
-    nu = nu - (1 - b2) * jnp.sign(nu - abs_sq(g)) * abs_sq(g)
+    new = nu - (1 - b2) * jnp.sign(nu - abs_sq(g)) * abs_sq(g)
+    nu = jnp.where(jnp.isinf(nu), nu, new)  # infinity minus infinity would be NaN
     denominator = safe_sqrt(nu / nu_correction + eps_root) + eps
     return (mu / mu_correction) / denominator, mu, nu
 
@@ -66,6 +67,9 @@ class ScaleByYogi(AbstractLeafwise):
       \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
       u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
+
+    In float32, the square of a gradient above 1.8e19 overflows: its coordinate then has
+    an infinite $\nu$, and updates of zero.
 
     **Arguments:**
 

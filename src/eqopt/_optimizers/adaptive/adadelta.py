@@ -48,9 +48,9 @@ def adadelta(
     eps: Float[Array, ""],
 ) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Float[Array, "*leaf"]]:
     e_g = rho * e_g + (1 - rho) * abs_sq(g)
-    ratio = (e_x + eps) / (e_g + eps)
-    e_x = rho * e_x + (1 - rho) * ratio * abs_sq(g)
-    return safe_sqrt(ratio) * g, e_g, e_x
+    # Not the quotient times the square of the gradient, which may be zero times infinity.
+    u = safe_sqrt((e_x + eps) / (e_g + eps)) * g
+    return u, e_g, rho * e_x + (1 - rho) * abs_sq(u)
 
 
 class ScaleByAdadelta(AbstractLeafwise):
@@ -61,6 +61,9 @@ class ScaleByAdadelta(AbstractLeafwise):
       u_t &= \sqrt{\frac{E[u^2]_{t-1} + \varepsilon}{E[g^2]_t + \varepsilon}}\; g_t \\
       E[u^2]_t &= \rho\, E[u^2]_{t-1} + (1 - \rho)\, |u_t|^2
     \end{aligned}$$
+
+    In float32, the square of a gradient above 1.8e19 overflows: its coordinate then has
+    an infinite $E[g^2]$, and updates of zero.
 
     **Arguments:**
 

@@ -145,6 +145,8 @@ def stddev(
     mu_hat, nu_hat = (m if correction is None else m / correction for m in (mu, nu))
     # Differs from Optax in: the rounded difference may be negative, and its root NaN.
     variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
+    # Infinity minus infinity would be NaN.
+    variance = jnp.where(jnp.isinf(nu_hat), nu_hat, variance)
     return over_root(g, variance, eps, eps_in_sqrt), mu, nu
 
 
@@ -161,7 +163,8 @@ class ScaleByStddev(AbstractLeafwise):
 
     With bias correction, $\mu_t$ and $\nu_t$ are divided by $1 - \rho^t$. A single
     gradient has no variance, so the first update is then $g_1 / \sqrt\varepsilon$:
-    choose $\varepsilon$ accordingly.
+    choose $\varepsilon$ accordingly. In float32, the square of a gradient above 1.8e19
+    overflows: its coordinate then has an infinite $\nu$, and updates of zero.
 
     **Arguments:**
 

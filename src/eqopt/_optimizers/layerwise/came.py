@@ -21,7 +21,12 @@ from ..._fields import static_choice
 from ..._leaves import is_leaf, is_parameter, parameters
 from ..._pipeline import Leafwise
 from ..._transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.factored_rms import inverse_root, once_more
+from ..._transforms.factored_rms import (
+    inverse_root,
+    inverse_roots,
+    once_more,
+    squared_product,
+)
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
@@ -94,14 +99,12 @@ def came(
     is_factored = not isinstance(v_row, tuple)
     if is_factored:
         g, v_row, v_col = _averages(b2, abs_sq, eps, g, v_row, v_col)
-        factors = _inverse_roots(v_row, v_col)
+        factors = inverse_roots(v_row, v_col, _means(v_col))
     else:
         v = b2 * v + (1 - b2) * (abs_sq(g) + eps)
         factors = [inverse_root(v)]
     if clipping_threshold is not None:
-        # Computed from the squares. For the norm of the update itself, XLA would store
-        # the update.
-        squares = math.prod((f * f for f in factors), start=abs_sq(g))
+        squares = squared_product(g, factors)
         rms = safe_sqrt(jnp.sum(squares) / max(g.size, 1))
         factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
     u = math.prod(factors, start=g)
@@ -110,7 +113,7 @@ def came(
         return mu, mu, v_row, v_col, v, s_row, s_col
     residual = lambda x: abs_sq(x[0] - x[1])
     x, s_row, s_col = _averages(b3, residual, eps_confidence, (u, mu), s_row, s_col)
-    d = math.prod(_inverse_roots(s_row, s_col), start=x[1])
+    d = math.prod(inverse_roots(s_row, s_col, _means(s_col)), start=x[1])
     return d, mu, v_row, v_col, v, s_row, s_col
 
 
@@ -131,12 +134,6 @@ def _average(decay, old, squares, eps):
 def _means(x):
     """The axes that it is a mean over, possibly with other axes of size 1."""
     return [axis for axis, size in enumerate(x.shape) if size == 1]
-
-
-def _inverse_roots(row, col):
-    """Factors of the inverse root of `row * col / mean(row)`, without underflow."""
-    mean_root = inverse_root(jnp.mean(row, _means(col), keepdims=True))
-    return [inverse_root(row), inverse_root(col) / mean_root]
 
 
 class ScaleByCAME(AbstractLeafwise):
@@ -162,7 +159,9 @@ class ScaleByCAME(AbstractLeafwise):
     and $c_t$, $C_t$ are defined with means over the rows. A parameter that is not a
     matrix has a full second moment $v_t$ instead of
     $r_t c_t^\top / \operatorname{mean}(r_t)$, and $d_t = \mu_t$. An $n \times m$ matrix
-    needs $2 (n + m)$ numbers of state in addition to $\mu$.
+    needs $2 (n + m)$ numbers of state in addition to $\mu$. In float32, the square of a
+    gradient above 1.8e19 overflows: its matrix, or its coordinate if it is not in a
+    matrix, then has an infinite second moment, and $u_t$ is zero.
 
     The averages start at zero, without bias correction. The clipping hides this in
     $u_t$, but each element of the first $d_t$ is about

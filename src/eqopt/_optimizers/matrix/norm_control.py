@@ -35,15 +35,21 @@ norm = Norms((0, 1))
 
 
 def _over(above: Array, below: Array) -> Array:
-    """`above / below`, or 1 if one of them is zero."""
-    is_one = (above == 0) | (below == 0)
+    """`above / below`, or 1 if one of them is zero, or the first one infinite."""
+    is_one = (above == 0) | (below == 0) | jnp.isinf(above)
     return jnp.where(is_one, 1, above / jnp.where(is_one, 1, below))
 
 
-def _with_norm(x: Matrix, radius: Array, norms: Norms) -> Inexact[Array, "m n"]:
-    """`x`, scaled to the norm `radius`; zeros stay zeros."""
-    found = norms(x)
-    return x * (radius / jnp.where(found == 0, 1, found))
+def _step(
+    q: Matrix, radius: Array, norms: Norms, g: Matrix, p: Matrix
+) -> Inexact[Array, "m n"]:
+    """The step from `p` to `q`, scaled to the norm `radius`; zeros stay zeros.
+
+    No step if the square of a norm overflows. (Not 0: an infinity stays visible as NaN.)
+    """
+    found = norms(q)
+    u = q * (radius / jnp.where(found == 0, 1, found)) - p
+    return jnp.where(jnp.isinf(radius) | jnp.isinf(found), 0 * g, u)
 
 
 @equation
@@ -65,7 +71,8 @@ def brake_norm(
     old, new = norm(p), norm(p + g)
     part = jnp.where(new > old, outward, inward)
     radius = jnp.maximum(old + part * (new - old), 0)
-    return jnp.where(old == 0, g, _with_norm(p + g, radius, norm) - p)
+    radius = jnp.where(jnp.isinf(old), old, radius)  # not infinity minus infinity
+    return jnp.where(old == 0, g, _step(p + g, radius, norm, g, p))
 
 
 @equation
@@ -79,7 +86,7 @@ def brake_component(
     braked = jnp.where(radial > 0, outward, inward) * radial
     q = p + g + (braked - radial) * direction
     radius = jnp.maximum(old + braked, 0)
-    return jnp.where(is_zero, g, _with_norm(q, radius, norm) - p)
+    return jnp.where(is_zero, g, _step(q, radius, norm, g, p))
 
 
 @equation
@@ -89,7 +96,7 @@ def keep_norm(
     kept = norms(p)
     if radius is not None:
         kept = jnp.where(kept == 0, 0, radius)
-    return jnp.where(kept == 0, g, _with_norm(p + g, kept, norms) - p)
+    return jnp.where(kept == 0, g, _step(p + g, kept, norms, g, p))
 
 
 @equation
@@ -97,7 +104,7 @@ def keep_first_norm(
     g: Matrix, radius: Float[Array, "_ _"], p: Matrix, norms: Norms
 ) -> tuple[Inexact[Array, "m n"], Float[Array, "_ _"]]:
     radius = jnp.where(radius == 0, norms(p), radius)
-    u = _with_norm(p + g, radius, norms) - p
+    u = _step(p + g, radius, norms, g, p)
     return jnp.where(radius == 0, g, u), radius
 
 
@@ -138,8 +145,9 @@ class RelativeUpdate(_Stateless):
     $$u = \frac{\|p\|}{\|g\|}\; g$$
 
     The learning rate after it is then the fraction by which a matrix changes in each
-    step. If one of the norms is zero, $u = g$. Parameters that are not matrices pass
-    unchanged.
+    step. If one of the norms is zero, $u = g$. In float32, the square of a norm above
+    1.8e19 overflows: then $u = 0$, or $u = g$ if it is the norm of the matrix. Parameters
+    that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -172,8 +180,9 @@ class UpdateNormFloor(_Stateless):
 
     $$u = g\, \max\!\left(1, \frac{f\, \|p\|}{\|g\|}\right)$$
 
-    Longer updates stay unchanged, and so does $g$ if one of the norms is zero. Parameters
-    that are not matrices pass unchanged.
+    Longer updates stay unchanged, and so does $g$ if one of the norms is zero, or above
+    1.8e19, where its square overflows float32. Parameters that are not matrices pass
+    unchanged.
 
     **Arguments:**
 
@@ -217,7 +226,8 @@ class RadialBrake(_Stateless):
     otherwise. So the new matrix has the direction of $p + g$. With `of="component"`, only
     the part of $g$ along $p$ is multiplied by $s$, and
     $r = \max(0, \|p\| + s\, \langle g, p\rangle / \|p\|)$. A matrix of zeros takes the
-    whole step. Parameters that are not matrices pass unchanged.
+    whole step. In float32, the square of a norm above 1.8e19 overflows: then the matrix
+    stays as it is. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 
@@ -265,7 +275,8 @@ class KeepNorm(_NormControl):
 
     $$u = R\, \frac{p + g}{\|p + g\|} - p$$
 
-    For a matrix of zeros, $u = g$. Parameters that are not matrices pass unchanged.
+    For a matrix of zeros, $u = g$. In float32, the square of a norm above 1.8e19
+    overflows: then $u = 0$. Parameters that are not matrices pass unchanged.
 
     **Arguments:**
 

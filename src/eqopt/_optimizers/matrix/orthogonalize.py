@@ -15,6 +15,7 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, everywhere
 from ..._pipeline import Leafwise
+from ..._transforms.normalize import zero_if_infinite
 from ..._types import Hyperparameter, Params
 from ...numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
@@ -128,7 +129,7 @@ def _with_equal_rows(x: Matrix) -> Matrix:
     norm = safe_norm(x, 0)
     x = x / jnp.where(norm == 0, 1, norm)  # prevents underflow in the norms of rows
     x = x / safe_norm(x, _LEAST, axis=1, keepdims=True)
-    return norm / math.sqrt(len(x)) * x
+    return zero_if_infinite(norm) / math.sqrt(len(x)) * x
 
 
 @equation
@@ -154,9 +155,10 @@ class Orthogonalize(AbstractMatrixwise):
       X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
       A_k = X_{k-1} X_{k-1}^*.$$
 
-    The singular vectors stay the same, and all singular values become close to one. This
-    transformation has no state: for momentum, put another one before it in an
-    [`eqopt.Chain`][]. Parameters that are not matrices pass unchanged. Stacked matrices
+    The singular vectors stay the same, and all singular values become close to one.
+    This transformation has no state: for momentum, put another one before it in an
+    [`eqopt.Chain`][]. In float32, the square of a norm above 1.8e19 overflows: then the
+    update is zero. Parameters that are not matrices pass unchanged. Stacked matrices
     are orthogonalized separately.
 
     !!! example

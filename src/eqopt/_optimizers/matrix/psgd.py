@@ -118,12 +118,13 @@ class ScaleByPSGDKron(AbstractMatrixwise):
       Q_L &\leftarrow Q_L - \frac{\rho}{\ell_L} (T_L - n I)\, Q_L,
     \end{aligned}$$
 
-    and $Q_L$ is then rotated towards a Hermitian matrix. $Q_R$ is fitted in the same way.
-    There are no inverses, and nothing is random. The authors add noise of size $\delta$
-    to the gradients; here, $T_L$ contains its expectation instead. The norm is estimated
-    by the power method, starting from the longest column. (The authors call this form
-    Q0.5EQ1.5.) The factors start as identities, scaled according to the first gradient
-    that is not zero.
+    and $Q_L$ is then rotated towards a Hermitian matrix. $Q_R$ is fitted in the same
+    way. There are no inverses, and nothing is random. The authors add noise of size
+    $\delta$ to the gradients; here, $T_L$ contains its expectation instead. The norm is
+    estimated by the power method, starting from the longest column. (The authors call
+    this form Q0.5EQ1.5.) The factors start as identities, scaled according to the first
+    gradient that is not zero. A gradient whose whitened norm is above 1e15 does not
+    change them, and its update is zero above 1.8e19, where squares overflow float32.
 
     Parameters that are not matrices pass unchanged and have no state. Stacked matrices
     are transformed separately.

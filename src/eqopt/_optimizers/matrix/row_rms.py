@@ -12,6 +12,7 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise
 from ..._pipeline import Leafwise
+from ..._transforms.normalize import zero_if_infinite
 from ..._types import Hyperparameter, Nonnegative, Params
 from ...numerics import abs_sq, safe_norm, safe_sqrt
 
@@ -47,7 +48,7 @@ def scale_by_row_rms(
 ) -> tuple[Inexact[Array, "m n"], Float[Array, "#m #n"]]:
     nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(g), _axis(g.shape, side), keepdims=True)
     u = g / (safe_sqrt(nu) + eps)
-    return safe_norm(g, 0) / (safe_norm(u, 0) + eps) * u, nu
+    return zero_if_infinite(safe_norm(g, 0)) / (safe_norm(u, 0) + eps) * u, nu
 
 
 class ScaleByRowRMS(AbstractMatrixwise):
@@ -61,8 +62,9 @@ class ScaleByRowRMS(AbstractMatrixwise):
     A row holds the weights of one output of a layer. This is the last part of
     [`eqopt.ScaleByNorMuon`][], which has the reference, for a chain of your own. The
     moments need no bias correction, because the norm is restored at the end. The state
-    has one number per row. Parameters that are not matrices pass unchanged and have no
-    state.
+    has one number per row. In float32, the square of a norm above 1.8e19 overflows:
+    then the update is zero. A row with such a norm stays zero in all later updates.
+    Parameters that are not matrices pass unchanged and have no state.
 
     !!! example
 

@@ -13,17 +13,12 @@ from ..._equations import equation
 from ..._fields import static_choice
 from ..._matrixwise import AbstractMatrixwise, Rows
 from ..._pipeline import Leafwise
-from ..._types import (
-    Hyperparameter,
-    IntegerLike,
-    Nonnegative,
-    Params,
-    Updates,
-)
+from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Updates
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
 from .parts.eigenbasis import (
     Sides,
     accumulated,
+    averaged,
     eigenvalues,
     found_or_followed,
     from_basis,
@@ -94,12 +89,17 @@ def shampoo(
     is_on: Bool[Array, ""],
     kl: bool,
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
+    if kl:
+        given = started(factors, g), roots, g
+        factors, counts = accumulated(*given, b2, jnp.asarray(False), True, eps)
+    else:
+        weight = jnp.where(b2 == 1, 1, 1 - b2)
+        factors, counts = averaged(factors, (g, g), b2, weight)
+    g = counts.astype(g.dtype) * g
     filtered = (b3 * mu + (1 - b3) * g) / (1 - b3 * mu_left)
     mu = b1 * mu + (1 - b1) * g
     is_due = is_start | (is_on & turn.is_due(steps, precondition_frequency))
     if kl:
-        given = started(factors, g), roots, g
-        factors = accumulated(*given, b2, jnp.asarray(False), True, eps)
         follow = functools.partial(found_or_followed, is_start)
         roots = renewed(is_due, follow, factors, roots)
         u = to_basis(filtered, roots)
@@ -109,11 +109,6 @@ def shampoo(
                 u = u * jnp.expand_dims(values, 1 - side)
         u = from_basis(u, roots)
     else:
-        weight = jnp.where(b2 == 1, 1, 1 - b2)
-        factors = tuple(
-            None if x is None else b2 * x + weight * gram(g, side)
-            for side, x in enumerate(factors)
-        )
         renew = functools.partial(inverse_root, factor_correction, eps, exponent)
         roots = renewed(is_due, renew, factors, roots)
         u = to_basis(filtered, roots)
@@ -158,7 +153,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `"sgd"`: by 1. With `None`, there is no graft, and $u_t = U_t$.
 
     Parameters that are not matrices pass unchanged and have no state. Stacked matrices
-    are transformed separately.
+    are transformed separately. In float32, the square of a norm above 1.8e19 overflows:
+    such a gradient counts as zero. With `kl`, so does a whitened gradient.
 
     With `kl`, this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
     covariance of the gradients. Each factor is whitened by the other one, with

@@ -85,11 +85,11 @@ def soap(
     skips_first: bool,
     kl: bool,
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
-    new_factors = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+    new_factors, counts = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
     if not skips_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
         basis = seeded(is_first, new_factors, basis)
-    h = to_basis(g, basis)
+    h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + eps), basis)
@@ -147,8 +147,10 @@ class ScaleBySOAP(AbstractMatrixwise):
     as the eigenvectors for the first gradient. After every $k$ steps, one step of
     orthogonal iteration updates them, and $\mu$ is transformed to the new basis. The
     first call only initializes the preconditioner: its updates are zero, and $t$ does
-    not count it. Parameters that are not matrices pass unchanged and have no state.
-    Stacked matrices are transformed separately.
+    not count it. In float32, the square of a norm above 1.8e19 overflows: such a
+    gradient counts as zero; with `kl`, so does a whitened gradient. Parameters that are
+    not matrices pass unchanged and have no state. Stacked matrices are transformed
+    separately.
 
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 

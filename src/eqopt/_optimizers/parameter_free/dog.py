@@ -92,6 +92,7 @@ class ScaleByDoG(AbstractMeasured):
         if self.kind == "learning_rate":
             first = jnp.asarray(self.init_step, like.dtype)
             step_size = jnp.where(state.is_init_step, first, step_size)
+        step_size = jnp.where(jnp.isinf(total), 0, step_size)
         state = DoGState(
             is_init_step=jnp.zeros((), bool),
             init_params=state.init_params,
@@ -123,6 +124,8 @@ class DoG(AbstractOptimizer):
     \end{aligned}$$
 
     with norms over all leaves. The authors evaluate with an average of the parameters.
+    In float32, the square of a gradient norm above 1.8e19 overflows: this step and all
+    later ones are zero.
 
     **Arguments:**
 

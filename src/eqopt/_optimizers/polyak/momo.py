@@ -83,8 +83,9 @@ class MoMo(AbstractMoMo):
       p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
     \end{aligned}$$
 
-    The averages start at their first values. `update` and `step` need the loss $f_t$ as
-    the extra argument `value`, and `params`:
+    The averages start at their first values. In float32, the square of a norm above
+    1.8e19 overflows: while $d$ is so large, steps are zero. `update` and `step` need
+    the loss $f_t$ as the extra argument `value`, and `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)

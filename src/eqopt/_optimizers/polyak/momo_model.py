@@ -190,7 +190,9 @@ class AbstractMoMo(AbstractMeasured):
         gap = jnp.maximum(height - rho * lb, 0)
         tau = capped_ratio(gap, slope, alpha / rho)
         if self.adapt_lower_bound:
-            lb = (barf - gamma + sums.d_p - tau * sums.d_d / 2) / rho
+            # Zero times infinity would be NaN.
+            descent = jnp.where(jnp.isinf(sums.d_d), gap, tau * sums.d_d)
+            lb = (barf - gamma + sums.d_p - descent / 2) / rho
             lb = jnp.maximum(lb, lower_bound)
         return type(state)(
             **momentum.averages,

@@ -66,6 +66,10 @@ class ScheduleFreePlusState(eqx.Module):
     z: Params
 
 
+# The largest step size. Weights and decays, which have its square, stay finite.
+_LARGEST_STEP = 1e9
+
+
 @equation
 def what_the_loss_says(
     g: Inexact[Array, "*leaf"],
@@ -125,10 +129,11 @@ class ScheduleFreePlus(AbstractMeasured):
     \end{aligned}$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and products and norms are
-    taken over all leaves. The parameters are $y$: compute the gradients there. Evaluate
-    with $x$, that is with `opt.eval_params(state, params)`. The loss $f$ must not be
-    negative. `update` and `step` need it as the extra argument `value`, and need
-    `params`:
+    taken over all leaves. $\eta_t$ is at most 1e9. With weight decay, parameters grow
+    without bound if gradients are so small that $\eta_t^2 \lambda > 2$. The parameters
+    are $y$: compute the gradients there. Evaluate with $x$, that is with
+    `opt.eval_params(state, params)`. The loss $f$ must not be negative. `update` and
+    `step` need it as the extra argument `value`, and need `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)
@@ -235,6 +240,7 @@ class ScheduleFreePlus(AbstractMeasured):
         gap = jnp.maximum(value + product * next_beta / state.beta, 0)
         eps = number("eps")
         eta = jnp.maximum(number("learning_rate"), eps) * ratio(gap, norm)
+        eta = jnp.minimum(eta, _LARGEST_STEP)
         max_lr = jnp.maximum(jnp.maximum(like, eps), eta)
         t = count.astype(like.dtype)
         is_early = count <= jnp.asarray(self.average_from, count.dtype)

@@ -1,6 +1,6 @@
 """Computes the eigenvectors of a preconditioner once, and then tracks them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact
 
 from ...._cpu.order import after
+from ...._transforms.normalize import zero_if_infinite
 from ....numerics import abs_sq, safe_sqrt
 
 
@@ -63,14 +64,14 @@ def accumulated(
     is_first: Any,
     kl: bool,
     least: Any = 1e-8,
-) -> Sides:
+) -> tuple[Sides, Float[Array, ""]]:
     r"""$\beta L + (1 - \beta) G G^*$, and similarly for the other side.
 
     A side without a factor stays `None`. With `kl`, each side is whitened by the other
-    one, with eigenvalues of at least `least`.
+    one, with eigenvalues of at least `least`. For the second result, see `averaged`.
     """
-    new = []
-    for side, factor in enumerate(factors):
+    seen = []
+    for side in range(2):
         x, other = g, 1 - side
         if kl and factors[other] is not None:
             v = basis[other]
@@ -81,10 +82,28 @@ def accumulated(
             x = to_basis(g, pair) * (root[None] if other else root[:, None])
         if kl:
             x = x / jnp.sqrt(float(g.shape[other]))
-        new.append(
-            None if factor is None else beta * factor + (1 - beta) * gram(x, side)
-        )
-    return tuple(new)
+        seen.append(x)
+    return averaged(factors, seen, beta, 1 - beta)
+
+
+def averaged(
+    factors: Sides, seen: Sequence[Matrix], beta: Any, weight: Any
+) -> tuple[Sides, Float[Array, ""]]:
+    """The next factors, from the `gram` of a matrix for each; and a number.
+
+    It is 0 if the square of a matrix overflows, which then counts as zero, and otherwise
+    1. (Multiply the gradient by it: an infinity or a NaN stays visible as NaN.)
+    """
+    new, counts = [], jnp.ones(())
+    for side, (factor, x) in enumerate(zip(factors, seen, strict=True)):
+        if factor is not None:
+            # From the trace of its `gram`, this would take a copy on a CPU.
+            is_lost = jnp.isinf(jnp.sum(abs_sq(x)))
+            counts = jnp.where(is_lost, 0, counts)
+            product = jnp.where(is_lost, 0, gram(x, side))
+            factor = beta * factor + weight * product
+        new.append(factor)
+    return tuple(new), counts
 
 
 def found(factor: Any, v: Any) -> Any:
@@ -143,7 +162,7 @@ def started(factors: Sides, g: Any) -> Sides:
     there = [x for x in factors if x is not None]
     # The covariance of the gradient is the product of both factors.
     mean = jnp.mean(abs_sq(g))
-    scale = safe_sqrt(mean) if len(there) == 2 else mean
+    scale = zero_if_infinite(safe_sqrt(mean) if len(there) == 2 else mean)
     new = []
     for x in factors:
         if x is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ...._transforms.normalize import power_of_two
 from ....numerics import abs_sq
 
 
@@ -17,9 +18,15 @@ _LONGEST_ROTATION = 1 / 8
 # The number of steps of the power iteration that estimates a norm.
 _POWER_STEPS = 2
 
+# The largest square of a whitened norm to which factors are fitted.
+_LARGEST = 1e30
+
 
 def fitted(rate: Any, damping: Any, g: Any, factors: Any, lipschitz: Any) -> Any:
-    """The factors and the Lipschitz constants after one step of the fit."""
+    """The factors and the Lipschitz constants after one step of the fit.
+
+    They stay as they are if the gradient is too large for squares of its products.
+    """
     factors = _balanced(factors)
     squares = [squared(q) for q in factors]
     whitened = whitened_by(g, squares)
@@ -31,16 +38,22 @@ def fitted(rate: Any, damping: Any, g: Any, factors: Any, lipschitz: Any) -> Any
         is_diagonal = q.ndim == 1
         if is_diagonal:
             first = jnp.sum(abs_sq(whitened), 1 - side) + noise * squares[side] ** 2
+            total = jnp.sum(first)
             bound = jnp.max(first) + others
             ascent = first * q - others * q
         else:
             x = whitened if side == 0 else whitened.T
             first = x @ jnp.conj(x.T) + noise * (squares[side] @ squares[side])
+            total = jnp.trace(first).real
             bound = _norm(first) + others
             ascent = first @ q - others * q
         new = jnp.maximum(_LIPSCHITZ_BETA * old + (1 - _LIPSCHITZ_BETA) * bound, bound)
-        q = q - rate / new * ascent
-        pairs.append((q if is_diagonal else _rotated(q), new))
+        step = q - rate / new * ascent
+        is_lost = total > _LARGEST
+        pair = step if is_diagonal else _rotated(step), new
+        pairs.append(
+            [jnp.where(is_lost, *xs) for xs in zip((q, old), pair, strict=True)]
+        )
     return tuple(tuple(x) for x in zip(*pairs, strict=True))
 
 
@@ -81,8 +94,14 @@ def _norm(x: Any) -> Any:
     """A close lower bound of the spectral norm of a normal matrix."""
     y = x[:, jnp.argmax(jnp.sum(abs_sq(x), 0))]
     for _ in range(_POWER_STEPS):
-        y = x @ (y / _at_least_tiny(jnp.linalg.norm(y)))
-    return jnp.linalg.norm(y)
+        y = x @ (y / _at_least_tiny(_length(y)))
+    return _length(y)
+
+
+def _length(y: Any) -> Any:
+    """The norm of a vector, whose squares may overflow."""
+    unit = power_of_two(jnp.max(jnp.abs(y)))
+    return unit * jnp.linalg.norm(y / unit)
 
 
 def _at_least_tiny(x: Any) -> Any:
