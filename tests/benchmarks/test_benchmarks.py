@@ -18,7 +18,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.cases import TABLE
 from benchmarks.contestants import Optimizer, Pair
-from benchmarks.measures import Settings, stepping
+from benchmarks.measures import Settings, square_leaves, stepping
 from benchmarks.report import written
 
 import eqopt
@@ -69,10 +69,10 @@ TARGETS = {
 }
 
 
-# One of each kind of work.
+# One of each kind of work. (`test_only_and_markdown` has the one on square matrices.)
 CHOSEN = [
     *("trace-step", "trace-small-lion", "compile", "eager", "clip-adamw"),
-    *("multi-steps-update", "conditionally-transform", "flatten", "momentum", "muon"),
+    *("multi-steps-update", "conditionally-transform", "flatten", "momentum"),
     *("lbfgs-digits", "import", "import-all"),
 ]
 
@@ -121,8 +121,7 @@ def check_rows(rows: dict[str, Any]):
             assert row["ratio"] == pytest.approx(row["eqopt"] / row["other"])
         else:
             assert row["unit"] == "MB"
-            sizes = {"muon": 48 * 256 * 256, "flatten": 4 * 8}
-            sizes |= {"lbfgs-digits": 2410, "lbfgs": 10_000}
+            sizes = {"flatten": 4 * 8, "lbfgs-digits": 2410, "lbfgs": 10_000}
             size = next((n for what, n in sizes.items() if what in name), 20000)
             fraction = row["eqopt"] * 1e6 / (4 * size)
             assert row["eqopt_fraction"] == pytest.approx(fraction)
@@ -155,16 +154,24 @@ def check_table(printed: str, report: dict[str, Any]):
 
 
 @pytest.mark.slow
-def test_only_and_markdown(tmp_path, capsys):
+def test_only_and_markdown(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(square_leaves, "__defaults__", (2, 16))
     output = tmp_path / "benchmarks.json"
-    chosen = ["--only=momentum", "--only=Adam", "--size=20000", "--rounds=1"]
+    names = "momentum", "muon", "Adam"
+    chosen = [f"--only={name}" for name in names] + ["--size=20000", "--rounds=1"]
     with jax.numpy_dtype_promotion("standard"):  # for the sake of Optax
         main([*chosen, "--markdown", f"--output={output}"])
-    names = [row["name"] for row in json.loads(output.read_text())["rows"]]
-    assert names == ["momentum", "momentum/memory", "Adam", "Adam/memory"]
+    rows = {row["name"]: row for row in json.loads(output.read_text())["rows"]}
+    assert [*rows] == [x for name in names for x in (name, f"{name}/memory")]
+    muon, memory = rows["muon"], rows["muon/memory"]
+    assert muon["target"] == TARGETS["muon"] and memory["target"] == "< 20 %"
+    assert muon["met"] is (muon["ratio"] <= 0.95)
+    fraction = memory["eqopt"] * 1e6 / (4 * 2 * 16 * 16)
+    assert memory["eqopt_fraction"] == pytest.approx(fraction)
+    assert memory["met"] is (fraction < 0.2)
     table = capsys.readouterr().out.split("\n\n")[0].splitlines()
     assert table[0] == f"| {' | '.join(COLUMNS[1:])} |"
-    assert len(table) == 2 + len(names)
+    assert len(table) == 2 + len(rows)
     assert all(line.startswith("| ") and line.count("|") == 7 for line in table)
 
 

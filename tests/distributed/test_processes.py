@@ -27,6 +27,8 @@ def run(processes: int, folder: pathlib.Path) -> dict[str, np.ndarray]:
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
+        # Small programs are the same in all of them.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }

@@ -21,7 +21,8 @@ def run(*options):
 @pytest.mark.slow
 def test_half_the_bytes_and_the_same_loss(tmp_path):
     output = tmp_path / "new" / "half_precision.png"
-    done = run("--steps", 40, "--quiet", "--output", output)
+    options = "--steps", 12, "--learning-rate", 0.01, "--output", output
+    done = run(*options, "--quiet")
     assert done.returncode == 0 and not done.stderr, done.stderr
     found = re.findall(r"(\S+) bytes per parameter, (\S+) bits per byte", done.stdout)
     (of_full, full), (of_split, split), (of_half, _) = found

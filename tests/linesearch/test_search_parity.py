@@ -1,5 +1,6 @@
 """The same path as Optax, step by step, where losses are smooth and searches succeed."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import eqopt
 
+from ..interpreter import interpreted
 from .subjects import found, minimise, minimise_by_optax, problem
 
 
@@ -73,15 +75,20 @@ QUICK = {"lbfgs", "zoom"}
 
 @pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_the_same_path_in_float64(pair, name, x64, all_optimizations):
+def test_the_same_path_in_float64(pair, name, x64, request):
     ours, theirs = PAIRS[pair]
+    jit = interpreted
+    if name == "quadratic":
+        # Trials tie, and rounding decides: it does so alike in both where XLA optimizes.
+        request.getfixturevalue("all_optimizations")
+        jit = eqx.filter_jit
     with x64():
         loss, start = problem(name)
         steps = 20 if pair in QUICK else 5
-        expected = list(minimise_by_optax(theirs, loss, start, steps))
+        expected = list(minimise_by_optax(theirs, loss, start, steps, jit))
         least = min(state[-1].value for _, state in expected)
         for (p, state), (q, other) in zip(
-            minimise(ours, loss, start, steps), expected, strict=True
+            minimise(ours, loss, start, steps, jit), expected, strict=True
         ):
             jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, 1e-8), p, q)
             search, other = found(state), other[-1]

@@ -16,6 +16,8 @@ from eqopt.monte_carlo import (
     score_function_jacobians,
 )
 
+from ..interpreter import interpreted
+
 
 PARAMS = (jnp.array([0.4, -0.3]), jnp.array([-0.5, 0.2]))
 ESTIMATORS = {
@@ -75,18 +77,21 @@ def number(name):
     return list(PROBLEMS).index(name)
 
 
-def jitted(jacobians, num_samples=10_000):
-    """One compiled program for all problems, of the name of one of them."""
+def traced(jacobians, num_samples=10_000):
+    """One program for all problems, of the name of one of them.
 
-    @jax.jit
+    It takes a second to compile, and to interpret it is to run one function of many.
+    """
+
+    @interpreted
     def of_number(index, key):
         function = function_number(index)
         return jacobians(function, PARAMS, MultiNormalDiag, key, num_samples)
 
-    return lambda name, seed=0: of_number(number(name), jr.key(seed))
+    return lambda name, seed=0: of_number(jnp.asarray(number(name)), jr.key(seed))
 
 
-JITTED = {name: jitted(estimator) for name, estimator in ESTIMATORS.items()}
+TRACED = {name: traced(estimator) for name, estimator in ESTIMATORS.items()}
 
 
 def assert_mean(jacobians, expected, tolerance=1e-5):

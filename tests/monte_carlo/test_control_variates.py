@@ -21,15 +21,16 @@ from eqopt.monte_carlo import (
     score_function_jacobians,
 )
 
+from ..interpreter import interpreted
 from .problems import (
     ESTIMATORS,
-    JITTED,
     PARAMS,
     PROBLEMS,
     QUADRATIC,
+    TRACED,
     assert_mean,
     gradient,
-    jitted,
+    traced,
     variance,
 )
 
@@ -38,9 +39,11 @@ pytestmark = pytest.mark.slow
 
 
 SMOOTH = [name for name in PROBLEMS if PROBLEMS[name].is_smooth]
-JIT = eqx.filter_jit
 # A baseline that is good for none of the problems, so that its terms count.
 STATE = MovingAvgBaselineState(jnp.array(1.2), jnp.array(0.6), jnp.array(7))
+
+
+with_coefficients = partial(control_variates_jacobians, estimate_cv_coeffs=True)
 
 
 def own_control_variate(function):
@@ -77,7 +80,7 @@ def with_control_variate(estimator, control_variate, **kwargs):
             **kwargs,
         )[0]
 
-    return jitted(jacobians)
+    return traced(jacobians)
 
 
 WITH = {
@@ -206,7 +209,7 @@ def test_delta_method_reduces_the_variance():
 
 def test_coefficients_reduce_the_variance():
     """Where the function is far from quadratic, the delta method alone does harm."""
-    without = variance(JITTED["score"]("cosine"))
+    without = variance(TRACED["score"]("cosine"))
     assert variance(WITH["score", "delta", False]("cosine")) > without
     assert variance(WITH["score", "delta", True]("cosine")) < without
 
@@ -236,10 +239,10 @@ def test_baseline_is_subtracted_before_it_is_updated(seed):
     function = PROBLEMS["quadratic"].function
     baseline = STATE.average / STATE.weight
     args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 6)
-    found, state = JIT(control_variates_jacobians)(
+    found, state = interpreted(control_variates_jacobians)(
         function, moving_avg_baseline, *args, STATE
     )
-    expected = JIT(args[0])(lambda x: function(x) - baseline, *args[1:])
+    expected = interpreted(args[0])(lambda x: function(x) - baseline, *args[1:])
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
     assert state.count == 8
@@ -252,8 +255,10 @@ def test_baseline_is_subtracted_before_it_is_updated(seed):
 def test_one_sample_with_a_fresh_baseline_is_unbiased(seed):
     """Where the baseline is updated first, as in Optax, it is f itself: all zeros."""
     args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 1)
-    found, _ = JIT(control_variates_jacobians)(jnp.sum, moving_avg_baseline, *args)
-    plain = JIT(args[0])(jnp.sum, *args[1:])
+    found, _ = interpreted(control_variates_jacobians)(
+        jnp.sum, moving_avg_baseline, *args
+    )
+    plain = interpreted(args[0])(jnp.sum, *args[1:])
     for a, b in zip(found, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
@@ -396,15 +401,13 @@ def test_coefficient_of_a_multiple(eps, expected):
         lambda params, samples, state: state,
     )
     args = (PROBLEMS["cosine"].function, twice, pathwise_jacobians, PARAMS)
-    found = JIT(estimate_control_variate_coefficients)(
-        *args, MultiNormalDiag, 13, 50, eps=eps
+    found = interpreted(partial(estimate_control_variate_coefficients, eps=eps))(
+        *args, MultiNormalDiag, 13, 50
     )
     for beta in found:
         np.testing.assert_allclose(beta, expected, atol=1e-3)
     if eps == 1e-3:
-        jacobians, _ = JIT(control_variates_jacobians)(
-            *args, MultiNormalDiag, 14, 5, estimate_cv_coeffs=True
-        )
+        jacobians, _ = interpreted(with_coefficients)(*args, MultiNormalDiag, 14, 5)
         for j, exact in zip(jacobians, gradient("cosine"), strict=True):
             expected = jnp.broadcast_to(exact, j.shape)
             np.testing.assert_allclose(j, expected, atol=5e-3)
@@ -429,15 +432,14 @@ def _mean_variance(params):
 def test_control_variate_that_does_not_vary(make, estimator, eps):
     """No division by zero, and the estimates are those without it."""
     args = (estimator, PARAMS, MultiNormalDiag)
-    found = JIT(estimate_control_variate_coefficients)(
-        jnp.sum, make, *args, 15, 10, eps=eps
+    found = interpreted(partial(estimate_control_variate_coefficients, eps=eps))(
+        jnp.sum, make, *args, 15, 10
     )
     assert [float(beta) for beta in found] == [0.0, 0.0]
-    with_baseline = JIT(control_variates_jacobians)
-    estimated, _ = with_baseline(jnp.sum, make, *args, 16, 5, estimate_cv_coeffs=True)
+    estimated, _ = interpreted(with_coefficients)(jnp.sum, make, *args, 16, 5)
     assert all(jnp.isfinite(j).all() for j in estimated)
-    found, _ = with_baseline(jnp.sum, make, *args, 16, 5)
-    expected = JIT(estimator)(jnp.sum, *args[1:], 16, 5)
+    found, _ = interpreted(control_variates_jacobians)(jnp.sum, make, *args, 16, 5)
+    expected = interpreted(estimator)(jnp.sum, *args[1:], 16, 5)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -472,7 +474,7 @@ def test_dtypes(dtype, x64):
     with x64():
         params = tuple(jnp.asarray(np.asarray(p), dtype) for p in PARAMS)
         for make in (control_delta_method, moving_avg_baseline):
-            found, _ = control_variates_jacobians(
+            found, _ = interpreted(with_coefficients)(
                 lambda x: jnp.sum(x * x),
                 make,
                 score_function_jacobians,
@@ -480,7 +482,6 @@ def test_dtypes(dtype, x64):
                 MultiNormalDiag,
                 jr.key(18),
                 10,
-                estimate_cv_coeffs=True,
             )
             assert [j.dtype for j in found] == [dtype] * 2
             assert all(jnp.isfinite(j).all() for j in found)

@@ -22,9 +22,9 @@ from eqopt.monte_carlo import (
 
 from .problems import (
     ESTIMATORS,
-    JITTED,
     PARAMS,
     PROBLEMS,
+    TRACED,
     assert_mean,
     gradient,
     variance,
@@ -45,7 +45,7 @@ CASES = [
 
 @pytest.mark.parametrize(("estimator", "problem"), CASES)
 def test_unbiased(estimator, problem):
-    jacobians = JITTED[estimator](problem)
+    jacobians = TRACED[estimator](problem)
     assert isinstance(jacobians, tuple)
     assert_mean(jacobians, gradient(problem))
     # Were the variance large, the mean would say nothing.
@@ -56,14 +56,14 @@ def test_unbiased(estimator, problem):
 
 @pytest.mark.parametrize("problem", ["linear", "quadratic", "cosine", "step"])
 def test_coupling_reduces_the_variance(problem):
-    coupled, uncoupled = (JITTED[name](problem) for name in ("measure", "uncoupled"))
+    coupled, uncoupled = (TRACED[name](problem) for name in ("measure", "uncoupled"))
     assert variance(coupled) < 0.8 * variance(uncoupled)
 
 
 def test_coupling_by_the_mean():
     """It doubles the variance for a linear function, and removes that for an even one."""
     coupled, uncoupled = (
-        JITTED[name]("linear")[0] for name in ("measure", "uncoupled")
+        TRACED[name]("linear")[0] for name in ("measure", "uncoupled")
     )
     ratio = jnp.var(coupled, axis=0) / jnp.var(uncoupled, axis=0)
     np.testing.assert_allclose(ratio, jnp.full(2, 2.0), rtol=0.1)
@@ -77,8 +77,8 @@ def test_coupling_by_the_mean():
 def test_score_function_has_the_largest_variance(problem):
     for other in ("pathwise", "measure"):
         if (other, problem) in CASES:
-            found = variance(JITTED[other](problem))
-            assert found < variance(JITTED["score"](problem))
+            found = variance(TRACED[other](problem))
+            assert found < variance(TRACED["score"](problem))
 
 
 @pytest.mark.parametrize(
@@ -289,8 +289,8 @@ def test_derivative_by_the_function(estimator):
 @estimators
 def test_samples_are_independent(estimator):
     """Of one another, and of those with another key; with the same key, the same."""
-    found, other = (JITTED[estimator]("cosine", seed)[0] for seed in (11, 12))
-    np.testing.assert_array_equal(found, JITTED[estimator]("cosine", 11)[0])
+    found, other = (TRACED[estimator]("cosine", seed)[0] for seed in (11, 12))
+    np.testing.assert_array_equal(found, TRACED[estimator]("cosine", 11)[0])
     count = len(jnp.unique(found[:, 0]))
     assert count > 0.99 * len(found)  # floats of a bounded function may be equal
     columns = jnp.concatenate(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -14,6 +13,8 @@ from optax.experimental import aggregating as theirs
 
 import eqopt
 from eqopt import aggregating as ours
+
+from ..interpreter import interpreted
 
 
 # Optax does not run under strict promotion.
@@ -54,7 +55,7 @@ def test_mean_and_variance(steps, decay, axes, batch, at):
     opt = ours.add_mean_variance_to_opt(eqopt.Adam(0.1), decay, axes, steps)
     other = theirs.add_mean_variance_to_opt(optax.adam(0.1), decay, axes, steps)
     state, their_state = opt.init(params), other.init(params)
-    update, their_update = eqx.filter_jit(opt.update), jax.jit(other.update)
+    update, their_update = interpreted(opt.update), interpreted(other.update)
     for i in range(11):
         grads = tree_of(jr.key(i + 1), shapes, batch, at)
         updates, state = update(grads, state, params)
