@@ -213,5 +213,8 @@ class Mechanic(AbstractFused):
         s = wealth / (safe_sqrt(v) + eps)
         is_lost = jnp.isinf(g_sq) | jnp.isinf(h * h)
         old = state.r, state.m, state.v, state.s
-        new = [jnp.where(is_lost, *xs) for xs in zip(old, (r, m, v, s), strict=True)]
-        return MechanicState(None, *new, state.delta), jnp.where(is_lost, 0.0, 1.0)
+        r, m, v, s = (
+            jnp.where(is_lost, *xs) for xs in zip(old, (r, m, v, s), strict=True)
+        )
+        counts = jnp.where(is_lost, 0.0, 1.0)
+        return MechanicState(None, r, m, v, s, state.delta), counts

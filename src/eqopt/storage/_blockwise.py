@@ -43,8 +43,9 @@ class Quantized(AbstractStored):
     def store(self, new):
         fn = functools.partial(_codes_and_scales, self.map, self.blocks)
         specs = _spec(self.codes), _spec(self.scales)
-        new = _automatically(fn, new.astype(self.scales.dtype), specs=specs)
-        return Quantized(*new, self.map, self.blocks)
+        new = new.astype(self.scales.dtype)
+        codes, scales = _automatically(fn, new, specs=specs)
+        return Quantized(codes, scales, self.map, self.blocks)
 
 
 def _loaded(map, blocks, codes, scales):
@@ -90,7 +91,8 @@ def _quantized(x, map, blocks):
     fn = functools.partial(_codes_and_scales, map, blocks)
     shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct(x.shape, x.dtype))
     specs = tuple(blocks.spec(y, x) for y in shapes)
-    return Quantized(*_automatically(fn, x, specs=specs), map, blocks)
+    codes, scales = _automatically(fn, x, specs=specs)
+    return Quantized(codes, scales, map, blocks)
 
 
 class BlockwiseQuantized(AbstractStateStorage):
