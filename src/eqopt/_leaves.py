@@ -181,13 +181,13 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
         )
         if len(set(structures)) > 1:
             return _node_difference(child, other_child, path + jtu.keystr(key))
-    is_index = isinstance(tree, eqx.nn.StateIndex)
-    return (
-        f"{where}, two {type(tree).__name__}s differ in a static field."
-        + is_index
-        * " `eqx.nn.make_with_state` names them by their places: call it "
-        "with the model alone, and `opt.init(model)` after it."
-    )
+    message = f"{where}, two {type(tree).__name__}s differ in a static field."
+    if isinstance(tree, eqx.nn.StateIndex):
+        message += (
+            " `eqx.nn.make_with_state` names them by their places: call it with the "
+            "model alone, and `opt.init(model)` after it."
+        )
+    return message
 
 
 def listed(paths: list[str], quote: str = "`") -> str:

@@ -1,4 +1,4 @@
-"""A state keeps the dtypes with which it was made, which `mu_dtype` and others name."""
+"""Checks that a state has the dtypes that `mu_dtype` and similar arguments name."""
 
 import functools
 from typing import Any

@@ -18,6 +18,8 @@ from eqopt.storage import (
     StochasticRounding,
 )
 
+from ..laws.rows.behaviour import ALONE
+
 
 ADAMW, LION = eqopt.AdamW(0.1), eqopt.Lion(0.1)
 EVERYTHING = eqopt.groups.everything
@@ -35,15 +37,6 @@ def params(storage, inner=ADAMW):
 
 
 BLOCKS, SPLIT = state(BlockwiseQuantized()), params(SplitMasterWeights())
-
-
-def mesh_of(devices):
-    return jax.make_mesh(
-        (devices,),
-        ("x",),
-        devices=jax.devices()[:devices],
-        axis_types=(jax.sharding.AxisType.Auto,),
-    )
 
 
 def init(storage, dtype):
@@ -68,7 +61,7 @@ CASES = {
         "SplitMasterWeights()`, but is a storage for states, for `eqopt.StoreState`",
     ),
     "ZeRO-1 inside": (
-        lambda: state(Cast(), eqopt.ZeRO1(ADAMW, "x", mesh_of(2))).init(FULL),
+        lambda: state(Cast(), eqopt.ZeRO1(ADAMW, mesh=ALONE)).init(FULL),
         "StoreState: `.inner_state[0].mu['a']` in the state of `inner` cannot be stored",
         "because `ZeRO1` has padded this array",
         "`eqopt.ZeRO1(eqopt.StoreState(opt, storage), ...)`",
