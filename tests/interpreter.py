@@ -58,18 +58,18 @@ def interpreted(function: Callable) -> Callable:
     return call
 
 
-# Whether a program takes the branches that are not for a CPU.
-_is_elsewhere = contextvars.ContextVar("is_elsewhere", default=False)
+# The platform whose branches a program takes.
+_platform = contextvars.ContextVar("platform", default="cpu")
 
 
 @contextlib.contextmanager
-def on_an_accelerator():
+def on_an_accelerator(platform: str = "tpu"):
     """Here, programs are interpreted as they are compiled for an accelerator."""
-    token = _is_elsewhere.set(True)
+    token = _platform.set(platform)
     try:
         yield
     finally:
-        _is_elsewhere.reset(token)
+        _platform.reset(token)
 
 
 def _of_numpy(x):
@@ -185,14 +185,19 @@ def _stack(leaves):
 
 
 def _platform_index(platforms):
-    """The branch that is taken: for an accelerator, the default one if there is one."""
-    if not _is_elsewhere.get():
-        fits = lambda x: x is None or "cpu" in x
-    elif None in platforms:
-        fits = lambda x: x is None
-    else:
-        fits = lambda x: "cpu" not in x
-    return np.int32([*map(fits, platforms)].index(True))
+    """The branch that is taken: the platform's own, or the default one.
+
+    Without either, it is the first one of another accelerator.
+    """
+    mine = _platform.get()
+    for fits in (
+        lambda x: x is not None and mine in x,
+        lambda x: x is None,
+        lambda x: "cpu" not in x,
+    ):
+        if any(map(fits, platforms)):
+            return np.int32([*map(fits, platforms)].index(True))
+    raise NotImplementedError(f"a program for {platforms}, not for {mine}")
 
 
 #

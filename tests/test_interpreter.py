@@ -234,6 +234,12 @@ def test_platforms():
     one_each = lambda x: lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.cos)
     with on_an_accelerator():
         assert_close(interpreted(one_each)(x), jnp.cos(x), 1e-6, 1e-6)
+    of_three = lambda x: lax.platform_dependent(
+        x, cuda=jnp.sin, cpu=jnp.cos, default=jnp.tan
+    )
+    for platform, expected in (("cuda", jnp.sin), ("tpu", jnp.tan)):
+        with on_an_accelerator(platform):
+            assert_close(interpreted(of_three)(x), expected(x), 1e-6, 1e-6)
 
 
 def test_conditions_are_not_about_platforms():

@@ -7,9 +7,9 @@ still works, with the last column instead:
 | :-- | :-- | :-- |
 | `jax.core.Tracer` | whether a value is known | the array is asked for its devices |
 | `jax.extend.core`, `eqn.primitive`, `eqn.params`, `eqn.ctx` | reading and evaluating \
-traced programs: the order of slots and leaves on a CPU, norms of per-example gradients \
-from factors, convolutions in loops | the function itself runs: the same results, with \
-more memory or time |
+traced programs: the order of slots and leaves on a CPU, second passes on a GPU, norms \
+of per-example gradients from factors, convolutions in loops | the function itself runs: \
+the same results, with more memory or time |
 | `type.manual_axis_type` | inside `jax.shard_map`, the axes along which an array varies \
 | branches must agree about it on their own |
 

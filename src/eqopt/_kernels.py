@@ -6,13 +6,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from ._caches import cached
-from ._cpu.order import computed_once
 from ._cpu.slots import Order, reordered
 from ._equations import Equation, ShapeMismatch, compute_dtype, widen
+from ._narrowing import in_two_passes, narrow
 from ._storage import has_stored, is_stored
 from ._typecheck import no_type_check
 
@@ -89,7 +88,7 @@ def _evaluate(
         run = functools.partial(_run, program, takes_params, kind)
         if has_stored(arguments[takes_params:]):
             # Slots in another storage are written after the result, each in a branch.
-            result, slots = run(packed, g, *arguments)
+            result, slots = in_two_passes(run, packed, g, *arguments)
             return result, *slots
         on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
         tricks = functools.partial(_run, on_cpu, takes_params, kind)
@@ -123,9 +122,13 @@ def _run(
     kind: Result,
     packed: Array,
     *row: Any,
+    keep: Callable = narrow,
 ) -> tuple[Any, list]:
-    """Returns the result, and a list of the new slots of all operations."""
-    return _lockstep(program, takes_params, kind, packed, [row])[0]
+    """Returns the result, and a list of the new slots of all operations.
+
+    `keep(new, slot, after)` is how a new value is stored.
+    """
+    return _lockstep(program, takes_params, kind, packed, [row], keep)[0]
 
 
 @cached
@@ -155,8 +158,8 @@ def kernel_of_all(
     return jax.jit(run_all)
 
 
-def _lockstep(program, takes_params, kind, packed, rows):
-    runs = [_steps(program, takes_params, kind, packed, *row) for row in rows]
+def _lockstep(program, takes_params, kind, packed, rows, keep=narrow):
+    runs = [_steps(program, takes_params, kind, keep, packed, *row) for row in rows]
     found = [next(run) for run in runs]
     for operation in program:
         outs = operation.equation.of_all(found)
@@ -168,6 +171,7 @@ def _steps(
     program: tuple[Operation, ...],
     takes_params: bool,
     kind: Result,
+    keep: Callable,
     packed: Array,
     g: Array,
     *arguments: Any,
@@ -208,20 +212,9 @@ def _steps(
     last = result
     stored = []
     for slot, new in slots_and_new:
-        stored.append(jax.tree.map(functools.partial(narrow, after=last), new, slot))
+        stored.append(jax.tree.map(functools.partial(keep, after=last), new, slot))
         last = stored[-1]
     yield result, stored
-
-
-@no_type_check
-def narrow(u: Array, like: Any, after: Any = None) -> Any:
-    """`u`, stored like `like`. On a CPU, it waits for `after`, which saves memory."""
-    if jnp.iscomplexobj(u) and not jnp.issubdtype(like.dtype, jnp.complexfloating):
-        raise ShapeMismatch("a complex value for a real slot")
-    if is_stored(like):
-        u = u if like._is_differentiable else lax.stop_gradient(u)
-        return computed_once(type(like).store, like, u, after)
-    return u.astype(like.dtype)
 
 
 def _check_outputs(

@@ -45,6 +45,10 @@ class AbstractStored(Module):
     # codes.
     _is_differentiable = True
 
+    # Whether `store` measures the whole array before it stores an element. Then there is
+    # `measure(new)`, and `store(new)` is `store_measured(new, measure(new))`.
+    _is_measured = False
+
     @property
     @abc.abstractmethod
     def like(self) -> jax.ShapeDtypeStruct | Array:

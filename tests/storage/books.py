@@ -1,52 +1,88 @@
-"""The code books of the papers, by their definitions, in NumPy's float64."""
+"""The code books by their definitions, in NumPy's float64."""
+
+from typing import NamedTuple
 
 import numpy as np
 
-from eqopt.storage._maps import DynamicMap, SquareMap
+from eqopt.storage._maps import (
+    AbstractMap,
+    DynamicMap,
+    FourthPowerMap,
+    SecondPowerMap,
+)
 
 
-def dynamic_book(bits, is_signed):
+class Book(NamedTuple):
+    """A map, its numbers in the order of the codes, and the edges between their cells."""
+
+    map: AbstractMap
+    numbers: np.ndarray
+    edges: np.ndarray
+
+    @property
+    def lowest(self):
+        return -1 if self.numbers[0] < 0 else 0
+
+
+def of_nearest(map, numbers):
+    """Each number has the code of the nearest one."""
+    return Book(map, numbers, (numbers[1:] + numbers[:-1]) / 2)
+
+
+def dynamic_numbers():
     """Dettmers et al. (2022): a decade for each number of leading zeros.
 
     In the decade of which the exponent takes one bit more, there are half as many
-    fractions; each stands in the middle of its part of the decade.
+    fractions; each is the middle of its part of the decade.
     """
-    book = [0.0, 1.0]
-    for zeros in range(bits - 1):
-        fraction_bits = bits - 2 - zeros + (not is_signed)
-        edges = np.linspace(0.1, 1, 2**fraction_bits + 1)
-        means = 10.0**-zeros * (edges[:-1] + edges[1:]) / 2
-        book += [*means, *(-means if is_signed else [])]
-    return np.sort(book)
+    numbers = [0.0, 1.0]
+    for zeros in range(3):
+        parts = np.linspace(0.1, 1, 2 ** (2 - zeros) + 1)
+        means = 10.0**-zeros * (parts[:-1] + parts[1:]) / 2
+        numbers += [*means, *-means]
+    return np.sort(numbers)
 
 
-# Of each map of `BlockwiseQuantized`: it, and its numbers in the order of the codes.
+def of_fourth_powers(is_signed):
+    """Each number has the code of the nearest fourth root."""
+    n = 127 if is_signed else 255
+    k = np.arange(n + 1.0)
+    unit = n**2 * (n**2 + 1.5)
+    numbers, edges = k**2 * (k**2 + 1.5) / unit, (k[:-1] + 0.5) ** 4 / unit
+    if is_signed:
+        numbers = np.concatenate([-numbers[:0:-1], numbers])
+        edges = np.concatenate([-edges[::-1], edges])
+    return Book(FourthPowerMap(is_signed), numbers, edges)
+
+
 BOOKS = {
-    "8 bits, signed": (DynamicMap(8, True), dynamic_book(8, True)),
-    "8 bits, unsigned": (DynamicMap(8, False), dynamic_book(8, False)),
-    "4 bits, signed": (DynamicMap(4, True), dynamic_book(4, True)),
-    "4 bits, unsigned": (SquareMap(4), (np.arange(1, 17) / 16) ** 2),
+    "8 bits, signed": of_fourth_powers(True),
+    "8 bits, unsigned": of_fourth_powers(False),
+    "4 bits, signed": of_nearest(DynamicMap(), dynamic_numbers()),
+    "4 bits, unsigned": of_nearest(SecondPowerMap(), (np.arange(1, 17) / 16) ** 2),
 }
 
 
-def nearest(book, y, code):
-    """Whether the number with each code is the nearest to `y`.
+def in_cell(book, y, codes):
+    """Whether `y` is in the cell of each code.
 
-    Or `y` is in the middle of two neighbours, up to 10 of the floats next to it: a place
-    among 256 numbers, in float32, has 16 binary digits behind the point.
+    Up to 10 floats beyond an edge are allowed: a place among 256 numbers, in float32, has
+    16 binary digits behind the point.
     """
-    wide, code = np.asarray(y, np.float64), np.asarray(code, np.int64)
-    distances = np.abs(wide[:, None] - book)
-    best, rows = distances.argmin(1), np.arange(len(wide))
-    further = distances[rows, code] - distances[rows, best]
-    is_neighbour = np.abs(code - best) <= 1
-    # To be x beyond the middle is to be further from one side, and nearer to the other.
-    return is_neighbour & (further <= 2 * 10 * np.spacing(np.abs(y)).astype(np.float64))
+    wide = np.asarray(y, np.float64)
+    low, high = sides(book, np.asarray(codes))
+    slack = 10 * np.spacing(np.abs(y)).astype(np.float64)
+    return (low - slack <= wide) & (wide <= high + slack)
 
 
-def half_gap(book, y):
-    """Half of what is between the two numbers around `y`, or what is left at an end."""
-    above = np.searchsorted(book, np.asarray(y, np.float64)).clip(0, len(book) - 1)
-    lowest = -1 if book[0] < 0 else 0
-    gaps = np.diff(book, prepend=book[0] - 2 * (book[0] - lowest))
-    return gaps[above] / 2
+def sides(book, codes):
+    """The edges of the cells of these codes, from -1 or 0 to 1."""
+    edges = np.concatenate([[book.lowest], book.edges, [1]])
+    return edges[:-1][codes], edges[1:][codes]
+
+
+def largest_error(book, codes):
+    """The distance from the number with each code to the further edge of its cell."""
+    low, high = sides(book, codes)
+    numbers = book.numbers[codes]
+    return np.maximum(numbers - low, high - numbers)

@@ -211,7 +211,11 @@ def test_no_storage(cls):
 
 
 RESTORED = {
-    "4 bits": (BLOCKS, state(BlockwiseQuantized(4)), "bits=8.*against.*bits=4"),
+    "4 bits": (
+        BLOCKS,
+        state(BlockwiseQuantized(4)),
+        "FourthPowerMap.*against DynamicMap",
+    ),
     "plain": (BLOCKS, ADAMW, "StoreStateState against tuple"),
     "stored": (ADAMW, BLOCKS, "tuple against StoreStateState"),
     "block size": (
@@ -219,7 +223,7 @@ RESTORED = {
         state(BlockwiseQuantized(8, 100)),
         "Blocks of 150 in rows of 300 against Blocks of 75 in rows of 300",
     ),
-    "float8": (BLOCKS, state(Float8()), "DynamicMap.*against FloatMap"),
+    "float8": (BLOCKS, state(Float8()), "FourthPowerMap.*against FloatMap"),
     "hidden": (SPLIT, params(KahanSummation()), "LowBits against RoundingError"),
     "hidden bits": (SPLIT, params(SplitMasterWeights(8)), "uint16.*against uint8"),
 }

@@ -15,7 +15,15 @@ from .._types import StaticInteger
 from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot
 from ._blocks import Blocks, blocks_of
-from ._maps import AbstractMap, DynamicMap, FloatMap, SquareMap, packed, unpacked
+from ._maps import (
+    AbstractMap,
+    DynamicMap,
+    FloatMap,
+    FourthPowerMap,
+    SecondPowerMap,
+    packed,
+    unpacked,
+)
 
 
 class Quantized(AbstractStored):
@@ -32,6 +40,11 @@ class Quantized(AbstractStored):
     _is_differentiable = False
 
     @property
+    def _is_measured(self):
+        # XLA for a GPU does not merge the packing of 4 bits with a second pass.
+        return self.map.bits == 8
+
+    @property
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.blocks.shape, self.blocks.dtype)
 
@@ -41,29 +54,42 @@ class Quantized(AbstractStored):
         return _automatically(fn, self.codes, self.scales, specs=leaf)
 
     def store(self, new):
-        fn = functools.partial(_codes_and_scales, self.map, self.blocks)
-        specs = _spec(self.codes), _spec(self.scales)
-        new = new.astype(self.scales.dtype)
-        codes, scales = _automatically(fn, new, specs=specs)
+        return self.store_measured(new, self.measure(new))
+
+    def measure(self, new):
+        """The scales of `new`."""
+        fn = functools.partial(_scales, self.blocks)
+        return _automatically(fn, self._real(new), specs=_spec(self.scales))
+
+    def store_measured(self, new, scales):
+        fn = functools.partial(_codes, self.map, self.blocks)
+        specs = _spec(self.codes)
+        codes = _automatically(fn, self._real(new), scales, specs=specs)
         return Quantized(codes, scales, self.map, self.blocks)
+
+    def _real(self, new):
+        return new.astype(self.scales.dtype)
 
 
 def _loaded(map, blocks, codes, scales):
-    codes = unpacked(codes, map.bits)[..., : blocks.length]
+    codes = unpacked(codes, map.bits, blocks.distance)[..., : blocks.length]
     y = map.decode(blocks.cut(codes), scales.dtype.type)
     return (y * blocks.spread(scales)).reshape(blocks.shape)
 
 
-def _codes_and_scales(map, blocks, x):
+def _scales(blocks, x):
+    return blocks.largest(jnp.abs(blocks.cut(x)))
+
+
+def _codes(map, blocks, x, scales):
     rows, x = x.reshape(*blocks.rows, -1), blocks.cut(x)
-    scales = blocks.largest(jnp.abs(x))
     # For the largest numbers, 1 / scale would be flushed to zero.
     unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
     inverse = 1 / jnp.where(scales == 0, 1, scales * unit)
     y = x * blocks.spread(unit) * blocks.spread(inverse)
     # Otherwise, XLA may replicate codes if a block is on two devices.
     y = sharded_like(rows, y.reshape(rows.shape))
-    return packed(map.encode(y), map.bits), scales
+    return packed(map.encode(y), map.bits, blocks.distance)
 
 
 def _automatically(fn, *arrays, specs):
@@ -88,10 +114,13 @@ def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _quantized(x, map, blocks):
-    fn = functools.partial(_codes_and_scales, map, blocks)
-    shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    def codes_and_scales(x):
+        scales = _scales(blocks, x)
+        return _codes(map, blocks, x, scales), scales
+
+    shapes = jax.eval_shape(codes_and_scales, jax.ShapeDtypeStruct(x.shape, x.dtype))
     specs = tuple(blocks.spec(y, x) for y in shapes)
-    codes, scales = _automatically(fn, x, specs=specs)
+    codes, scales = _automatically(codes_and_scales, x, specs=specs)
     return Quantized(codes, scales, map, blocks)
 
 
@@ -99,13 +128,17 @@ class BlockwiseQuantized(AbstractStateStorage):
     r"""Codes of 8 or 4 bits, and a scale for each block of neighbouring elements.
 
     The scale $a$ of a block is its largest modulus, in float32. For each element $x$,
-    the code of the number nearest to $x / a$ is stored, among 256 or 16:
+    the code of a number close to $x / a$ is stored, among 256 or 16:
 
-    - 8 bits: the *dynamic* map, which has midpoints of $2^i$ equal intervals (of
-        $2^{i+1}$ for slots that are never negative) in the decade
-        $10^{i-7} … 10^{i-6}$, $i = 0, …, 6$, with both signs, and 0 and 1. So small
-        numbers keep a digit next to large ones.
-    - 4 bits: the same with three decades. Slots that are never negative use the squares
+    - 8 bits: the nearest $k$ to $n \sqrt[4]{|x| / a}$, with the sign of $x$, where
+        $n = 127$, or 255 for slots that are never negative. It stands for
+        $k^2 (k^2 + \frac32)$ in units in which $n$ stands for 1, which is the middle
+        of all numbers with this code. Numbers above $a / 10^4$ keep a relative error
+        of at most 20 %, and numbers above $a / 10$ of at most 3 % (10 % and 1.5 %
+        without a sign).
+    - 4 bits: the nearest number in the *dynamic* map, which has midpoints of $2^i$ equal
+        intervals in the decade $10^{i-3} … 10^{i-2}$, $i = 0, 1, 2$, with both signs,
+        and 0 and 1. Slots that are never negative use the squares
         $(1/16)^2, (2/16)^2, …, 1$ instead, because optimizers divide by the root: it is
         never 0, and evenly spaced.
 
@@ -163,6 +196,20 @@ class BlockwiseQuantized(AbstractStateStorage):
         }
         ```
 
+        The 8-bit map differs from the one in the first paper, which has seven decades
+        with equal intervals. Fourth roots are closer to float32 (on scanned digits,
+        the final loss of AdamW differs from float32 by less than 1 % for each of three
+        seeds, instead of 2 to 8 %), and a GPU computes them in half the time. Rounding
+        after a root is also in:
+
+        ```bibtex
+        @article{ortiz2026flashoptim,
+            title = {FlashOptim: Optimizers for Memory Efficient Training},
+            journal = {arXiv:2602.23349},
+            year = {2026},
+        }
+        ```
+
         The signed 4-bit map is the same as in `torchao.optim`. For second moments, that
         library uses $1/16, 2/16, …, 1$. With it, AdamW ends 12 % above the loss of
         float32 on scanned digits, instead of 2 %.
@@ -180,10 +227,10 @@ class BlockwiseQuantized(AbstractStateStorage):
             check_integer("BlockwiseQuantized", "block_size", self.block_size, 1)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
-        if self.bits == 4 and slot.nonnegative:
-            map = SquareMap(4)
+        if self.bits == 8:
+            map = FourthPowerMap(is_signed=not slot.nonnegative)
         else:
-            map = DynamicMap(int(self.bits), not slot.nonnegative)
+            map = SecondPowerMap() if slot.nonnegative else DynamicMap()
         return _kept(x, map, int(self.block_size or (256 if self.bits == 8 else 128)))
 
 

@@ -1,16 +1,14 @@
 r"""Maps of the numbers in $[-1, 1]$ to codes of 8 or 4 bits, and back.
 
-The *dynamic* map has midpoints of equal intervals in each decade, twice as many as in
-the decade below. So the index of a number among the midpoints is a piecewise linear
-function with slopes that fall from decade to decade: the smallest of a few linear
-functions. The inverse is the largest of a few. Both are arithmetic on whole vectors.
-Searching a sorted table number by number takes 5 to 60 times as long on a CPU.
+All of them are arithmetic on whole vectors. Searching a sorted table number by number
+takes 5 to 60 times as long on a CPU.
 """
 
 import abc
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Shaped
 
@@ -35,25 +33,22 @@ class AbstractMap(eqx.Module):
 
 
 class DynamicMap(AbstractMap):
-    r"""Midpoints of $n_i$ intervals of $[0.1, 1]$, in units of $10^{i - d + 1}$.
+    r"""Midpoints of $n_i = 2^i$ intervals of $[0.1, 1]$, in units of $10^{i - 2}$.
 
-    Here $i = 0, …, d - 1$ for $d$ decades, where $d$ is the number of bits minus one.
-    In addition to these midpoints, there are 0 and 1. If the map is signed, then
-    $n_i = 2^i$, and all midpoints occur with both signs; otherwise, $n_i = 2^{i + 1}$.
-    Codes are in the order of the numbers.
+    Here $i = 0, 1, 2$. All midpoints occur with both signs. In addition, there are 0 and
+    1. Codes are in the order of the numbers.
+
+    Each decade has twice as many midpoints as the decade below. So the index of a number
+    among them is a piecewise linear function with slopes that fall from decade to
+    decade: the smallest of three linear functions. The inverse is the largest of three.
     """
 
-    bits: int = eqx.field(static=True)
-    is_signed: bool = eqx.field(static=True)
+    bits: int = eqx.field(static=True, default=4)
 
     @property
     def _pieces(self) -> list[tuple[int, float, int]]:
         """For each decade: $n_i$, its unit, and the number of its first midpoint."""
-        double, decades = 1 if self.is_signed else 2, self.bits - 1
-        return [
-            (double * 2**i, 10.0 ** (i - decades + 1), double * (2**i - 1) + 1)
-            for i in range(decades)
-        ]
+        return [(2**i, 10.0 ** (i - 2), 2**i) for i in range(3)]
 
     @property
     def _top(self) -> int:
@@ -73,20 +68,18 @@ class DynamicMap(AbstractMap):
         # Midpoint j is nearest in [j, j + 1), except for the first of a decade: the
         # intervals of the decade below are a fifth as wide, so the boundary to its last
         # midpoint is one such interval higher. Below the very first midpoint is 0.
-        is_first = (m := j + (1 - self.is_signed)) & (m - 1) == 0
-        lowest = real(0.25 - self._pieces[0][0] / 18)
+        is_first = j & (j - 1) == 0
+        lowest = real(0.25 - 1 / 18)
         is_below = place - j.astype(real) < jnp.where(j == 1, lowest, real(0.2))
         j -= (is_first & is_below).astype(j.dtype)
         is_top = place >= real(self._top - 0.25)
-        if not self.is_signed:
-            return jnp.where(is_top, self._top, j).astype(jnp.uint8)
         j = jnp.minimum(j, self._top - 1)
         # The map contains 1, but not -1.
         j = jnp.where(y < 0, -j, jnp.where(is_top, self._top, j))
         return (j + (self._top - 1)).astype(jnp.uint8)
 
     def decode(self, codes, real):
-        number = codes.astype(jnp.int32) - (self._top - 1) * self.is_signed
+        number = codes.astype(jnp.int32) - (self._top - 1)
         j = jnp.abs(number).astype(real)
         lines = [
             real(0.9 * unit / n) * j + real(unit * (0.1 + 0.9 * (0.5 - first) / n))
@@ -96,24 +89,68 @@ class DynamicMap(AbstractMap):
         return jnp.sign(number).astype(real) * x
 
 
-class SquareMap(AbstractMap):
-    r"""The squares $(k / n)^2$ of $n = 2^b$ roots, $k = 1, …, n$, without 0.
+class FourthPowerMap(AbstractMap):
+    r"""The fourth powers of $k / n$, for $k = 0, …, n$, as means of intervals.
+
+    A number is rounded to the nearest $k$ in terms of fourth roots. So the numbers with
+    the code $k$ are an interval, with the middle
+
+    $$\frac{(k + \frac12)^4 + (k - \frac12)^4}{2}
+      = k^4 + \tfrac32 k^2 + \tfrac1{16}.$$
+
+    They decode to $k^2 (k^2 + \frac32)$, divided by its value for $n$: to the middle but
+    for the last term, without which 0 stays 0. If the map is signed, then $n = 127$, and
+    the numbers occur with both signs; otherwise, $n = 255$.
+    """
+
+    is_signed: bool = eqx.field(static=True)
+    bits: int = eqx.field(static=True, default=8)
+
+    @property
+    def _largest(self) -> int:
+        return 127 if self.is_signed else 255
+
+    @property
+    def _unit(self) -> float:
+        n = self._largest
+        return float(n**2 * (n**2 + 1.5))
+
+    def encode(self, y):
+        real = y.dtype.type
+        root = jnp.sqrt(jnp.sqrt(jnp.abs(y)))
+        k = (real(self._unit**0.25) * root + real(0.5)).astype(jnp.int32)
+        if self.is_signed:
+            k = jnp.where(y < 0, -k, k) + self._largest
+        return k.astype(jnp.uint8)
+
+    def decode(self, codes, real):
+        k = codes.astype(jnp.int32) - self._largest * self.is_signed
+        k = k.astype(real)
+        square = k * k
+        with_sign = k * jnp.abs(k) if self.is_signed else square
+        # The largest is exactly 1: it is a little too large before it is limited.
+        share = np.nextafter(real(1 / self._unit), real(1))
+        return lax.clamp(real(-1), with_sign * (square + real(1.5)) * share, real(1))
+
+
+class SecondPowerMap(AbstractMap):
+    r"""The squares $(k / 16)^2$, $k = 1, …, 16$, without 0.
 
     An optimizer divides by the root of a second moment. Here, the roots are evenly
     spaced.
     """
 
-    bits: int = eqx.field(static=True)
+    bits: int = eqx.field(static=True, default=4)
 
     def encode(self, y):
-        size, real = 2**self.bits, y.dtype.type
-        # The midpoint of two neighbours is (k + 1/2)^2 + 1/4, in units of 1 / n^2.
-        root = jnp.sqrt(jnp.maximum(y * real(size**2) - real(0.25), 0))
+        real = y.dtype.type
+        # The midpoint of two neighbours is (k + 1/2)^2 + 1/4, in units of 1 / 16^2.
+        root = jnp.sqrt(jnp.maximum(y * real(256) - real(0.25), 0))
         place = jnp.floor(root + real(0.5)) - 1
-        return jnp.clip(place, 0, size - 1).astype(jnp.uint8)
+        return jnp.clip(place, 0, 15).astype(jnp.uint8)
 
     def decode(self, codes, real):
-        root = (codes.astype(real) + 1) * real(1 / 2**self.bits)
+        root = (codes.astype(real) + 1) * real(1 / 16)
         return root * root
 
 
@@ -129,24 +166,25 @@ class FloatMap(AbstractMap):
         return codes.astype(real) * real(1 / 448)
 
 
-def packed(codes, bits):
-    """Two neighbouring codes of 4 bits in a byte."""
+def packed(codes, bits, distance):
+    """Codes of 4 bits in bytes: two that are `distance` apart share one."""
     if bits == 8:
         return codes
-    if codes.shape[-1] % 2:
-        codes = jnp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, 1)])
-    pairs = codes.reshape(*codes.shape[:-1], -1, 2)
-    return pairs[..., 0] << 4 | pairs[..., 1]
+    if odd := codes.shape[-1] % (2 * distance):
+        pad = 2 * distance - odd
+        codes = jnp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, pad)])
+    pairs = codes.reshape(*codes.shape[:-1], -1, 2, distance)
+    both = pairs[..., 0, :] << 4 | pairs[..., 1, :]
+    return both.reshape(*codes.shape[:-1], -1)
 
 
-def unpacked(codes, bits):
+def unpacked(codes, bits, distance):
     """The inverse of `packed`; it may return one code more."""
     if bits == 8:
         return codes
-    pairs = jnp.broadcast_to(codes[..., None], (*codes.shape, 2))
-    pairs = pairs.reshape(*codes.shape[:-1], -1)
-    place = lax.broadcasted_iota(jnp.int32, pairs.shape, pairs.ndim - 1)
-    return jnp.where(place % 2 == 0, pairs >> 4, pairs & 15)
+    pairs = codes.reshape(*codes.shape[:-1], -1, 1, distance)
+    shift = np.uint8([4, 0]).reshape(*[1] * (pairs.ndim - 2), 2, 1)
+    return (pairs >> shift & 15).reshape(*codes.shape[:-1], -1)
 
 
 def _fold(of_two, arrays):

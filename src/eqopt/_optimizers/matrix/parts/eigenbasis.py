@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
@@ -132,8 +133,24 @@ def followed(factor: Any, v: Any) -> Any:
     factor, v = lax.stop_gradient((factor, v))
     product = v @ factor
     order = jnp.argsort(-_rayleigh(v, product))
-    q, _ = jnp.linalg.qr(jnp.conj(product[order].T))
+    q = _orthonormal(jnp.conj(product[order].T))
     return jnp.conj(q.T)[jnp.argsort(order)]
+
+
+def _orthonormal(x: Any) -> Any:
+    """The columns of `x`, made orthonormal from left to right.
+
+    For a batch of matrices, CUDA's libraries have a function of their own, which is for
+    small ones: 8 of 1024 x 1024 take 1760 ms on an H200, and one after the other 36 ms.
+    """
+    return lax.platform_dependent(x, cuda=_one_by_one, default=_q)
+
+
+def _q(x: Any) -> Any:
+    return jnp.linalg.qr(x)[0]
+
+
+_one_by_one = jax.custom_batching.sequential_vmap(_q)
 
 
 def identities(factors: Sides) -> Sides:
