@@ -9,6 +9,7 @@ import pytest
 import eqopt
 from eqopt._dimension_numbers import (
     Axes,
+    Unknown,
     from_matrices,
     of_layers,
     resolve_dimension_numbers,
@@ -130,9 +131,11 @@ def test_arrays_of_ones_own():
             return x
 
     mine = Mine(jnp.ones((2, 3)), jnp.ones(2), jnp.ones((2, 2, 2)))
-    assert chosen(mine) == {".matrix": Numbers(0, 1)}
+    own = {".matrix": Numbers(0, 1), ".cube": Unknown}
+    assert chosen(mine) == own
     # Also if it stands within a container of Equinox's.
-    assert chosen(nn.Sequential([mine])) == {".layers[0].matrix": Numbers(0, 1)}
+    inside = {f".layers[0]{path}": numbers for path, numbers in own.items()}
+    assert chosen(nn.Sequential([mine])) == inside
     assert chosen({"ints": jnp.ones((2, 2), int), "none": None}) == {}
 
 

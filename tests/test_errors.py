@@ -38,6 +38,21 @@ class Trainer(eqx.Module):
         self.state = ADAM.init(self.net)
 
 
+class Block(eqx.Module):
+    linear: eqx.nn.Linear
+    gain: Any
+
+    def __init__(self, key):
+        self.linear = eqx.nn.Linear(3, 3, key=key)
+        self.gain = jnp.ones(3)
+
+
+STACKED = eqx.filter_vmap(Block)(jr.split(jr.key(0), 4))
+GAINS = eqx.tree_at(lambda block: block.linear, STACKED, None)  # as trained alone
+MUON = eqopt.ScaleByMuon()
+# A stack of blocks without a layer of Equinox.
+SHAPES = {"qkv": (3, 8, 24), "up": (3, 8, 32), "gain": (3, 8), "head": (8, 3)}
+RAW = {name: jnp.ones(shape) for name, shape in SHAPES.items()}
 TRAINER, _ = eqx.nn.make_with_state(Trainer)()
 weight = lambda m: m.layers[0].weight
 without_weight = lambda tree: eqx.tree_at(weight, tree, None)
@@ -476,6 +491,26 @@ CASES = {
     "a misspelt weight": (
         lambda: extra(eqopt.MultiSteps(ADAM, 2), weights=2.0),
         "reads the extra argument `weights`. Did you mean `weight`",
+    ),
+    "a stack that may be of matrices or not": (
+        lambda: eqopt.Muon(0.1).init(RAW),
+        "`weight_dimension_numbers` is not given, but `['qkv']` has shape (3, 8, 24), "
+        "and no layer of Equinox says which of its axes make a matrix",
+        "`weight_dimension_numbers=lambda params: eqx.tree_at(lambda m: m['qkv'], "
+        "eqopt.groups.layer_matrices(params), eqopt.MatrixDimensionNumbers(-2, -1), "
+        "is_leaf=lambda x: x is None)`",
+        "If it is not, pass `weight_dimension_numbers=eqopt.groups.layer_matrices`",
+        "Decide the same for `['up']`",
+        "`['gain']`, of shape (3, 8), counts as a single matrix. If it is a stack of",
+    ),
+    "gradients of a stack that may be of matrices or not": (
+        lambda: update(eqopt.Orthogonalize(), RAW, params=None),
+        "`weight_dimension_numbers` is not given, but `['qkv']` has shape",
+    ),
+    "a matrix only in `init`": (
+        lambda: eqopt.ScaleByMuon().update(GAINS, MUON.init(GAINS), STACKED),
+        "`.gain` was a matrix in `init`, but is not one now (ScaleByMuon, `mu`)",
+        "Pass the same model to `init`, or pass `weight_dimension_numbers`",
     ),
     "an equation that changes the shape": (
         lambda: update(_equation(lambda g: g.sum(), None)),

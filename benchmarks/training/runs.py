@@ -9,6 +9,8 @@ import optax
 from optax import contrib
 from tests.methods.method import Method
 
+import eqopt
+
 from ..optimizers import evaluate
 from .problems import Problem
 
@@ -63,7 +65,7 @@ _compiled: dict = {}
 def _ours(method: Method, problem: Problem, rate: float) -> Any:
     @jax.jit
     def run(rate):
-        opt = method.ours(rate)
+        opt = of_arrays(method.ours(rate))
 
         def step(carry, batch):
             params, state = carry
@@ -76,6 +78,17 @@ def _ours(method: Method, problem: Problem, rate: float) -> Any:
 
     run = _compiled.setdefault((method, problem.title), run)
     return run(jnp.asarray(rate))
+
+
+# These have a rule for arrays of all shapes.
+_ANY_ARRAY = eqopt.Adafactor, eqopt.CAME, eqopt.SM3
+
+
+def of_arrays(opt: Any) -> Any:
+    """`opt` for a list of arrays, in which only those with two axes are matrices."""
+    if isinstance(opt, _ANY_ARRAY) or not hasattr(opt, "weight_dimension_numbers"):
+        return opt
+    return eqopt.tree.set(opt, weight_dimension_numbers=eqopt.groups.layer_matrices)
 
 
 def _theirs(method: Method, problem: Problem, rate: float) -> Any:

@@ -6,14 +6,15 @@ array may differ as soon as it does in one of them.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 
-from ._jax_internals import is_traced, varying_axes
+from ._jax_internals import is_traced, release, varying_axes
 from ._leaves import disagreement, is_none, keystr
 
 
@@ -41,8 +42,7 @@ def while_loop(
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
-    Let `false_fn` return arrays unchanged: they are not copied then. If `true_fn`
-    returns them unchanged, XLA on a CPU copies them.
+    Let `false_fn` return arrays unchanged: they are not copied then.
 
     Outside `jit`, it is a Python `if`: JAX would compile the two functions again in
     each step.
@@ -59,17 +59,37 @@ def filter_cond(pred, true_fn, false_fn):
     def arrays_of(fn):
         tree = fn()
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
-        others = [_ARRAY if eqx.is_array(x) else x for x in leaves]
+        others = [_array_like(x) if eqx.is_array(x) else x for x in leaves]
         branches[fn] = tree, treedef, others
-        if len(branches) == 2:  # there is only one if nothing is traced
-            _check_same(*branches.values())
+        if len(branches) == 2:
+            _check_same(branches[true_fn], branches[false_fn])
         return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
 
-    cond = _cond_varying if _is_in_shard_map() else lax.cond
     arrays = cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
     _, treedef, others = branches[true_fn]
     pairs = zip(treedef.flatten_up_to(arrays), others, strict=True)
-    return treedef.unflatten(x if other is _ARRAY else other for x, other in pairs)
+    return treedef.unflatten(
+        x if isinstance(other, _Array) else other for x, other in pairs
+    )
+
+
+def cond(
+    pred: Any, true_fn: Callable[[], _Carry], false_fn: Callable[[], _Carry]
+) -> _Carry:
+    """`lax.cond` without arguments, where `false_fn` returns arrays unchanged.
+
+    XLA copies some of these arrays, as large as the state, unless `false_fn` is the
+    first branch on a GPU, and the last one on a CPU. So it is both. (Before JAX 0.11,
+    that would be copied on a CPU, too.)
+    """
+    branches = [true_fn, false_fn]
+    if _is_in_shard_map():
+        branches = _varying_alike(branches)
+    if release < (0, 11):
+        return lax.cond(pred, *branches)
+    first, last = jnp.int32(0), jnp.int32(2)
+    idle = lax.platform_dependent(cpu=lambda: last, default=lambda: first)
+    return lax.switch(jnp.where(pred, 1, idle), [branches[1], *branches])
 
 
 def _is_in_shard_map() -> bool:
@@ -77,14 +97,13 @@ def _is_in_shard_map() -> bool:
     return bool(mesh.manual_axes)
 
 
-def _cond_varying(pred, *fns):
-    """`lax.cond`, where the branches may differ in what varies between devices."""
+def _varying_alike(fns):
+    """Branches, which may differ in what varies between devices, without that."""
     types, *others = [jax.eval_shape(fn) for fn in fns]
     axes = jax.tree.map(
         lambda *of: frozenset().union(*map(varying_axes, of)), types, *others
     )
-    vary = lambda fn: lambda: jax.tree.map(_vary, fn(), axes)
-    return lax.cond(pred, *map(vary, fns))
+    return [lambda fn=fn: jax.tree.map(_vary, fn(), axes) for fn in fns]
 
 
 def _while_varying(goes_on, body, start):
@@ -118,7 +137,17 @@ def _vary(x, axes):
     return lax.pcast(x, more, to="varying") if more else x
 
 
-_ARRAY = object()
+class _Array(NamedTuple):
+    """What must be equal of two arrays."""
+
+    type: str
+
+    def __repr__(self) -> str:
+        return f"an array of {self.type}"
+
+
+def _array_like(x):
+    return _Array(f"{x.dtype}[{','.join(map(str, x.shape))}]")
 
 
 def _check_same(one, other):
@@ -128,10 +157,9 @@ def _check_same(one, other):
         raise ValueError(f"{_TWO_RESULTS} {found}")
     for i, (x, y) in enumerate(zip(leaves, others, strict=True)):
         if not _is_same(x, y):
-            x, y = ("an array" if z is _ARRAY else repr(z) for z in (x, y))
             raise ValueError(
-                f"{_TWO_RESULTS} At `{keystr(tree, i)}`, one has {x}, and the other "
-                f"has {y}. A value that changes between steps must be an array from "
+                f"{_TWO_RESULTS} At `{keystr(tree, i)}`, one has {x!r}, and the other "
+                f"has {y!r}. A value that changes between steps must be an array from "
                 "`init` on, such as `jnp.zeros((), jnp.int32)`; everything else must "
                 "stay the same object."
             )

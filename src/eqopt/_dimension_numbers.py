@@ -1,19 +1,18 @@
 """The roles of the axes of an array that represents a matrix or a stack of matrices."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from ._construction import Explained
-from ._leaves import is_leaf, is_parameter, keystr, parameters
+from ._layers import axes_of_inputs, has_field, is_layer, stacks
+from ._leaves import is_leaf, is_parameter, keystr, listed, parameters
 from ._masks import is_function, resolve
 from ._storage import shapes_if_stored
 from ._types import Params
@@ -28,7 +27,8 @@ class MatrixDimensionNumbers(metaclass=Explained):
     """Describes how a parameter represents a matrix, or a stack of matrices.
 
     Matrices are stacked along all axes that are neither reduced nor output axes, such
-    as the axes of layers made with `eqx.filter_vmap`.
+    as the axes of layers made with `eqx.filter_vmap`. By default, methods for matrices
+    use the numbers of [`eqopt.groups.layer_matrices`][].
 
     !!! example
 
@@ -66,75 +66,63 @@ class MatrixDimensionNumbers(metaclass=Explained):
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 
-def of_layers(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
+class _Own:
+    """In place of the numbers of an array outside the layers of Equinox."""
+
+
+class Unknown:
+    """In place of the numbers of an array that may be a stack of matrices, or not."""
+
+
+_INPUTS_FIRST, _STACKED = MatrixDimensionNumbers(), MatrixDimensionNumbers(-2, -1)
+_LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)
+
+Numbers: TypeAlias = MatrixDimensionNumbers | type[Unknown] | None
+
+
+def of_layers(tree: PyTree) -> list[Numbers]:
     """For each leaf (counting `None`s), how it multiplies the inputs of its layer.
 
     The weights of Equinox's linear, convolution and recurrent layers, and of their
     subclasses, are recognised by the layer, stacked or not. Arrays of other layers
     (embeddings, scales of norms, biases) are not matrices. Arrays elsewhere, including
     fields that a subclass adds, are matrices with the inputs first, if they have two
-    axes.
+    axes in addition to the axes of a stack that `stacks` finds, and `Unknown` if they
+    have more.
     """
-    is_inner = lambda x: x is None or (_is_layer(x) and x is not tree)
-    numbers = []
-    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
-        if _is_layer(x):
-            numbers += of_layers(x)
-        elif not is_parameter(x):
-            numbers.append(None)
-        elif _is_layer(tree) and len(path) == 1 and _is_own(tree, path[0].name):
-            numbers.append(_of_field(tree, path[0].name))
-        else:
-            numbers.append(_INPUTS_FIRST if x.ndim == 2 else None)
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+    numbers = _of_layers(tree)
+    own = [i for i, n in enumerate(numbers) if n is _Own]
+    sizes = (
+        stacks(tree) if any(leaves[i].ndim >= 2 for i in own) else [()] * len(leaves)
+    )
+    for i in own:
+        axes = leaves[i].ndim - len(sizes[i])
+        matrix = _STACKED if sizes[i] else _INPUTS_FIRST
+        numbers[i] = None if axes < 2 else matrix if axes == 2 else Unknown
     return numbers
 
 
-def _is_layer(x):
-    return isinstance(x, eqx.Module) and _kind(type(x)) is not None
+def _of_layers(tree: PyTree) -> list:
+    is_inner = lambda x: is_leaf(x) or (is_layer(x) and x is not tree)
+    numbers = []
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
+        if is_layer(x):
+            numbers += _of_layers(x)
+        elif not is_parameter(x):
+            numbers.append(None)
+        elif is_layer(tree) and len(path) == 1 and has_field(tree, path[0].name):
+            numbers.append(_of_field(tree, path[0].name))
+        else:
+            numbers.append(_Own)
+    return numbers
 
 
-@functools.cache
-def _kind(cls: type) -> Any:
-    """The Equinox layer that a class is, or is a subclass of; `None` if there is none."""
-    kinds = (base for base in cls.__mro__ if base.__module__.startswith("equinox.nn."))
-    return next(kinds, None)
-
-
-def _is_own(layer, name):
-    """Whether Equinox's layer has this field, not only a subclass of the layer."""
-    return name in {field.name for field in dataclasses.fields(_kind(type(layer)))}
-
-
-_INPUTS_FIRST = MatrixDimensionNumbers()
-_LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)
-
-
-def _kernel(layer: Any) -> MatrixDimensionNumbers:
-    inputs = layer.num_spatial_dims + 1
-    return MatrixDimensionNumbers(tuple(range(-inputs, 0)), -inputs - 1)
-
-
-_WEIGHTS: dict[type, tuple[tuple[str, ...], Callable]] = {
-    eqx.nn.Linear: (("weight",), lambda layer: _LINEAR),
-    eqx.nn.LSTMCell: (("weight_ih", "weight_hh"), lambda layer: _LINEAR),
-    eqx.nn.GRUCell: (("weight_ih", "weight_hh"), lambda layer: _LINEAR),
-} | {
-    getattr(eqx.nn, f"Conv{transpose}{n}"): (("weight",), _kernel)
-    for transpose in ("", "Transpose")
-    for n in ("", "1d", "2d", "3d")
-}
-_NO_WEIGHTS = (), lambda layer: None
-
-
-def _of_field(layer, name):
-    weights, of_weights = _WEIGHTS.get(_kind(type(layer)), _NO_WEIGHTS)
-    return of_weights(layer) if name in weights else None
-
-
-def axes_of_inputs(layer: Any, name: str) -> tuple[int, ...] | None:
-    """The axes of a field that a layer sums over, `None` if the field is not a weight."""
-    numbers = _of_field(layer, name)
-    return None if numbers is None else _tuple(numbers.reduction_axis)
+def _of_field(layer: Any, name: str) -> MatrixDimensionNumbers | None:
+    inputs = axes_of_inputs(layer, name)
+    if inputs is None or len(inputs) == 1:
+        return None if inputs is None else _LINEAR
+    return MatrixDimensionNumbers(inputs, -len(inputs) - 1)
 
 
 def resolve_dimension_numbers(
@@ -142,6 +130,7 @@ def resolve_dimension_numbers(
     tree: PyTree,
     params: Params | None,
     default: Callable[[PyTree], list] = of_layers,
+    is_required: bool = False,
 ) -> "list[Axes | None]":
     """The axes of each leaf of `tree` (counting `None`s); `None` if not a matrix.
 
@@ -152,22 +141,41 @@ def resolve_dimension_numbers(
         `default(tree)`. A single `MatrixDimensionNumbers` applies to all arrays with at
         least two axes.
     - `tree`: parameters or updates.
-    - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
+    - `params`: the argument of `given` or `default`; `tree` itself if `None`.
+    - `is_required`: whether to raise an error for an `Unknown` array, which otherwise is
+        not a matrix.
     """
     tree, params = shapes_if_stored(tree), shapes_if_stored(params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if callable(given) and is_function(given):
         given = given(parameters(tree if params is None else params))
+    numbers: list[Any]
     if given is None:
-        numbers = default(tree)
+        numbers = _by_default(default, tree, tree if params is None else params)
     elif isinstance(given, MatrixDimensionNumbers):
         numbers = [given if np.ndim(x) >= 2 else None for x in leaves]
     else:
         numbers = resolve("weight_dimension_numbers", given, tree, params)
+    if is_required:
+        _check_known(tree, leaves, numbers)
     return [
-        _axes_of(n, x, tree, i) if n is not None and is_parameter(x) else None
+        None
+        if n is None or n is Unknown or not is_parameter(x)
+        else _axes_of(n, x, tree, i)
         for i, (n, x) in enumerate(zip(numbers, leaves, strict=True))
     ]
+
+
+def _by_default(
+    default: Callable[[PyTree], list], tree: PyTree, params: Params
+) -> list:
+    """`default(params)` for each leaf of `tree`, which may lack some parameters."""
+    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+    numbers = treedef.unflatten(default(params))
+    try:
+        return jtu.tree_structure(tree, is_leaf=is_leaf).flatten_up_to(numbers)
+    except (ValueError, TypeError):  # of other structures, which is reported elsewhere
+        return default(tree)
 
 
 def map_matrices(
@@ -176,10 +184,11 @@ def map_matrices(
     tree: PyTree,
     params: Params | None,
     otherwise: Callable[[Any], Any] = lambda x: None,
+    is_required: bool = False,
 ) -> PyTree:
     """`tree` with `fn(axes, x)` for each matrix `x`, and `otherwise(x)` elsewhere."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    axes = resolve_dimension_numbers(given, tree, params)
+    axes = resolve_dimension_numbers(given, tree, params, is_required=is_required)
     return treedef.unflatten(
         otherwise(x) if a is None else fn(a, x)
         for a, x in zip(axes, leaves, strict=True)
@@ -229,6 +238,38 @@ def _axes_of(numbers, x, tree, index):
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
     return Axes(stack, reduction, output)
+
+
+def _check_known(tree: PyTree, leaves: list, numbers: list) -> None:
+    """Raises if the numbers of a parameter in `tree` are `Unknown`."""
+    own = [i for i, n in enumerate(numbers) if n is Unknown and is_parameter(leaves[i])]
+    if not own:
+        return
+    (first, *others), shape = own, leaves[own[0]].shape
+    path = keystr(tree, first)
+    at = f"lambda m: m{'' if path == '(the root)' else path}"
+    message = (
+        f"`weight_dimension_numbers` is not given, but `{path}` has shape {shape}, and "
+        "no layer of Equinox says which of its axes make a matrix. If it is a stack of "
+        "matrices, inputs first, pass `weight_dimension_numbers=lambda params: "
+        f"eqx.tree_at({at}, eqopt.groups.layer_matrices(params), "
+        "eqopt.MatrixDimensionNumbers(-2, -1), is_leaf=lambda x: x is None)`. If it is "
+        "not, pass `weight_dimension_numbers=eqopt.groups.layer_matrices`, which has "
+        "`None` there."
+    )
+    if others:
+        message += f" Decide the same for {listed([keystr(tree, i) for i in others])}."
+    paths = [path for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
+    *node, _ = paths[first] or (None,)
+    for i, (path, x) in enumerate(zip(paths, leaves, strict=True)):
+        is_near = [*path[: len(node)]] == node and is_parameter(x)
+        if is_near and numbers[i] is _INPUTS_FIRST and x.shape[0] == shape[0]:
+            message += (
+                f" `{keystr(tree, i)}`, of shape {x.shape}, counts as a single matrix. "
+                "If it is a stack of vectors, set it to `None`, too."
+            )
+            break
+    raise ValueError(message)
 
 
 def to_matrices(

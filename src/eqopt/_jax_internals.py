@@ -10,6 +10,8 @@ still works, with the last column instead:
 traced programs: the order of slots and leaves on a CPU, second passes on a GPU, norms \
 of per-example gradients from factors, convolutions in loops | the function itself runs: \
 the same results, with more memory or time |
+| `jax.__version_info__` | the order of branches with the fewest copies | the order for \
+new releases |
 | `type.manual_axis_type` | inside `jax.shard_map`, the axes along which an array varies \
 | branches must agree about it on their own |
 
@@ -51,6 +53,9 @@ else:
         for name in ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var")
     )
 
+
+# The release of JAX.
+release: tuple[int, ...] = getattr(jax, "__version_info__", (0, 11))
 
 # Tests set this, so that no release of JAX turns a trick off without a failure.
 raises = False

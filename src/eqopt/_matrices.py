@@ -104,9 +104,10 @@ class _OnMatrices(Equation):
 
     is_of_matrices = True
 
-    def __init__(self, equation: Equation):
+    def __init__(self, equation: Equation, in_batches: bool):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
+        self._in_batches = in_batches
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
@@ -141,7 +142,7 @@ class _OnMatrices(Equation):
         """
         *arguments, layout = leaves
         sides = layout.sides(g.shape)
-        if 2 * math.prod(sides) > BATCH:
+        if not self._in_batches or 2 * math.prod(sides) > BATCH:
             return None
         # Of updates in several precisions, all are computed in float32 at least.
         dtype = common_dtype(g.dtype, jnp.float32)
@@ -150,7 +151,7 @@ class _OnMatrices(Equation):
     @no_type_check
     def of_all(self, calls: Sequence[Call]) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
-        if len(calls) == 1:
+        if len(calls) == 1 or not self._in_batches:
             return super().of_all(calls)
         results: list[Any] = [None] * len(calls)
         for (g, *arguments, _), _ in calls:

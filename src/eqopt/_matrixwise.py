@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -69,7 +69,8 @@ class AbstractContracting(AbstractFused):
             is_empty = 0 in x.shape
             return None if is_empty else Layout(self._rows_first(axes, x), block_size)
 
-        return map_matrices(layout, self.weight_dimension_numbers, tree, params)
+        numbers = self.weight_dimension_numbers
+        return map_matrices(layout, numbers, tree, params, is_required=True)
 
     def _rows_first(self, axes: Axes, x: Any) -> Axes:
         if self._rows == "shorter":
@@ -95,7 +96,8 @@ class AbstractMatrixwise(AbstractContracting):
 
     On accelerators, matrices of the same shape and dtype are computed in batches, with
     one product or one decomposition for all of them. A CPU computes one leaf after the
-    other, and frees the memory in between.
+    other, and frees the memory in between. For an equation without products and
+    decompositions, a batch is only a copy: then set `in_batches` to `False`.
 
     The equation is an [`eqopt.equation`][] for a single matrix: its rows are the
     outputs of a layer, its columns the inputs. Each positional argument is one of
@@ -139,7 +141,11 @@ class AbstractMatrixwise(AbstractContracting):
     - `block_size`: the largest size of a side of a matrix, a field that a subclass may
         have. Larger sides are split into equal parts, and each block is a separate
         matrix.
+    - `in_batches`: whether an accelerator computes equal matrices in batches, a constant
+        of the class. Defaults to `True`.
     """
+
+    in_batches: ClassVar[bool] = True
 
     @abc.abstractmethod
     def matrixwise(
@@ -177,7 +183,7 @@ class AbstractMatrixwise(AbstractContracting):
         leafwise = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(pipeline.given, params)
         leafwise = leafwise._replace(
-            equation=on_matrices(leafwise.equation),
+            equation=on_matrices(leafwise.equation, self.in_batches),
             reads={**leafwise.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )

@@ -226,6 +226,15 @@ def no_parameter(path: str, p: Any) -> Exception:
     )
 
 
+def no_matrix(owner: str, slot: str, path: str) -> Exception:
+    """The error for an update at `path`, which only `init` treated as a matrix."""
+    return ValueError(
+        f"`{path}` was a matrix in `init`, but is not one now ({owner}, `{slot}`). By "
+        "default, the layers next to an array decide whether it is a stack. Pass the "
+        "same model to `init`, or pass `weight_dimension_numbers`."
+    )
+
+
 def stateless(owner: str, slot: str, path: str) -> Exception:
     """The error for an update at `path`, where the state has nothing."""
     return ValueError(

@@ -15,7 +15,7 @@ from ._jax_internals import is_traced
 from ._kernels import Operation, Result, kernel, pack
 from ._leaves import align, flatten_updates, is_leaf, keystr, listed
 from ._masks import is_function, resolve_mask
-from ._misfits import no_parameter, stateless
+from ._misfits import no_matrix, no_parameter, stateless
 from ._runs import LeafKernel, Stage, run_leaf, run_matrices
 from ._typecheck import no_type_check
 from ._types import Params, State, Updates
@@ -137,6 +137,8 @@ def _lay_out(
         ):
             if flag and g is not None and x is None:
                 raise stateless(owner, name, keystr(updates, i))
+            if not flag and g is not None and x is not None and equation.is_of_matrices:
+                raise no_matrix(owner, name, keystr(updates, i))
     values = [*packed.values()], [*loose.values()]
     return Stage(owner, operation, leafwise.state, columns, *values, flags)
 

@@ -1,8 +1,15 @@
-"""The table of what `python -m benchmarks.training` measured."""
+"""What `python -m benchmarks.training` runs, and the table of what it measured."""
 
 import math
 
+import jax
+import pytest
+from benchmarks.optimizers import OPTIMIZERS
+from benchmarks.training.problems import problems
 from benchmarks.training.report import Result, Run, read, table
+from benchmarks.training.runs import of_arrays
+
+from ..methods import METHODS
 
 
 def test_tables_are_read_again():
@@ -13,3 +20,10 @@ def test_tables_are_read_again():
     assert "| 0 / 0.012 % (0.0032) | 50 % / 4.9 % (1) |" in written
     assert "| NaN / 157 % (10) | 20 % / NaN (0.0001) |" in written
     assert table(read(written)) == written
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_take_lists_of_arrays(name):
+    opt = of_arrays(METHODS[name].ours(0.1))
+    for problem in problems():
+        jax.eval_shape(opt.init, problem.params)

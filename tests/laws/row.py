@@ -99,8 +99,15 @@ JOINED = {
 }
 # The normal numbers of a key are others in float64; without noise the law has rows, too.
 OTHER_NOISE = {"test_float64": "float64 noise is other noise than float32 noise"}
-IN_TURNS = {
-    "test_equal_matrices_are_computed_at_once": "in each step another matrix has its turn"
+IN_TURNS = dict.fromkeys(
+    (
+        "test_equal_matrices_are_computed_at_once",
+        "test_own_stacks_are_separate_matrices",
+    ),
+    "in each step another leaf has its turn",
+)
+OF_LEAVES = {
+    "test_own_stacks_are_separate_matrices": "limits a whole leaf, which may be a stack"
 }
 LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 

@@ -50,6 +50,10 @@ class ByHand(NamedTuple):
     shape: tuple[int, int] | None = None
 
 
+# Own arrays are matrices if they have two axes, and only these.
+OF_TWO_AXES = {"weight_dimension_numbers": eqopt.groups.layer_matrices}
+
+
 def is_matrix(params):
     return jax.tree.map(lambda p: p.ndim >= 2, params)
 

@@ -48,32 +48,6 @@ def lion(
     return sign(c, smooth_beta), mu
 
 
-def rprop(
-    g: Inexact[Array, "*leaf"],
-    step_sizes: Float[Array, "*leaf"],
-    prev_updates: Inexact[Array, "*leaf"],
-    *,
-    eta_minus: Float[Array, ""],
-    eta_plus: Float[Array, ""],
-    min_step_size: Float[Array, ""],
-    max_step_size: Float[Array, ""],
-    ratio: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Inexact[Array, "*leaf"]]:
-    # Arrays are combined last. XLA would compute a value that ends in a `clip` again
-    # for the next line.
-    agreement = (jnp.sign(g) * jnp.sign(prev_updates).conj()).real
-    turned = agreement < 0
-    step_sizes = jnp.where(
-        agreement > 0,
-        jnp.minimum(eta_plus * step_sizes, max_step_size),
-        jnp.where(
-            turned, jnp.maximum(eta_minus * step_sizes, min_step_size), step_sizes
-        ),
-    )
-    prev_updates = jnp.where(turned, 0, step_sizes * jnp.sign(g))
-    return ratio * prev_updates, step_sizes, prev_updates
-
-
 def cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
     # For x > 0. XLA calls libm for each `cbrt`, which takes longer than the rest of
     # MADGRAD: a step takes 64 ms instead of 29. A faster formula that uses an

@@ -9,8 +9,9 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._checks import check_range
-from .._dimension_numbers import resolve_dimension_numbers
+from .._dimension_numbers import Axes, resolve_dimension_numbers
 from .._equations import equation
+from .._layers import stacks
 from .._leaves import align, is_leaf
 from .._pipeline import Leafwise
 from .._transformation import AbstractStateless
@@ -121,7 +122,8 @@ class AdaptiveGradClip(AbstractStateless):
     where $i$ is a unit: the weights of all inputs to one output. For Equinox's linear,
     convolution and recurrent layers, these axes are known, also when stacked with
     `eqx.filter_vmap`. Other arrays count as weights with the outputs last, as in
-    [`eqopt.unitwise_norm`][], and a vector counts as one unit.
+    [`eqopt.unitwise_norm`][], and a vector counts as one unit. Your own arrays next to
+    stacked layers are stacked, too: see [`eqopt.groups.layer_matrices`][].
 
     **Arguments:**
 
@@ -175,4 +177,12 @@ class AdaptiveGradClip(AbstractStateless):
             return treedef.unflatten([_Unit(self.axis)] * len(leaves))
         # Differs from Optax in: weights of Equinox's layers have their outputs first.
         known = resolve_dimension_numbers(None, tree, params)
-        return treedef.unflatten(_Unit(axes and axes.reduction) for axes in known)
+        both = zip(known, leaves, stacks(tree), strict=True)
+        return treedef.unflatten(_unit(*of_leaf) for of_leaf in both)
+
+
+def _unit(axes: Axes | None, x: Any, stack: tuple[int, ...]) -> _Unit:
+    if axes is not None:
+        return _Unit(axes.reduction)
+    is_vector = bool(stack) and len(x.shape) <= len(stack) + 1
+    return _Unit(tuple(range(len(stack), len(x.shape))) if is_vector else None)

@@ -1,6 +1,7 @@
 from ._blocks import BlockAxes as BlockAxes, layer_blocks as layer_blocks
 from ._labels import label as label
 from ._layers import layerwise_decay as layerwise_decay, stacked as stacked
+from ._matrices import layer_matrices as layer_matrices
 from ._mup import MupFactors as MupFactors, mup as mup
 from ._selectors import (
     Selector as Selector,

@@ -7,7 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._construction import Explained
-from .._dimension_numbers import axes_of_inputs
+from .._layers import axes_of_inputs, axes_of_one, stacks
 from .._leaves import is_leaf, is_parameter, keystr
 from .._masks import resolve
 from .._storage import shapes_if_stored
@@ -73,7 +73,8 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     - Scales of norms, and all arrays elsewhere: one block for the array.
 
     Layers are recognised by their class, including subclasses. In a stack of layers,
-    made with `eqx.filter_vmap`, each layer has its own blocks.
+    made with `eqx.filter_vmap`, each layer has its own blocks. So do arrays next to
+    a stacked layer, as in [`eqopt.groups.layer_matrices`][].
 
     !!! example
 
@@ -90,8 +91,12 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     A tree of [`eqopt.groups.BlockAxes`][] with the structure of `params`, and `None` at
     leaves that are not parameters.
     """
-    _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
-    return treedef.unflatten(_of_layers(params))
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    blocks = zip(_of_layers(params), leaves, stacks(params), strict=True)
+    return treedef.unflatten(
+        BlockAxes(tuple(range(len(stack) - x.ndim, 0))) if b is WHOLE and stack else b
+        for b, x, stack in blocks
+    )
 
 
 def _of_layers(tree: PyTree, heads: int = 1) -> list[BlockAxes | None]:
@@ -107,8 +112,7 @@ def _of_layers(tree: PyTree, heads: int = 1) -> list[BlockAxes | None]:
     return blocks
 
 
-_SHAPED_NORMS = eqx.nn.LayerNorm, eqx.nn.RMSNorm
-_NORMS = *_SHAPED_NORMS, eqx.nn.GroupNorm, eqx.nn.BatchNorm
+_NORMS = eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm
 _WEIGHTED = (
     eqx.nn.Linear,
     eqx.nn.Conv,
@@ -129,8 +133,7 @@ def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
     if not name:
         return WHOLE
     if isinstance(layer, _NORMS) and name == "weight":
-        axes = len(layer.shape) if isinstance(layer, _SHAPED_NORMS) else 1
-        return BlockAxes(tuple(range(-axes, 0)))
+        return BlockAxes(tuple(range(-(axes_of_one(layer, name) or 0), 0)))
     if isinstance(layer, eqx.nn.Embedding):
         return BlockAxes(-1)
     inputs = axes_of_inputs(layer, name)

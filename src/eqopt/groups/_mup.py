@@ -56,10 +56,8 @@ def mup(
     | `"sgd"` | $r_\text{out} / r_\text{in}$ | $r_\text{in}$ or $r_\text{out}$ | $1$ |
     | `"muon"` | $1$, as in the first row for the fallback | $1$ | $1$ |
 
-    The weights of Equinox's linear, convolution and recurrent layers are matrices, also
-    if the layers are stacked, and so are arrays with two axes that are in no layer,
-    inputs first. Other parameters, such as biases, norms and embeddings, have only
-    outputs.
+    [`eqopt.groups.layer_matrices`][] decides which parameters are matrices. Others, such
+    as biases, norms and embeddings, have only outputs.
 
     The model must do its own part: the initial values, and a multiplier on its output.
     See [Transfer over widths](../width_transfer.md).
@@ -113,8 +111,8 @@ def mup(
     - `weight_dimension_numbers`: which arrays are matrices, and how: a tree of
         [`eqopt.MatrixDimensionNumbers`][] and `None` like the parameters, or a function
         of the parameters that returns one. Pass it if the model has its own arrays with
-        three or more axes. If you pass one to Muon, pass the same here. Defaults to the
-        rules above.
+        three or more axes. If you pass one to Muon, pass the same here. Defaults to
+        [`eqopt.groups.layer_matrices`][].
 
     **Returns:**
 

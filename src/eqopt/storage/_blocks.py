@@ -33,6 +33,14 @@ class Blocks(eqx.Module):
         return f"Blocks of {self.size} in rows of {self.length}"
 
     @property
+    def of_equal_blocks(self) -> "Blocks | None":
+        """The same blocks of an array with an axis of blocks; `None` with a tail."""
+        if self._tail:
+            return None
+        shape = (*self.rows, self.length // self.size, self.size)
+        return Blocks(shape, self.dtype, self.size, len(shape) - 1)
+
+    @property
     def rows(self) -> tuple[int, ...]:
         return self.shape[: self.axis]
 

@@ -67,6 +67,11 @@ class Quantized(AbstractStored):
         codes = _automatically(fn, self._real(new), scales, specs=specs)
         return Quantized(codes, scales, self.map, self.blocks)
 
+    def in_blocks(self, blocks):
+        """The same, as if the array had the shape of `blocks`."""
+        codes = self.codes.reshape(*blocks.rows, -1)
+        return Quantized(codes, self.scales.reshape(*blocks.rows, -1), self.map, blocks)
+
     def _real(self, new):
         return new.astype(self.scales.dtype)
 

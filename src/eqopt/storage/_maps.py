@@ -9,7 +9,6 @@ import abc
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 
@@ -98,8 +97,8 @@ class FourthPowerMap(AbstractMap):
     $$\frac{(k + \frac12)^4 + (k - \frac12)^4}{2}
       = k^4 + \tfrac32 k^2 + \tfrac1{16}.$$
 
-    They decode to $k^2 (k^2 + \frac32)$, divided by its value for $n$: to the middle but
-    for the last term, without which 0 stays 0. If the map is signed, then $n = 127$, and
+    They decode to $k^2 (k^2 + \frac32)$, divided by its value for $n$: to the middle
+    without the last term, so that 0 stays 0. If the map is signed, then $n = 127$, and
     the numbers occur with both signs; otherwise, $n = 255$.
     """
 
@@ -110,27 +109,23 @@ class FourthPowerMap(AbstractMap):
     def _largest(self) -> int:
         return 127 if self.is_signed else 255
 
-    @property
-    def _unit(self) -> float:
-        n = self._largest
-        return float(n**2 * (n**2 + 1.5))
-
     def encode(self, y):
-        real = y.dtype.type
+        n, real = self._largest, y.dtype.type
         root = jnp.sqrt(jnp.sqrt(jnp.abs(y)))
-        k = (real(self._unit**0.25) * root + real(0.5)).astype(jnp.int32)
+        k = (real((n**4 + 1.5 * n**2) ** 0.25) * root + real(0.5)).astype(jnp.int32)
         if self.is_signed:
-            k = jnp.where(y < 0, -k, k) + self._largest
+            k = jnp.where(y < 0, -k, k) + n
         return k.astype(jnp.uint8)
 
     def decode(self, codes, real):
-        k = codes.astype(jnp.int32) - self._largest * self.is_signed
-        k = k.astype(real)
-        square = k * k
-        with_sign = k * jnp.abs(k) if self.is_signed else square
-        # The largest is exactly 1: it is a little too large before it is limited.
-        share = np.nextafter(real(1 / self._unit), real(1))
-        return lax.clamp(real(-1), with_sign * (square + real(1.5)) * share, real(1))
+        n = self._largest
+        k = codes.astype(jnp.int32) - n * self.is_signed
+        x = k.astype(real) * (real(1) / real(n))
+        square = x * x
+        with_sign = x * jnp.abs(x) if self.is_signed else square
+        # The largest is exactly 1 in all dtypes, because a + b is rounded to 1.
+        a, b = real(n**2 / (n**2 + 1.5)), real(1.5 / (n**2 + 1.5))
+        return with_sign * (a * square + b)
 
 
 class SecondPowerMap(AbstractMap):

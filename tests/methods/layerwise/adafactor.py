@@ -5,7 +5,7 @@ import optax
 
 import eqopt
 
-from ...laws.row import LINEAR, row
+from ...laws.row import LINEAR, OF_LEAVES, row
 from ...parity.case import COSINES, LINEARS, STACKED, Case, TorchCase, is_matrix
 from ..method import Method
 
@@ -31,6 +31,7 @@ METHODS = [
                     learning_rate, min_dim_size_to_factor=1, **data
                 ),
                 name="Adafactor",
+                exempt=OF_LEAVES,
                 learning_rate=0.02,
                 decay_rate=0.5,
                 clipping_threshold=0.5,
@@ -50,7 +51,7 @@ METHODS = [
                 ),
                 name="Adafactor(not factored)",
             ),
-            row(eqopt.Adafactor, name="Adafactor(defaults)"),
+            row(eqopt.Adafactor, name="Adafactor(defaults)", exempt=OF_LEAVES),
         ],
         cases={
             "adafactor": Case(eqopt.Adafactor(0.1), optax.adafactor(0.1)),

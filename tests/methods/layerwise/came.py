@@ -5,7 +5,7 @@ import optax
 
 import eqopt
 
-from ...laws.row import row
+from ...laws.row import OF_LEAVES, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand, is_matrix
 from ..method import Method
@@ -59,6 +59,7 @@ METHODS = [
         laws=[
             row(
                 eqopt.ScaleByCAME,
+                exempt=OF_LEAVES,
                 b1=0.8,
                 b2=0.9,
                 b3=0.7,

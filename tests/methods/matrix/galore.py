@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, Case, is_matrix
+from ...parity.case import LINEARS, OF_TWO_AXES, Case, is_matrix
 from ..method import Method
 
 
@@ -50,7 +50,7 @@ METHODS = [
         ],
         cases={
             "galore": Case(
-                eqopt.GaLore(0.1),
+                eqopt.GaLore(0.1, **OF_TWO_AXES),
                 without_none(optax.contrib.galore(0.1)),
                 shapes=SQUARE,
             ),
@@ -63,6 +63,7 @@ METHODS = [
                     eqopt.Trace(0.5),
                     weight_decay=0.2,
                     mask=is_matrix,
+                    **OF_TWO_AXES,
                 ),
                 without_none(
                     optax.contrib.galore(
@@ -78,7 +79,7 @@ METHODS = [
                 shapes=SQUARE,
             ),
             "scale_by_galore": Case(
-                eqopt.ScaleByGaLore(1, 2, 0.3),
+                eqopt.ScaleByGaLore(1, 2, 0.3, **OF_TWO_AXES),
                 without_none(optax.contrib.scale_by_galore(1, 2, 0.3)),
                 shapes=SQUARE,
             ),

@@ -8,7 +8,7 @@ import optax
 
 import eqopt
 
-from ...laws.row import LINEAR, Evaluated, is_matrix, row
+from ...laws.row import LINEAR, OF_LEAVES, Evaluated, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS, TABLES, newton_schulz
@@ -84,6 +84,7 @@ METHODS = [
                     learning_rate, mask=is_matrix, mu_dtype="float32", **data
                 ),
                 name="MARS",
+                exempt=OF_LEAVES,
                 learning_rate=0.1,
                 b1=0.5,
                 b2=0.9,
@@ -96,6 +97,7 @@ METHODS = [
                     learning_rate, "shampoo", optimize_1d=True, **data
                 ),
                 name="MARS(shampoo, all parameters)",
+                exempt=OF_LEAVES,
                 learning_rate=0.1,
                 b1=0.5,
                 eps=1e-3,
@@ -106,6 +108,7 @@ METHODS = [
                     learning_rate, "lion", **data
                 ),
                 name="MARS(lion)",
+                exempt=OF_LEAVES,
                 learning_rate=0.1,
                 b1=0.5,
                 weight_decay=0.3,
@@ -115,6 +118,7 @@ METHODS = [
                     eqopt.MARS(learning_rate, is_approx=False, **data)
                 ),
                 name="MARS(exact)",
+                exempt=OF_LEAVES,
                 learning_rate=0.1,
                 b1=0.5,
                 gamma=0.3,

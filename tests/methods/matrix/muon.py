@@ -9,7 +9,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.by_hand import B1, EPS
-from ...parity.case import COSINES, LINEARS, ByHand, Case, is_matrix
+from ...parity.case import COSINES, LINEARS, OF_TWO_AXES, ByHand, Case, is_matrix
 from ...parity.matrices import NUMBERS, TABLES
 from ..method import Method
 
@@ -122,7 +122,9 @@ METHODS = [
             ),
         ],
         cases={
-            "muon": Case(eqopt.Muon(0.1), optax.contrib.muon(0.1), **ENLARGED),
+            "muon": Case(
+                eqopt.Muon(0.1, **OF_TWO_AXES), optax.contrib.muon(0.1), **ENLARGED
+            ),
             "muon, stacks": Case(
                 eqopt.Muon(COSINES[0], **MATRICES),
                 optax.contrib.muon(COSINES[1], **THEIR_MATRICES),
@@ -160,6 +162,7 @@ METHODS = [
                     fallback=eqopt.AdamW(
                         LINEARS[0], 0.5, 0.9, weight_decay=0.2, nesterov=True
                     ),
+                    **OF_TWO_AXES,
                 ),
                 optax.contrib.muon(
                     0.1,
@@ -171,12 +174,12 @@ METHODS = [
                 **ENLARGED,
             ),
             "muon, float16 mu": Case(
-                eqopt.Muon(0.1, mu_dtype=jnp.float16),
+                eqopt.Muon(0.1, mu_dtype=jnp.float16, **OF_TWO_AXES),
                 optax.contrib.muon(0.1, mu_dtype=jnp.float16),
                 rtol=1e-2,  # Optax multiplies the float16 moment by beta in float16
             ),
             "muon, adaptive": Case(
-                eqopt.Muon(0.1, ns_steps=3, adaptive=True),
+                eqopt.Muon(0.1, ns_steps=3, adaptive=True, **OF_TWO_AXES),
                 optax.contrib.muon(0.1, ns_steps=3, adaptive=True),
                 **ENLARGED,
             ),

@@ -35,7 +35,8 @@ def twice(opt, model):
 def test_what_is_no_weight_is_adamws(shape):
     """Nothing is taken away, and it decays in full."""
     layer = eqx.nn.LayerNorm(shape) if shape != (5, 1, 1) else [jnp.ones(shape)]
-    ours = twice(eqopt.AdamP(0.1, delta=ALWAYS, weight_decay=0.5), layer)
+    numbers = {"weight_dimension_numbers": eqopt.groups.layer_matrices}
+    ours = twice(eqopt.AdamP(0.1, delta=ALWAYS, weight_decay=0.5, **numbers), layer)
     adamws = twice(eqopt.AdamW(0.1, weight_decay=0.5), layer)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(adamws), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)

@@ -133,6 +133,11 @@ def test_the_fallback_is_any_optimizer():
     np.testing.assert_allclose(new["vector"], 1.0)
     new, _ = opt.step(params, opt.init(params), params)
     np.testing.assert_allclose(new["vector"], 0.0)
+    # Without one, all decay.
+    opt = eqopt.Muon(0.1, weight_decay=0.5)
+    new, _ = opt.step(zeros, opt.init(params), params)
+    for x in new.values():
+        np.testing.assert_allclose(x, 0.95, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(16, 64), (64, 16), (2, 32, 32)])

@@ -255,6 +255,8 @@ def test_what_is_wrong_is_said(make, message):
 def test_nothing_is_transposed(opt, shape):
     """Reading an array across the order of memory takes several times as long."""
     params = jnp.ones(shape)
+    inputs_first = eqopt.MatrixDimensionNumbers(-2, -1)
+    opt = eqopt.tree.set(opt, weight_dimension_numbers=inputs_first)
     step = jax.jit(lambda *args: opt.step(*args))
     program = step.lower(params, opt.init(params), params).compile().as_text()
     assert not re.search(r" transpose\(|\]\{0,1|\]\{1,2,0", program)

@@ -84,7 +84,8 @@ def test_spectral_is_muon_at_another_scale(x64):
 
 def test_what_is_no_matrix_is_divided_by_its_size():
     params = {"bias": jnp.ones(5), "scale": jnp.ones(()), "kernel": jnp.ones((2, 3, 4))}
-    opt = eqopt.Scion(0.1, radius=3.0, beta=0.8, weight_decay=0.5)
+    numbers = {"weight_dimension_numbers": eqopt.groups.layer_matrices}
+    opt = eqopt.Scion(0.1, radius=3.0, beta=0.8, weight_decay=0.5, **numbers)
     g = jax.tree.map(lambda p: normals(p.shape), params)
     updates, _ = opt.update(g, opt.init(params), params)
     for name, x in g.items():

@@ -104,8 +104,9 @@ class ScaleByAdamP(AbstractLeafwise):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
     - `weight_dimension_numbers`: the parameters that are weights, as in
-        [`eqopt.ScaleByMuon`][]: `None` in a tree means no projection. By default, the
-        vectors of an `eqx.nn.Embedding` are also outputs.
+        [`eqopt.ScaleByMuon`][], which also says when they are required: `None` in a tree
+        means no projection. By default, the vectors of an `eqx.nn.Embedding` are also
+        outputs.
 
     **Raises:**
 
@@ -145,7 +146,7 @@ class ScaleByAdamP(AbstractLeafwise):
         check_projection(self)
 
     def init(self, params: Params) -> ScaleByAdamPState:
-        leaves_of(self, params)  # raises if they do not fit
+        leaves_of(self, params, is_required=True)  # raises if they do not fit
         check_decay_rate(self)
         return init_moments(self, ScaleByAdamPState, params)
 

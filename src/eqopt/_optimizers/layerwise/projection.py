@@ -12,6 +12,7 @@ from ..._checks import check_range, check_scalar, required_params
 from ..._cpu.order import materialized
 from ..._dimension_numbers import (
     MatrixDimensionNumbers,
+    Numbers,
     of_layers,
     resolve_dimension_numbers,
     size,
@@ -33,12 +34,17 @@ class Leaf(eqx.Module):
     decays: bool = eqx.field(static=True)
 
 
-def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
-    """The values of the fields of `owner` for each leaf of the parameters."""
+def leaves_of(
+    owner: Any, params: Params | None, is_required: bool = False
+) -> PyTree[Leaf]:
+    """The values of the fields of `owner` for each leaf of the parameters.
+
+    With `is_required`, there is an error if it is not known whether a leaf is a weight.
+    """
     params = required_params(type(owner).__name__, params)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
-    axes = resolve_dimension_numbers(given, params, None, _weights)
+    axes = resolve_dimension_numbers(given, params, None, _weights, is_required)
     decay = decay_of(owner)
     mask = False if is_off(decay) else decay.mask
     flags = resolve_mask(mask, params, params)
@@ -48,7 +54,7 @@ def leaves_of(owner: Any, params: Params | None) -> PyTree[Leaf]:
     )
 
 
-def _weights(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
+def _weights(tree: PyTree) -> list[Numbers]:
     """The matrices in layers, and embeddings, with a vector for each output."""
     vectors = MatrixDimensionNumbers(-1, -2)
     is_embedding = module(eqx.nn.Embedding, required=False).choose(tree)

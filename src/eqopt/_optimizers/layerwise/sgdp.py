@@ -110,7 +110,7 @@ class ScaleBySGDP(AbstractLeafwise):
         check_projection(self)
 
     def init(self, params: Params) -> ScaleBySGDPState:
-        leaves_of(self, params)
+        leaves_of(self, params, is_required=True)
         check_decay_rate(self)
         return ScaleBySGDPState(
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)

@@ -1,6 +1,7 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -10,11 +11,12 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 from ..._checks import check_choice, check_range, required
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers
+from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
 from ..._equations import equation
 from ..._fields import static_choice
-from ..._pipeline import Leafwise
+from ..._pipeline import Leafwise, Pipeline
 from ..._transformation import (
+    AbstractFused,
     AbstractLeafwise,
     AbstractOptimizer,
     AbstractTransformation,
@@ -165,6 +167,19 @@ class CorrectByMARS(AbstractLeafwise):
 MARSType: TypeAlias = Literal["adamw", "lion", "shampoo"]
 
 
+class _KnowsMatrices(AbstractFused):
+    """Raises an error in `init` if it is not known whether a parameter is a matrix."""
+
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def init(self, params: Params) -> None:
+        given = self.weight_dimension_numbers
+        resolve_dimension_numbers(given, params, None, is_required=True)
+
+    def _feed(self, pipeline: Pipeline, state: None) -> Callable[[], None]:
+        return lambda: None
+
+
 class MARS(AbstractOptimizer):
     r"""MARS: variance reduction of the gradients, for AdamW, Lion or Shampoo.
 
@@ -239,15 +254,18 @@ class MARS(AbstractOptimizer):
             functools.partial(is_matrix, self.weight_dimension_numbers, flag)
             for flag in (True, False)
         )
-        correct = self.part(CorrectByMARS)
+        correct, known = self.part(CorrectByMARS), self.part(_KnowsMatrices)
         if not self.optimize_1d:
             chosen = [Masked(x, of_matrices) for x in (correct, *self._directions())]
             *parts, others = matrices_and_others(self, *chosen).transformations
             # The leafwise parts are last, so that they are fused with the final sum.
-            return Chain(others, *parts)
+            return Chain(known, others, *parts)
         if self.mars_type == "shampoo":
-            directions = [Masked(x, of_matrices) for x in self._directions()]
-            directions.append(Masked(self.part(ScaleByAdam), of_others))
+            directions = [
+                known,
+                *[Masked(x, of_matrices) for x in self._directions()],
+                Masked(self.part(ScaleByAdam), of_others),
+            ]
         else:
             directions = self._directions()
         return Chain(

@@ -1,13 +1,13 @@
 """Controls the norms of steps and weights: how far a matrix turns, and how it grows."""
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from ..._checks import check_choice, check_range
-from ..._dimension_numbers import Axes, DimensionNumbers, map_matrices
+from ..._dimension_numbers import DimensionNumbers, map_matrices
 from ..._equations import Equation, equation
 from ..._matrices import map_layouts
 from ..._matrixwise import AbstractMatrixwise, Rows, made
@@ -115,16 +115,16 @@ class _NormControl(AbstractMatrixwise):
     the rows of an array with inputs first are its columns.
     """
 
+    in_batches: ClassVar[bool] = False
+
     @property
     def _rows(self) -> Rows:
         return "first"
 
     def _norms(self, tree: PyTree, params: Params | None) -> PyTree[Norms | None]:
         is_of_rows = getattr(self, "per", "matrix") == "row"
-
-        def one(axes: Axes, x: Any) -> Norms:
-            return Norms((int(axes.output < axes.reduction),)) if is_of_rows else norm
-
+        of_rows = lambda axes, x: Norms((int(axes.output < axes.reduction),))
+        one = of_rows if is_of_rows else lambda axes, x: norm
         return map_matrices(one, self.weight_dimension_numbers, tree, params)
 
     def _leafwise(

@@ -1,6 +1,6 @@
 """A length for each row of an update, by its second moment."""
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -90,6 +90,8 @@ class ScaleByRowRMS(AbstractMatrixwise):
     A `ValueError` if an argument is out of its range. In `init` and `update`, a
     `ValueError` with the key path if the dimension numbers do not fit the parameters.
     """
+
+    in_batches: ClassVar[bool] = False
 
     b2: Hyperparameter = 0.95
     eps: Hyperparameter = 1e-10

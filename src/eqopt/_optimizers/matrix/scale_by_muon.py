@@ -113,15 +113,18 @@ class ScaleByMuon(AbstractMatrixwise):
         are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
         `None` with the structure of the parameters or a prefix of it, or a function of
         the parameters that returns one. A single `MatrixDimensionNumbers` applies to all
-        arrays with at least two axes. Defaults to the weights of Equinox's linear,
-        convolution and recurrent layers, and to arrays with two axes (inputs first)
-        outside the layers of `equinox.nn`. Embeddings are not matrices.
+        arrays with at least two axes. Defaults to [`eqopt.groups.layer_matrices`][]: the
+        weights of Equinox's linear, convolution and recurrent layers, and arrays with
+        two axes (inputs first) outside the layers of `equinox.nn`. Embeddings are not
+        matrices. Other arrays with three or more axes outside these layers, such as
+        your own stack of matrices, are then an error.
 
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range, or if `ns_coeffs` is not of
     shape `(3,)` or `(steps, 3)`. In `init` and `update`, a `ValueError` with the key
-    path if the dimension numbers do not fit the parameters.
+    path if the dimension numbers do not fit the parameters, or if they are needed but not
+    given.
 
     ??? cite "References"
 

@@ -1,7 +1,7 @@
 """Stateless steps for matrices: normalized rows, or normalized rows and columns."""
 
 import functools
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -61,6 +61,8 @@ class ScaleByRowNorm(AbstractMatrixwise):
         }
         ```
     """
+
+    in_batches: ClassVar[bool] = False
 
     eps: Hyperparameter = 1e-8
     weight_dimension_numbers: DimensionNumbers | None = None

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from ..._checks import check_range, check_scalar
 from ..._combinators.chain import Chain
-from ..._cpu import equations as on_cpu
 from ..._equations import equation
 from ..._jax_internals import is_traced
 from ..._pipeline import Leafwise
@@ -54,9 +53,14 @@ def rprop(
     # the product of two small gradients is zero.
     agreement = (jnp.sign(g) * jnp.sign(prev_updates).conj()).real
     turned = agreement < 0
-    longer = jnp.minimum(eta_plus * step_sizes, max_step_size)
-    shorter = jnp.maximum(eta_minus * step_sizes, min_step_size)
-    step_sizes = jnp.select([agreement > 0, turned], [longer, shorter], step_sizes)
+    # Not `jnp.select`, which XLA compiles for an accelerator as a sum over the cases.
+    step_sizes = jnp.where(
+        agreement > 0,
+        jnp.minimum(eta_plus * step_sizes, max_step_size),
+        jnp.where(
+            turned, jnp.maximum(eta_minus * step_sizes, min_step_size), step_sizes
+        ),
+    )
     prev_updates = jnp.where(turned, 0, step_sizes * jnp.sign(g))
     return ratio * prev_updates, step_sizes, prev_updates
 
@@ -165,7 +169,7 @@ class ScaleByRprop(AbstractLeafwise):
         ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()
-        return counted(self, rprop, state, ratio=ratio, on_cpu=on_cpu.rprop)
+        return counted(self, rprop, state, ratio=ratio)
 
     def _initial(self) -> Any:
         return at(self, "learning_rate", jnp.zeros((), jnp.int32))

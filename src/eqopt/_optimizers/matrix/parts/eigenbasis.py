@@ -1,5 +1,6 @@
 """Computes the eigenvectors of a preconditioner once, and then tracks them."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
+from ...._control import cond
 from ...._cpu.order import after
 from ...._transforms.normalize import zero_if_infinite
 from ....numerics import abs_sq, safe_sqrt
@@ -198,7 +200,8 @@ def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
     new = []
     for factor, x in zip(factors, old, strict=True):
         if factor is not None:
-            x = lax.cond(is_due, renew, lambda factor, x: x, factor, x)
+            new_x = functools.partial(renew, factor, x)
+            x = cond(is_due, new_x, lambda x=x: x)
             is_due = after(x, is_due)
         new.append(x)
     return tuple(new)

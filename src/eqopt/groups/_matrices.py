@@ -1,0 +1,54 @@
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._dimension_numbers import MatrixDimensionNumbers, Unknown, of_layers
+from .._leaves import is_leaf
+from .._storage import shapes_if_stored
+from .._types import Params
+
+
+def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:
+    """The matrices in a model, as the methods for matrices find them.
+
+    - Weights of `eqx.nn.Linear`, convolutions and recurrent cells, stacked or not. Other
+        arrays of the layers of Equinox, such as embeddings, norms and biases, are not
+        matrices.
+    - Arrays with two axes that are in no layer of Equinox, with the inputs first.
+    - If a module or container has stacked layers, made with `eqx.filter_vmap`, and all of
+        its arrays have the axes of the stack first, it counts as stacked. Its own arrays
+        then are stacks of what they are in a single layer: `(layers, width)` is a stack
+        of vectors, and `(layers, inputs, outputs)` a stack of matrices.
+
+    Nothing says whether any other array with three or more axes is a stack of matrices.
+    Here, it is not a matrix. If a method for matrices has no
+    `weight_dimension_numbers`, it raises an error for such an array.
+
+    !!! example
+
+        ```python
+        print(eqopt.groups.table(eqopt.groups.layer_matrices, model))
+
+
+        def matrices(params):
+            found = eqopt.groups.layer_matrices(params)
+            # A custom layer, with a stack of matrices, inputs first:
+            experts = eqopt.MatrixDimensionNumbers(-2, -1)
+            is_none = lambda x: x is None
+            return eqx.tree_at(lambda m: m.experts, found, experts, is_leaf=is_none)
+
+
+        opt = eqopt.Muon(0.02, weight_dimension_numbers=matrices)
+        ```
+
+    **Arguments:**
+
+    - `params`: the model.
+
+    **Returns:**
+
+    A tree of [`eqopt.MatrixDimensionNumbers`][] with the structure of `params`, and
+    `None` at leaves that are not matrices.
+    """
+    _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    numbers = of_layers(shapes_if_stored(params))
+    return treedef.unflatten(None if n is Unknown else n for n in numbers)

@@ -1,0 +1,228 @@
+"""Which arrays are matrices, beside and outside the layers of Equinox."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.groups import BlockAxes, layer_blocks, layer_matrices
+
+
+nn, KEY = eqx.nn, jr.key(0)
+Numbers = eqopt.MatrixDimensionNumbers
+LINEAR, STACK, INPUTS_FIRST = Numbers(-1, -2), Numbers(-2, -1), Numbers()
+is_none = lambda x: x is None
+
+
+class Experts(eqx.Module):
+    """Without a layer of Equinox."""
+
+    up: jax.Array
+    gain: jax.Array
+    temperature: jax.Array
+
+    def __init__(self, key):
+        self.up = jr.normal(key, (4, 6))
+        self.gain, self.temperature = jnp.ones(4), jnp.ones(())
+
+
+class Block(eqx.Module):
+    norm: nn.LayerNorm
+    qkv: nn.Linear
+    mlp: Experts
+    bias: jax.Array
+    activation: object = jnp.tanh
+
+    def __init__(self, key):
+        self.norm, self.qkv = nn.LayerNorm(4), nn.Linear(4, 12, key=key)
+        self.mlp, self.bias = Experts(key), jnp.zeros(4)
+
+
+class Model(eqx.Module):
+    embedding: nn.Embedding
+    blocks: Block
+    head: jax.Array
+
+
+def stacked(make, *sizes):
+    keys = jr.split(KEY, sizes)
+    for _ in sizes:
+        make = eqx.filter_vmap(make)
+    return make(keys)
+
+
+def model_of(blocks):
+    return Model(nn.Embedding(9, 4, key=KEY), blocks, jnp.ones((4, 9)))
+
+
+def found(tree, of=layer_matrices):
+    """What there is for each parameter, by key path."""
+    leaves = jax.tree_util.tree_leaves_with_path(of(tree), is_leaf=is_none)
+    return {jax.tree_util.keystr(path): x for path, x in leaves if x is not None}
+
+
+OF_BLOCK = {".qkv.weight": LINEAR, ".mlp.up": STACK}
+
+
+def test_one_block():
+    block = Block(KEY)
+    assert found(block) == {".qkv.weight": LINEAR, ".mlp.up": INPUTS_FIRST}
+    assert found(layer_matrices(block), lambda x: x) == found(block)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (4,), (2, 3), (1,)], ids=str)
+def test_own_arrays_of_a_stack(sizes):
+    """A gain is a vector for each layer, as it is in one layer."""
+    blocks = stacked(Block, *sizes)
+    assert found(blocks) == OF_BLOCK
+    inside = {f".blocks{path}": numbers for path, numbers in OF_BLOCK.items()}
+    assert found(model_of(blocks)) == inside | {".head": INPUTS_FIRST}
+    shapes = eqx.filter_eval_shape(lambda: eqx.filter(blocks, eqx.is_inexact_array))
+    assert found(shapes) == OF_BLOCK
+    as_dict = {"a": blocks.qkv, "gain": [blocks.mlp.gain], "up": blocks.mlp.up}
+    assert found(as_dict) == {"['a'].weight": LINEAR, "['up']": STACK}
+
+
+def test_only_what_all_arrays_share_is_a_stack():
+    """In each of two runs there are three layers, and one gain for all of them."""
+    inner = stacked(Block, 2, 3)
+    outer = {"blocks": inner, "gain": jnp.ones((2, 4)), "up": jnp.ones((2, 4, 5))}
+    assert found(outer) == {"['up']": STACK} | {
+        f"['blocks']{path}": numbers for path, numbers in OF_BLOCK.items()
+    }
+    del outer["gain"], outer["up"]
+    assert found({**outer, "b": jnp.ones((3, 4))})["['b']"] == INPUTS_FIRST
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: nn.Linear(4, 5, use_bias=False, key=key),
+        lambda key: nn.Conv2d(4, 5, 2, key=key),
+        lambda key: nn.GRUCell(4, 5, key=key),
+        lambda key: nn.MLP(4, 4, 5, 2, key=key),
+        lambda key: nn.MultiheadAttention(2, 4, key=key),
+        lambda key: nn.LayerNorm((4, 5)),
+        lambda key: nn.RMSNorm(4),
+        lambda key: nn.GroupNorm(2, 4),
+        lambda key: nn.Embedding(5, 4, key=key),
+    ],
+)
+def test_layers_that_show_a_stack(make):
+    gains = {"gain": jnp.ones((3, 4)), "own": jnp.ones((3, 4, 4))}
+    numbers = found({"layer": stacked(make, 3), **gains})
+    assert "['gain']" not in numbers and numbers["['own']"] == STACK
+    numbers = found({"layer": make(KEY), **gains})
+    assert numbers["['gain']"] == INPUTS_FIRST and "['own']" not in numbers
+
+
+def test_blocks_of_own_arrays():
+    """Adam-mini has one for each layer of a stack."""
+    blocks = found(stacked(Block, 3), layer_blocks)
+    assert blocks[".mlp.up"] == BlockAxes((-2, -1))
+    assert blocks[".mlp.gain"] == blocks[".bias"] == BlockAxes((-1,))
+    assert blocks[".mlp.temperature"] == BlockAxes(())
+    assert found(Block(KEY), layer_blocks)[".mlp.up"] == BlockAxes()
+
+
+def steps_of(opt, model):
+    """The first updates, for gradients that do not depend on the layout."""
+    grads = jax.tree.map(jnp.cos, eqx.filter(model, eqx.is_inexact_array))
+    return opt.update(grads, opt.init(model), model)[0]
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Muon(0.1),
+        eqopt.SOAP(0.1, skip_first=False),
+        eqopt.AdamP(0.1, delta=1e3),
+        eqopt.AdamMini(0.1),
+        eqopt.AdaptiveGradClip(0.1),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+def test_a_stack_takes_the_steps_of_its_layers(opt):
+    """In all leaves, its own ones included."""
+    blocks = stacked(Block, 3)
+    together = steps_of(opt, blocks)
+    for i in range(3):
+        one = jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, blocks)
+        apart = jax.tree.leaves(steps_of(opt, one))
+        for a, b in zip(jax.tree.leaves(together), apart, strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-4, atol=1e-6)
+
+
+# A transformer of arrays: all of these are for Muon.
+TRANSFORMER = {
+    "qkv": (8, 3, 2, 4),
+    "o": (2, 4, 8),
+    "up": (8, 32),
+    "experts": (4, 8, 32),
+}
+HIDDEN = {
+    "qkv": Numbers(0, (2, 3)),
+    "o": Numbers((0, 1), 2),
+    "up": INPUTS_FIRST,
+    "experts": STACK,
+}
+
+
+def test_muon_does_not_hand_on_in_silence():
+    """What a label gives to Muon is orthogonalized, or there is an error."""
+    params = {name: jnp.ones(shape) for name, shape in TRANSFORMER.items()}
+    params |= {"embedding": jnp.ones((9, 8))}
+    labels = {name: "muon" if name in TRANSFORMER else "adam" for name in params}
+
+    def partition(**options):
+        muon = eqopt.Muon(0.02, **options)
+        return eqopt.Partition({"muon": muon, "adam": eqopt.Adam(1e-3)}, labels)
+
+    with pytest.raises(ValueError, match=r"`\['experts'\]`.*`\['o'\]`, `\['qkv'\]`"):
+        partition().init(params)
+    opt = partition(weight_dimension_numbers={**HIDDEN, "embedding": None})
+    ours = lambda opt: opt.init(params).inner_states["muon"]
+    momentum = lambda opt: eqopt.tree.get(ours(opt), "ScaleByMuonState").mu
+    assert all(momentum(opt)[name] is not None for name in TRANSFORMER)
+    fallback = eqopt.tree.get(ours(opt), "ScaleByAdamState")
+    assert not jax.tree.leaves((fallback.mu, fallback.nu))
+    opt = partition(weight_dimension_numbers=layer_matrices)
+    assert [name for name, x in momentum(opt).items() if x is not None] == ["up"]
+
+
+def test_the_fix_in_the_message():
+    """It is the code to write, also for an array alone."""
+    for params in ({"a": {"own": jnp.ones((3, 4, 5))}}, jnp.ones((3, 4, 5))):
+        with pytest.raises(ValueError, match="pass `weight") as error:
+            eqopt.Muon(0.1).init(params)
+        code = str(error.value).split("`weight_dimension_numbers=")[1].split("`")[0]
+        numbers = eval(code, {"eqx": eqx, "eqopt": eqopt})
+        opt = eqopt.Muon(0.1, weight_dimension_numbers=numbers)
+        (mu,) = jax.tree.leaves(opt.init(params)[0].mu)
+        assert mu.shape == (3, 4, 5)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_frozen_part(is_whole):
+    """Whether an array is in a stack follows from the model, not from the gradients."""
+    model = stacked(Block, 3)
+    is_trained = eqopt.groups.where(lambda m: (m.mlp.up, m.mlp.gain, m.qkv.weight))
+    trained = eqx.filter(model, is_trained(model))
+    opt = eqopt.Muon(0.1)
+    state = opt.init(model if is_whole else trained)
+    new, after = opt.step(trained, state, model)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert (new.mlp.gain != model.mlp.gain).all() and (new.bias == model.bias).all()
+    assert state[0].mu.mlp.gain is None and state[0].mu.mlp.up is not None
+
+
+def test_frozen_arrays_need_no_numbers():
+    """Of the arrays of the model only those that have gradients count."""
+    model = {"own": jnp.ones((3, 4, 5)), "matrix": jnp.ones((4, 5))}
+    trained = {**model, "own": None}
+    for opt in (eqopt.Muon(0.1), eqopt.MARS(0.1), eqopt.AdamP(0.1)):
+        new, _ = opt.step(trained, opt.init(trained), model)
+        assert (new["own"] == 1).all() and (new["matrix"] != 1).any()
