@@ -24,6 +24,7 @@ from .._transforms.scale import Scale, scale
 from .._types import IntegerLike, Params, State, Updates
 from .._wrapper import AbstractWrapper, Call
 from ..tree._like import copy
+from .averages.beside import beside
 
 
 class SAMState(eqx.Module):
@@ -203,7 +204,7 @@ class SAM(AbstractWrapper):
 
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two conditionals in sequence: with `sync_period=1`, both are true.
-        here = restrict(call.params, state.cache, like_name="state.cache")
+        here = beside("SAM", "cache", state.cache, call.params)
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )

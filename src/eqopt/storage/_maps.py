@@ -9,6 +9,7 @@ import abc
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 
@@ -169,7 +170,7 @@ def packed(codes, bits, distance):
         pad = 2 * distance - odd
         codes = jnp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, pad)])
     pairs = codes.reshape(*codes.shape[:-1], -1, 2, distance)
-    both = pairs[..., 0, :] << 4 | pairs[..., 1, :]
+    both = jnp.sum(pairs << _shifts(pairs), axis=-2, dtype=codes.dtype)
     return both.reshape(*codes.shape[:-1], -1)
 
 
@@ -177,9 +178,22 @@ def unpacked(codes, bits, distance):
     """The inverse of `packed`; it may return one code more."""
     if bits == 8:
         return codes
-    pairs = codes.reshape(*codes.shape[:-1], -1, 1, distance)
-    shift = np.uint8([4, 0]).reshape(*[1] * (pairs.ndim - 2), 2, 1)
-    return (pairs >> shift & 15).reshape(*codes.shape[:-1], -1)
+    both = codes.reshape(*codes.shape[:-1], -1, 1, distance)
+    pairs = lax.platform_dependent(both, cpu=_joined, default=_shifted)
+    return pairs.reshape(*codes.shape[:-1], -1)
+
+
+def _shifts(pairs):
+    return np.uint8([4, 0]).reshape(*[1] * (pairs.ndim - 2), 2, 1)
+
+
+def _joined(both):
+    """Takes three quarters of the time of `_shifted` on a CPU, and a copy on a GPU."""
+    return jnp.concatenate([both >> 4, both & 15], axis=-2)
+
+
+def _shifted(both):
+    return both >> _shifts(both) & 15
 
 
 def _fold(of_two, arrays):
