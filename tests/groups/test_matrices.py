@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from equinox import nn
 
 import eqopt
 from eqopt.groups import BlockAxes, layer_blocks, layer_matrices
 
 
-nn, KEY = eqx.nn, jr.key(0)
+KEY = jr.key(0)
 Numbers = eqopt.MatrixDimensionNumbers
 LINEAR, STACK, INPUTS_FIRST = Numbers(-1, -2), Numbers(-2, -1), Numbers()
 is_none = lambda x: x is None

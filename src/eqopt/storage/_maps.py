@@ -184,7 +184,7 @@ def unpacked(codes, bits, distance):
 
 
 def _shifts(pairs):
-    return np.uint8([4, 0]).reshape(*[1] * (pairs.ndim - 2), 2, 1)
+    return np.array([4, 0], np.uint8).reshape(*[1] * (pairs.ndim - 2), 2, 1)
 
 
 def _joined(both):
