@@ -1,0 +1,132 @@
+"""The tables of the page, from the results."""
+
+import pathlib
+
+from .cases import CASES
+from .models import MODELS
+from .results import Row, read
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "accelerators.md"
+
+# A number above these is bold.
+MUCH_MOVED, MUCH_MEMORY = 1.3, 0.1
+
+
+def line(row: Row) -> str:
+    """A result in one line."""
+    start = f"{row['library']} {row['model']}: {row['case']:32s}"
+    if "failure" in row:
+        return f"{start} {row['failure']}"
+    time = f"{row['ms']:8.3f} ms, host {row['host']:.3f}, " if "ms" in row else ""
+    custom = f" {row['custom']}" if row["custom"] else ""
+    loops = " loops of unknown length" if row["unknown_loops"] else ""
+    return (
+        f"{start} {time}roofline {row['roofline']:.3f} ms, state {row['state']:.2f}, "
+        f"temporary {row['temporary']:.3f}, limit {row['limit']:.2f}, moved "
+        f"{row['least']:.2f} to {row['most']:.2f}, kernels {row['kernels']}, products "
+        f"{row['products']}, copies {row['copies']}{custom}{loops}"
+    )
+
+
+def parts() -> dict[str, str]:
+    """The parts of the page, by their names."""
+    return {
+        "h200": measured(*read("h200")),
+        "h100": compiled(*read("h100")),
+        "tpu": compiled(*read("tpu")),
+    }
+
+
+def _pairs(rows: list[Row]) -> list[tuple[Row, Row | None]]:
+    """The rows of eqopt, each with the row of Optax for the same case."""
+    theirs = {(r["model"], r["case"]): r for r in rows if r["library"] == "optax"}
+    ours = [row for row in rows if row["library"] == "eqopt"]
+    models, steps = list(MODELS), list(CASES)
+    ours.sort(key=lambda r: (models.index(r["model"]), steps.index(r["case"])))
+    return [(row, theirs.get((row["model"], row["case"]))) for row in ours]
+
+
+def measured(about: Row, rows: list[Row]) -> str:
+    """The times of steps on a device, next to Optax."""
+    lines = [
+        "| Model | Step | Time, ms | Optax, ms | Ratio | Roofline, ms | Moved | "
+        "Temporary | State |",
+        "|:--|:--|" + "--:|" * 7,
+    ]
+    for row, other in _pairs(rows):
+        step = f"{row['case']} ({row['note']})" if "note" in row else row["case"]
+        cells = [row["model"], step, *_times(row, other)]
+        if "failure" not in row:
+            memory = [f"{row[key]:.2f}" for key in ("temporary", "state")]
+            cells += [_roofline(row), _moved(row), *memory]
+        lines.append(f"| {' | '.join(cells)} |")
+    copy = f"; a copy moves {about['copy'] / 1e12:.2f} TB/s" if about else ""
+    return "\n".join(lines) + f"\n\n{_about(about)}{copy}."
+
+
+def _times(row: Row, other: Row | None) -> list[str]:
+    """The time of eqopt, the time of Optax and the ratio."""
+    if "failure" in row:
+        return ["does not run"]
+    if other is None:
+        return [_ms(row["ms"]), "", ""]
+    if "failure" in other:
+        return [_ms(row["ms"]), "does not run", ""]
+    return [_ms(row["ms"]), _ms(other["ms"]), f"{row['ms'] / other['ms']:.2f}"]
+
+
+def compiled(about: Row, rows: list[Row]) -> str:
+    """What steps cost, compiled for a device, next to Optax."""
+    lines = [
+        "| Step | Limit | State | Moved | Temporary | Kernels | Roofline, ms | "
+        "Optax: state | moved | temporary | kernels | roofline, ms |",
+        "|:--|" + "--:|" * 11,
+    ]
+    for row, other in _pairs(rows):
+        limit = "" if "failure" in row else f"{row['limit']:.2f}"
+        cells = [row["case"], limit, *_cells(row), *_cells(other)]
+        lines.append(f"| {' | '.join(cells)} |")
+    done = {row["case"] for row in rows}
+    missing = ", ".join(name for name in CASES if name not in done)
+    note = f" Not compiled: {missing}." if missing else ""
+    return "\n".join(lines) + f"\n\n{_about(about)}.{note}"
+
+
+def _cells(row: Row | None) -> list[str]:
+    """The state, what is moved, temporary memory, kernels and the roofline."""
+    if row is None:
+        return [""] * 5
+    if "failure" in row:
+        return ["", "does not compile", "", "", ""]
+    temporary = _bold(f"{row['temporary']:.2f}", row["temporary"] > MUCH_MEMORY)
+    state, kernels = f"{row['state']:.2f}", f"{row['kernels']}"
+    return [state, _moved(row), temporary, kernels, _roofline(row)]
+
+
+def _moved(row: Row) -> str:
+    least, most = f"{row['least']:.2f}", f"{row['most']:.2f}"
+    text = most if least == most else f"{least} to {most}"
+    return _bold(text, "limit" in row and row["most"] > MUCH_MOVED * row["limit"])
+
+
+def _roofline(row: Row) -> str:
+    """The times in which memory moves the least and the most."""
+    least = row["roofline"]
+    most = least * row["most"] / row["least"]
+    return _ms(most) if most < 1.01 * least else f"{_ms(least)} to {_ms(most)}"
+
+
+def _bold(text: str, is_bold: bool) -> str:
+    return f"**{text}**" if is_bold else text
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:#.3g}" if milliseconds < 99.95 else f"{milliseconds:.0f}"
+
+
+def _about(about: Row) -> str:
+    if not about:
+        return "No results yet"
+    versions = [f"{name} {about[name]}" for name in ("jax", "optax", "eqopt")]
+    return f"{about['device']}; {', '.join(versions)}"

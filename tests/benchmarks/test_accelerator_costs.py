@@ -1,0 +1,221 @@
+"""What `benchmarks.accelerators` counts in programs, which are counted here by hand."""
+
+import pytest
+from benchmarks.accelerators.cost import Cost, cost
+from benchmarks.accelerators.program import nbytes
+
+
+ADD = """
+%add (a: f32[8], b: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %b = f32[8]{0} parameter(1)
+  ROOT %c = f32[8]{0} add(%a, %b)
+}
+"""
+
+
+def entry(*lines: str, before: str = ADD) -> Cost:
+    """The cost of a program whose parameters are `x`, `y` and `i`."""
+    first = (
+        "%x = f32[8]{0} parameter(0)",
+        "%y = f32[8]{0} parameter(1)",
+        "%i = s32[] parameter(2)",
+    )
+    body = "\n".join(f"  {line}" for line in (*first, *lines))
+    header = "ENTRY %main (x: f32[8], y: f32[8], i: s32[]) -> f32[8] {"
+    return cost(f"HloModule step\n{before}\n{header}\n{body}\n}}\n")
+
+
+def test_a_fusion_reads_its_operands_and_writes_its_results():
+    found = entry("ROOT %z = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%add")
+    assert found == Cost(kernels=1, least=96, most=96)
+
+
+def test_names_and_shapes_are_free():
+    found = entry(
+        "%w = f32[4,2]{1,0} bitcast(%x)",
+        "ROOT %z = (f32[4,2]{1,0}, f32[8]{0}) tuple(%w, %y)",
+    )
+    assert found == Cost()
+
+
+def test_copies_are_counted():
+    found = entry("ROOT %z = f32[8]{0} copy(%x)")
+    assert found == Cost(kernels=1, least=64, most=64, copies=1, copied=64)
+
+
+SLICE = """
+%part (a: f32[100], i: s32[]) -> f32[10] {
+  %a = f32[100]{0} parameter(0)
+  %i = s32[] parameter(1)
+  %s = f32[10]{0} dynamic-slice(%a, %i), dynamic_slice_sizes={10}
+  ROOT %n = f32[10]{0} negate(%s)
+}
+"""
+
+
+def test_a_parameter_that_is_sliced_counts_as_the_slice():
+    found = entry(
+        "%a = f32[100]{0} parameter(3)",
+        "ROOT %z = f32[10]{0} fusion(%a, %i), kind=kLoop, calls=%part",
+        before=SLICE,
+    )
+    assert found.least == 40 + 4 + 40
+    found = entry(
+        "%a = f32[100]{0} parameter(3)",
+        "ROOT %z = f32[10]{0} dynamic-slice(%a, %i), dynamic_slice_sizes={10}",
+    )
+    assert found.least == 40 + 4 + 40
+
+
+UPDATE = """
+%into (a: f32[100], u: f32[10], i: s32[]) -> f32[100] {
+  %a = f32[100]{0} parameter(0)
+  %u = f32[10]{0} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %z = f32[100]{0} dynamic-update-slice(%a, %u, %i)
+}
+"""
+
+
+def test_an_array_that_is_updated_in_place_counts_as_the_update():
+    inputs = "%a = f32[100]{0} parameter(3)", "%u = f32[10]{0} parameter(4)"
+    found = entry(
+        *inputs,
+        "ROOT %z = f32[100]{0} fusion(%a, %u, %i), kind=kLoop, calls=%into",
+        before=UPDATE,
+    )
+    assert found.least == (40 + 40 + 4) + 40
+    found = entry(*inputs, "ROOT %z = f32[100]{0} dynamic-update-slice(%a, %u, %i)")
+    assert found.least == (40 + 4) + 40
+
+
+LOOP = """
+%body (c: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %c = (s32[], f32[8]{0}) parameter(0)
+  %k = s32[] get-tuple-element(%c), index=0
+  %v = f32[8]{0} get-tuple-element(%c), index=1
+  %w = f32[8]{0} negate(%v)
+  ROOT %t = (s32[], f32[8]{0}) tuple(%k, %w)
+}
+
+%condition (c: (s32[], f32[8])) -> pred[] {
+  %c = (s32[], f32[8]{0}) parameter(0)
+  %k = s32[] get-tuple-element(%c), index=0
+  %n = s32[] constant(7)
+  ROOT %p = pred[] compare(%k, %n), direction=DIRECTION
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("attributes", "direction", "trips", "unknown"),
+    [
+        (', backend_config={"known_trip_count":{"n":"5"}}', "GT", 5, 0),
+        ("", "LT", 7, 0),
+        ("", "GT", 1, 1),
+    ],
+    ids=["known", "counts to a constant", "unknown"],
+)
+def test_a_loop_counts_as_often_as_it_runs(attributes, direction, trips, unknown):
+    found = entry(
+        "%t = (s32[], f32[8]{0}) tuple(%i, %x)",
+        "ROOT %z = (s32[], f32[8]{0}) while(%t), condition=%condition, body=%body"
+        + attributes,
+        before=LOOP.replace("DIRECTION", direction),
+    )
+    # The condition is not counted: it runs together with the body.
+    assert (found.kernels, found.least) == (trips, trips * 64)
+    assert found.unknown_loops == unknown
+
+
+BRANCHES = """
+%cheap (a: f32[8]) -> f32[8] {
+  ROOT %a = f32[8]{0} parameter(0)
+}
+
+%dear (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %b = f32[8]{0} negate(%a)
+  ROOT %c = f32[8]{0} copy(%b)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        "branch_computations={%dear, %cheap}",
+        "true_computation=%cheap, false_computation=%dear",
+    ],
+)
+def test_a_conditional_has_a_cheapest_and_a_dearest_branch(branches):
+    found = entry(
+        f"ROOT %z = f32[8]{{0}} conditional(%i, %x, %x), {branches}", before=BRANCHES
+    )
+    assert found == Cost(kernels=2, least=0, most=128, copies=1, copied=64)
+
+
+def test_tiles_of_a_tpu_are_padded():
+    assert nbytes("f32[10,100]{1,0:T(8,128)}") == 16 * 128 * 4
+    assert nbytes("f32[10,100]{0,1:T(8,128)}") == 104 * 128 * 4
+    assert nbytes("bf16[10,100]{1,0:T(8,128)(2,1)}") == 16 * 128 * 2
+    assert nbytes("f32[10,100]{1,0:T(8,128)S(1)}") == 0
+    assert nbytes("f32[10,100]{1,0:T(8,128)S(1)}", everywhere=True) == 16 * 128 * 4
+    assert nbytes("(s4[8]{0}, pred[], token[])") == 4 + 1
+
+
+def test_prefetches_move_bytes_without_a_kernel():
+    found = entry(
+        "%s = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(%x)",
+        "%d = f32[8]{0:S(1)} copy-done(%s)",
+        "%r = ((f32[8]{0}), f32[4]{0:S(1)}, u32[]) slice-start(%y), slice={[0:4]}",
+        "%q = f32[4]{0:S(1)} slice-done(%r)",
+        "ROOT %z = f32[8]{0} fusion(%d, %y), kind=kLoop, calls=%add",
+    )
+    assert found == Cost(kernels=1, least=32 + 16 + 64, most=32 + 16 + 64)
+    back = entry(
+        "%v = f32[8]{0:S(1)} negate(%x)",
+        "%s = (f32[8]{0}, f32[8]{0:S(1)}, u32[]) copy-start(%v)",
+        "ROOT %d = f32[8]{0} copy-done(%s)",
+    )
+    assert back.least == 32 + 32
+
+
+def test_custom_calls():
+    found = entry(
+        "%m = (f32[8]{0}, s8[4096]{0}) custom-call(%x, %y), "
+        'custom_call_target="__cublas$gemm"',
+        '%o = f32[8]{0} custom-call(%x), custom_call_target="cusolver_geqrf_ffi"',
+        'ROOT %f = f32[8]{0} custom-call(%o), custom_call_target="ConcatBitcast"',
+    )
+    assert (found.kernels, found.products, found.least) == (2, 1, 96 + 64)
+    assert found.custom == {"cusolver_geqrf_ffi": 1}
+
+
+def test_products_in_fusions_and_calls_are_counted():
+    product = ADD.replace("add(%a, %b)", "dot(%a, %b), lhs_contracting_dims={}")
+    caller = """
+%outer (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  ROOT %b = f32[8]{0} fusion(%a, %a), kind=kOutput, calls=%add
+}
+"""
+    found = entry(
+        "ROOT %z = f32[8]{0} call(%x), to_apply=%outer", before=product + caller
+    )
+    assert (found.kernels, found.products) == (1, 1)
+
+
+def test_collectives_and_scalars_are_omitted():
+    found = entry(
+        "%r = f32[8]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add",
+        "%s = s32[]{:S(6)} negate(%w)",
+        "ROOT %z = f32[8]{0} negate(%r)",
+    )
+    assert found == Cost(kernels=1, least=64, most=64)
+
+
+def test_text_without_a_program():
+    with pytest.raises(ValueError, match=r"no line with ENTRY, but 'module @jit'"):
+        cost("module @jit")
