@@ -110,7 +110,13 @@ def _kernel(
                 # leaves of one shape share.
                 g, scalars = materialized((row[0], scalars))
                 row = (g, *row[1:])
-            out = equation(*(widen(x, real) for x in row), **scalars, **dict(static))
+            # As part of a matrix product, XLA on a CPU would expand each constant of the
+            # arithmetic that loads an array.
+            wide = [
+                materialized(widen(x, real)) if is_stored(x) else widen(x, real)
+                for x in row
+            ]
+            out = equation(*wide, **scalars, **dict(static))
         return out if isinstance(out, tuple) else (out,)
 
     return run

@@ -25,7 +25,7 @@ ADAMW = eqopt.AdamW(1e-2, weight_decay=0.1)
 METHODS = {
     "AdamW": ADAMW,
     "Lion": eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Lion(1e-2)),
-    "Muon": eqopt.Muon(1e-2),
+    "Muon": eqopt.Muon(1e-2, weight_dimension_numbers=eqopt.groups.layer_matrices),
     "ScheduleFreeAdamW": eqopt.ScheduleFreeAdamW(1e-2),
     **{name: make(eqopt.Adam(1e-2)) for name, make in WRAPPERS.items()},
     "SkipStep": eqopt.SkipStep(eqopt.Adam(1e-2), eqopt.SigmaRule(window=8)),

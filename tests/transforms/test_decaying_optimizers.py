@@ -126,6 +126,9 @@ def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+# These have a rule for stacks.
+OF_ANY_ARRAY = eqopt.Adafactor, eqopt.CAME, eqopt.SM3
+
 # The share of the one percent that is left, or `None` for any.
 LESS = {
     "AdamP": None,  # less for weights whose gradients are at a right angle to them
@@ -143,6 +146,11 @@ def test_every_parameter_decays(cls):
     more, extra = arguments(cls)
     opt = cls(learning_rate=1e-3, weight_decay=10.0, **more)
     params = {**PARAMS, "stack": jnp.ones((2, 3, 4)), "scalar": jnp.ones(())}
+    params["other"] = jnp.ones((2, 3, 4))
+    if cls not in OF_ANY_ARRAY and hasattr(opt, "weight_dimension_numbers"):
+        stack = {"stack": eqopt.MatrixDimensionNumbers(-2, -1)}
+        numbers = {**eqopt.groups.layer_matrices(params), **stack}
+        opt = eqopt.tree.set(opt, weight_dimension_numbers=numbers)
     step = interpreted(lambda *args: opt.step(*args, **extra)[0])
     new = step(jax.tree.map(jnp.zeros_like, params), opt.init(params), params)
     for k, p in params.items():
