@@ -142,17 +142,17 @@ def run_matrices(
 
 
 def _has_equal(kernel: LeafKernel, rows: dict[int, list]) -> bool:
-    """Whether any two leaves have matrices that can be in one batch."""
-    found = []
-    for i, row in rows.items():
-        likeness = []
-        for stage in kernel.stages:
-            equation, columns = stage.operation.equation, stage.columns
-            if equation.is_of_matrices:
-                own = [
-                    columns[x][i] if x in columns else row[1] for x in equation.leaves
-                ]
-                likeness.append(equation.likeness(row[0], *own))
-        if None not in likeness:
-            found.append(tuple(likeness))
-    return len({*found}) < len(found)
+    """Whether an equation has two leaves with matrices that can be in one batch."""
+    for stage in kernel.stages:
+        equation, columns = stage.operation.equation, stage.columns
+        if not equation.is_of_matrices:
+            continue
+        found = []
+        for i, row in rows.items():
+            own = [columns[x][i] if x in columns else row[1] for x in equation.leaves]
+            likeness = equation.likeness(row[0], *own)
+            if likeness is not None:
+                found.append(likeness)
+        if len({*found}) < len(found):
+            return True
+    return False
