@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from optax import contrib
+from tests.methods import OF_ANY_ARRAY
 from tests.methods.method import Method
 
 import eqopt
@@ -80,13 +81,9 @@ def _ours(method: Method, problem: Problem, rate: float) -> Any:
     return run(jnp.asarray(rate))
 
 
-# These have a rule for arrays of all shapes.
-_ANY_ARRAY = eqopt.Adafactor, eqopt.CAME, eqopt.SM3
-
-
 def of_arrays(opt: Any) -> Any:
     """`opt` for a list of arrays, in which only those with two axes are matrices."""
-    if isinstance(opt, _ANY_ARRAY) or not hasattr(opt, "weight_dimension_numbers"):
+    if isinstance(opt, OF_ANY_ARRAY) or not hasattr(opt, "weight_dimension_numbers"):
         return opt
     return eqopt.tree.set(opt, weight_dimension_numbers=eqopt.groups.layer_matrices)
 

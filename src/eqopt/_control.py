@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 from jax import lax
 
 from ._jax_internals import is_traced, release, varying_axes
-from ._leaves import disagreement, is_none, keystr
+from ._leaves import disagreement, is_none, keystr, type_name
 
 
 _Carry = TypeVar("_Carry")
@@ -42,7 +42,8 @@ def while_loop(
 def filter_cond(pred, true_fn, false_fn):
     """`lax.cond` for functions that return trees with leaves other than arrays.
 
-    Let `false_fn` return arrays unchanged: they are not copied then.
+    Let `false_fn` be the branch that does less, and returns arrays unchanged: they are
+    not copied then, and it is compiled twice (see `cond`).
 
     Outside `jit`, it is a Python `if`: JAX would compile the two functions again in
     each step.
@@ -147,7 +148,7 @@ class _Array(NamedTuple):
 
 
 def _array_like(x):
-    return _Array(f"{x.dtype}[{','.join(map(str, x.shape))}]")
+    return _Array(type_name(x.dtype, x.shape))
 
 
 def _check_same(one, other):

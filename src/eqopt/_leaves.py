@@ -115,6 +115,11 @@ def briefly(x: Any) -> str:
     return first if is_short else f"{first[:_SHOWN_LETTERS]}..."
 
 
+def type_name(dtype: Any, shape: Sequence[int]) -> str:
+    """How messages and layouts name a type, such as `float32[2,3]`."""
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
 @no_type_check
 def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
     """The subtrees of `tree` at the leaves of `updates`, whose structure is `treedef`.

@@ -75,7 +75,6 @@ class Call(NamedTuple):
         The result, and the new state of `inner`. If the call is skipped, the result of
         `otherwise`, and `state` unchanged.
         """
-        # The idle branch must be second. If it is first, XLA on a CPU copies the state.
         return filter_cond(
             condition,
             lambda: self.run(inner, state),

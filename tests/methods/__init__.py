@@ -8,6 +8,8 @@ run it, and `python -m tests.methods` writes it into the overview in the documen
 import importlib
 import pkgutil
 
+import eqopt
+
 from .method import Method
 
 
@@ -45,3 +47,7 @@ BY_FAMILY = {
     for family, modules in BY_MODULE.items()
 }
 METHODS = {m.name: m for methods in BY_FAMILY.values() for m in methods}
+
+# These have a rule for arrays of all shapes. Others that treat parameters as matrices
+# have to be told what an array with three or more axes is.
+OF_ANY_ARRAY = eqopt.Adafactor, eqopt.CAME, eqopt.SM3

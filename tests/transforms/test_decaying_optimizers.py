@@ -12,6 +12,7 @@ import pytest
 import eqopt
 
 from ..interpreter import interpreted
+from ..methods import OF_ANY_ARRAY
 
 
 def _decaying():
@@ -125,9 +126,6 @@ def test_every_optimizer_takes_it_or_says_that_it_does_not(cls):
             expected = np.where((p - without) * p >= 0, always, without)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
-
-# These have a rule for stacks.
-OF_ANY_ARRAY = eqopt.Adafactor, eqopt.CAME, eqopt.SM3
 
 # The share of the one percent that is left, or `None` for any.
 LESS = {

@@ -254,4 +254,4 @@ def _report(last: _Trial, line: Line, is_good: Any, is_taken: Any) -> None:
         "taken": is_taken,
     }
     show = lambda: jax.debug.print(message, **numbers)
-    filter_cond(is_good, lambda: None, show)
+    filter_cond(~is_good, show, lambda: None)

@@ -104,7 +104,6 @@ class Process(AbstractComposite):
 
 def _if_ready(state, act, stay):
     ready = is_ready(state)
-    # The idle branch must be second. If it is first, XLA on a CPU copies the state.
     return act() if ready is True else filter_cond(ready, act, stay)
 
 

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._leaves import listed
+from .._leaves import listed, type_name
 from .._typecheck import no_type_check
 
 
@@ -102,7 +102,7 @@ def _described(x, path):
         )
     if is_number(x):
         return type(x).__name__
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    return type_name(array.dtype, array.shape)
 
 
 def check_layout(

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
+from .._leaves import type_name
 from .._typecheck import no_type_check
 from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
 
@@ -174,8 +175,7 @@ def _values(file, like):
         data = jax.eval_shape(jr.key_data, like) if is_key(like) else like
         fits = shape == data.shape and dtype == _stored(data.dtype)
     if not fits:
-        found = f"{dtype}[{','.join(map(str, shape))}]"
-        raise ValueError(f"it has {found}, unlike its layout")
+        raise ValueError(f"it has {type_name(dtype, shape)}, unlike its layout")
     file.seek(begin)
     x = np.lib.format.read_array(file, allow_pickle=False)
     if is_number(like) or is_key(like):

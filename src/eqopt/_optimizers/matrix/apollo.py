@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeAlias, get_args
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ..._checks import check_choice, check_count, check_range
 from ..._combinators.chain import Chain
+from ..._control import cond
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
@@ -93,8 +93,7 @@ def apollo(
         p = normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
         p = p / len(mu[0]) ** 0.5
     else:
-        renewed = lambda x, old: leading(x, old.shape[1])
-        p = lax.cond(is_due, renewed, lambda x, old: old, x, old)
+        p = cond(is_due, lambda: leading(x, old.shape[1]), lambda: old)
         projector = (p,)
     r = jnp.conj(p.T).astype(g.dtype) @ x
     new_mu = b1 * mu[0] + (1 - b1) * r

@@ -11,6 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ..._checks import check_count, check_range
 from ..._combinators.chain import Chain
+from ..._control import cond
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
@@ -79,11 +80,12 @@ def psgd_kron(
     mu = b1 * mu + (1 - b1) * g
     mean = mu / bias_correction
     seen = lax.stop_gradient(mean if whiten_momentum else g)
-    fit = functools.partial(fitted, *lax.stop_gradient((preconditioner_lr, damping)))
+    settings = lax.stop_gradient((preconditioner_lr, damping))
     factors = at_scale(factors, *lax.stop_gradient((seen, damping)))
     is_due = turn.is_due(steps, precondition_frequency)
-    keep = lambda seen, factors, lipschitz: (factors, lipschitz)
-    factors, lipschitz = lax.cond(is_due, fit, keep, seen, factors, lipschitz)
+    old = factors, lipschitz
+    fit = functools.partial(fitted, *settings, seen, *old)
+    factors, lipschitz = cond(is_due, fit, lambda: old)
     u = whitened_by(mean, [squared(q) for q in factors])
     u = u * _shrinking(safe_root_mean_squares(u, 0), max_rms)
     u = u * _shrinking(safe_sqrt(abs_sq(u)), max_abs)

@@ -5,11 +5,11 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
 from ..._checks import check_count, check_range
 from ..._combinators.chain import Chain
+from ..._control import cond
 from ..._dimension_numbers import DimensionNumbers
 from ..._equations import equation
 from ..._fields import static_choice
@@ -115,10 +115,9 @@ def _refreshed(
     new = list(basis)
     for side, factor in enumerate(factors):
         if factor is not None:
-            refresh = functools.partial(_refresh, side)
-            unchanged = lambda factor, v, mu: (v, mu)
-            arguments = factor, basis[side], mu
-            new[side], mu = lax.cond(is_due, refresh, unchanged, *arguments)
+            old = basis[side], mu
+            refresh = functools.partial(_refresh, side, factor, *old)
+            new[side], mu = cond(is_due, refresh, lambda old=old: old)
     return tuple(new), mu
 
 
