@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
@@ -83,6 +84,34 @@ def shardings_of(tree: PyTree) -> PyTree:
 
 def _is_array(x):
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+
+
+def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
+    """`state`, where arrays that are on one device are on each device of `params`.
+
+    The first step would put them there, and the second one would be another program.
+    """
+    arrays = [x for x in jtu.tree_leaves(params) if isinstance(x, jax.Array)]
+    leaves, treedef = jtu.tree_flatten(state)
+    places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    if not arrays or not places:
+        return state
+    if any(map(is_traced, [arrays[0], *leaves])):
+        # JAX places what a program returns where the arguments are that it uses.
+        first = places[0]
+        leaves[first], _ = lax.optimization_barrier((leaves[first], arrays[0]))
+        return treedef.unflatten(leaves)
+    sharding = max((x.sharding for x in arrays), key=lambda s: len(s.device_set))
+    is_mesh = isinstance(sharding, NamedSharding) and len(sharding.device_set) > 1
+    if (
+        not is_mesh or not sharding.is_fully_addressable
+    ):  # compile `init` for many hosts
+        return state
+    everywhere = NamedSharding(sharding.mesh, P())
+    for i in places:
+        if len(leaves[i].sharding.device_set) == 1:
+            leaves[i] = jax.device_put(leaves[i], everywhere)
+    return treedef.unflatten(leaves)
 
 
 def unsharded(x):

@@ -1,6 +1,7 @@
 """Transformations of matrices: one equation, applied to each matrix in a model."""
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -191,18 +192,22 @@ class AbstractMatrixwise(AbstractContracting):
 
 
 def made(make, zeros, layout, dtype):
-    """The result of `make`, sharded like `zeros`, and so like the parameter, if possible.
+    """The result of `make`, with the placement of `zeros`, and so of the parameter.
 
-    It only has the placement of `zeros`, and is not computed from them: on a mesh with
-    explicit axes, that would fail.
+    An array has the axes of the parameter, and their placement. A tuple is computed from
+    `zeros` as in a step, so that XLA places it as it will in a step. On a mesh with
+    explicit axes that would fail, and its arrays are whole.
     """
-    made = layout.apply(make, jnp.zeros(zeros.shape, wide_dtype(zeros.dtype)))
-    if isinstance(made, tuple):
-        nothing = jnp.sum(zeros)
-        return jax.tree.map(lambda x: x + _as(nothing, x, x.dtype), made)
-    axes = [i for i, n in enumerate(made.shape) if n != zeros.shape[i]]
-    dtype = made.dtype if dtype is None else dtype
-    return _as(jnp.sum(zeros, axes, keepdims=True) if axes else zeros, made, dtype)
+    wide = wide_dtype(zeros.dtype)
+    of_all = functools.partial(layout.apply, make)
+    shapes = jax.eval_shape(of_all, jax.ShapeDtypeStruct(zeros.shape, wide))
+    if isinstance(shapes, tuple):
+        is_explicit, nothing = has_explicit_axes(zeros), jnp.sum(zeros)
+        start = jnp.zeros(zeros.shape, wide) if is_explicit else zeros.astype(wide)
+        return jax.tree.map(lambda x: x + _as(nothing, x, x.dtype), of_all(start))
+    axes = [i for i, n in enumerate(shapes.shape) if n != zeros.shape[i]]
+    dtype = shapes.dtype if dtype is None else dtype
+    return _as(jnp.sum(zeros, axes, keepdims=True) if axes else zeros, shapes, dtype)
 
 
 def _as(x, like, dtype):

@@ -10,6 +10,7 @@ from ._annotations import kinds
 from ._apply import apply_updates
 from ._checks import check_fields, check_no_schedule, check_state
 from ._construction import Module
+from ._explicit import on_all_devices
 from ._leaves import check_parameters
 from ._masks import resolve_mask
 from ._misfits import explained
@@ -21,11 +22,10 @@ from ._types import Params, State, Updates
 
 
 _Finished: TypeAlias = tuple[Params, Callable[[], State]]
-_Init: TypeAlias = Callable[[Any, Params], State]
 
 
-def _with_checks(init: _Init) -> _Init:
-    """`init`, which also rejects arguments that would fail or do nothing in a step."""
+def _with_checks(init: Callable) -> Callable:
+    """`init`, which also rejects what would fail later, with a result on all devices."""
 
     @functools.wraps(init)
     @no_type_check
@@ -36,7 +36,7 @@ def _with_checks(init: _Init) -> _Init:
         for name, kind in kinds(type(self)).items():
             if kind == "mask" and getattr(self, name) is not None:
                 resolve_mask(getattr(self, name), params, params)
-        return init(self, params)
+        return on_all_devices(init(self, params), params)
 
     return with_checks
 

@@ -442,13 +442,18 @@ def test_state_is_sharded_like_parameters(row):
     check(codes)
     step = jax.jit(opt.step)
     for state in (opt.init(params), compiled):
+        check(state)
+        assert all(len(x.sharding.device_set) == 3 for x in arrays(state))
+        state = jax.tree.map(
+            lambda x, y: jax.device_put(x, y.sharding), state, compiled
+        )
         placed = params
         for i in range(2):
+            placed, state = step(place(grads_of(params, i)), state, place(placed))
             check((placed, state))
-            # All else goes anywhere, which would be another program.
-            state = place(state)
-            placed, state = step(place(grads_of(params, i)), state, placed)
-        check((placed, state))
+            # All else is anywhere, and stays there: the next step is the same program.
+            for x, y in zip(arrays(state), arrays(compiled), strict=True):
+                assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
         assert_close(jax.device_put((placed, state), whole), moment(row, 2))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Int, PyTree
 from ..._checks import check_count, check_scalar
 from ..._combinators.chain import Chain
 from ..._dimension_numbers import DimensionNumbers
+from ..._explicit import unsharded
 from ..._fields import static_choice
 from ..._leaves import align, flatten_updates, parameters
 from ..._matrices import Layout, are_matrices, map_layouts
@@ -118,11 +119,11 @@ class ScaleByGaLore(AbstractContracting):
         zeros, layouts = wide_zeros_like(params), self._layouts(params, None)
 
         def projector(layout, x):
-            *stack, short, _ = layout.split(x).shape
-            return jnp.zeros((*stack, short, min(self.rank, short)), x.dtype)
+            matrices = layout.split(unsharded(x))
+            return matrices[..., : min(self.rank, matrices.shape[-2])]
 
+        # Computed from zeros, so that they are sharded like the parameter.
         projectors = map_layouts(projector, layouts, zeros)
-        # Computed from zeros, so that it is sharded like the parameter.
         low = lambda layout, x, p, zeros: projected(p, layout.split(zeros))
         low = map_layouts(
             low, layouts, params, projectors, zeros, otherwise=lambda x, *_: x

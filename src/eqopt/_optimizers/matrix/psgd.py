@@ -34,6 +34,7 @@ from ...numerics import (
     safe_root_mean_squares,
     safe_sqrt,
 )
+from .parts.eigenbasis import gram
 from .parts.kron_fit import at_scale, fitted, squared, whitened_by
 from .parts.recipe import matrices_and_others
 from .parts.turns import Turn, turns
@@ -214,11 +215,11 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
     def _factors(self, x: Any) -> tuple[Any, ...]:
         made = []
-        for n, other in (x.shape, x.shape[::-1]):
+        for i, n in enumerate(x.shape):
+            other = x.shape[1 - i]
             limit = math.inf if self.max_skew is None else self.max_skew * other
             is_diagonal = n > min(self.max_size, limit)
-            diagonal = jnp.zeros(n, x.real.dtype)
-            made.append(diagonal if is_diagonal else jnp.zeros((n, n), x.dtype))
+            made.append(jnp.sum(x.real, 1 - i) if is_diagonal else gram(x, i))
         return tuple(made)
 
     def matrixwise(
