@@ -101,11 +101,10 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
         first = places[0]
         leaves[first], _ = lax.optimization_barrier((leaves[first], arrays[0]))
         return treedef.unflatten(leaves)
-    sharding = max((x.sharding for x in arrays), key=lambda s: len(s.device_set))
-    is_mesh = isinstance(sharding, NamedSharding) and len(sharding.device_set) > 1
-    if (
-        not is_mesh or not sharding.is_fully_addressable
-    ):  # compile `init` for many hosts
+    placed = [x.sharding for x in arrays if isinstance(x.sharding, NamedSharding)]
+    sharding = max(placed, key=lambda s: len(s.device_set), default=None)
+    # For the devices of many hosts, compile `init`.
+    if sharding is None or not sharding.is_fully_addressable:
         return state
     everywhere = NamedSharding(sharding.mesh, P())
     for i in places:
