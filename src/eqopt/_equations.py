@@ -43,7 +43,7 @@ class Equation:
         return self._fn(*leaves, **shared)
 
     @no_type_check
-    def of_all(self, calls: "Sequence[Call]") -> list[Any]:
+    def of_all(self, calls: "Sequence[Call]", limit: int = 0) -> list[Any]:
         """The results for several leaves."""
         return [self(*leaves, **shared) for leaves, shared in calls]
 

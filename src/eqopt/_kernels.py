@@ -128,7 +128,7 @@ def _run(
 
     `keep(new, slot, after)` is how a new value is stored.
     """
-    return _lockstep(program, takes_params, kind, packed, [row], keep)[0]
+    return _lockstep(program, takes_params, kind, packed, [row], keep=keep)[0]
 
 
 @cached
@@ -139,11 +139,13 @@ def kernel_of_all(
     kind: Result,
     treedef: Any,
     order: tuple[int, ...],
+    limit: int,
 ) -> Callable:
     """A jitted function that returns the results of a `kernel` for each row of arguments.
 
     Each equation is applied to all leaves before the next equation, so that an equation
-    of matrices can compute equal ones in batches. This is for accelerators only.
+    of matrices can compute equal ones in batches of at most `limit` elements. This is for
+    accelerators only.
 
     The function takes arrays. In the given `order`, in which arrays can occur repeatedly,
     they are the leaves of `treedef`: the packed values, and a list of the rows.
@@ -152,17 +154,17 @@ def kernel_of_all(
     def run_all(*arrays):
         packed, rows = treedef.unflatten(arrays[k] for k in order)
         with jax.numpy_dtype_promotion("standard"):
-            found = _lockstep(program, takes_params, kind, packed, rows)
+            found = _lockstep(program, takes_params, kind, packed, rows, limit)
         return [(result, *slots) for result, slots in found]
 
     return jax.jit(run_all)
 
 
-def _lockstep(program, takes_params, kind, packed, rows, keep=narrow):
+def _lockstep(program, takes_params, kind, packed, rows, limit=0, keep=narrow):
     runs = [_steps(program, takes_params, kind, keep, packed, *row) for row in rows]
     found = [next(run) for run in runs]
     for operation in program:
-        outs = operation.equation.of_all(found)
+        outs = operation.equation.of_all(found, limit)
         found = [run.send(out) for run, out in zip(runs, outs, strict=True)]
     return found
 

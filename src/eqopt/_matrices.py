@@ -113,6 +113,14 @@ class _OnMatrices(Equation):
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
         self._is_real = [_is_real(parameters[x].annotation) for x in equation.leaves]
 
+        @eqx.filter_jit  # traced once for batches of the same types
+        def of_many(shared: dict, *columns: Any) -> Any:
+            fn = functools.partial(equation, **shared)
+            axes = [None if isinstance(x, eqx.Module) else 0 for x in columns]
+            return jax.vmap(fn, axes)(*columns)
+
+        self._of_many = of_many
+
     def __call__(self, g: Any, *leaves: Any, **shared: Any) -> Any:
         *arguments, layout = leaves
         self.check_complex(g, arguments)
@@ -142,26 +150,25 @@ class _OnMatrices(Equation):
         """
         *arguments, layout = leaves
         sides = layout.sides(g.shape)
-        if not self._in_batches or 2 * math.prod(sides) > BATCH:
+        if not self._in_batches or 2 * math.prod(sides) > BATCH["default"]:
             return None
         # Of updates in several precisions, all are computed in float32 at least.
         dtype = common_dtype(g.dtype, jnp.float32)
         return sides, dtype, jax.tree.structure(arguments)
 
     @no_type_check
-    def of_all(self, calls: Sequence[Call]) -> list[Any]:
+    def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         if len(calls) == 1 or not self._in_batches:
-            return super().of_all(calls)
+            return super().of_all(calls, limit)
         results: list[Any] = [None] * len(calls)
         for (g, *arguments, _), _ in calls:
             self.check_complex(g, arguments)
         stacks = [_stacked(*call) for call in calls]
         elements = [math.prod(s.arguments[0].shape) for s in stacks]
-        for batch in batches([s.key for s in stacks], elements):
+        for batch in batches([s.key for s in stacks], elements, limit):
             _, shared = calls[batch[0]]
-            fn = functools.partial(self._equation, **shared)
-            some = _in_one_batch(fn, [stacks[i] for i in batch])
+            some = _in_one_batch(self._of_many, shared, [stacks[i] for i in batch])
             for i, out in zip(batch, some, strict=True):
                 results[i] = out
         return results
@@ -176,9 +183,10 @@ def _is_real(annotation: Any) -> bool:
     return "float32" in dtypes and "complex64" not in dtypes
 
 
-# The number of elements in a batch of updates, 64 MB in float32. A larger matrix keeps
-# a device busy on its own, so joining it to others would only take memory.
-BATCH = 2**24
+# The number of elements in a batch of updates: 64 MB in float32, and on a TPU 16 MB, so
+# that what an iteration computes stays in its fast memory. A larger matrix keeps a device
+# busy on its own, so joining it to others would only take memory.
+BATCH = {"default": 2**24, "tpu": 2**22}
 
 
 class _Stack(NamedTuple):
@@ -216,15 +224,15 @@ def _stacked(leaves, shared):
     return _Stack(there, layout, g.shape, stack, key)
 
 
-def _in_one_batch(fn: Callable, stacks: list[_Stack]) -> list[Any]:
-    """Applies `fn` to all matrices at once, and restores the layouts of the leaves."""
-    columns = [*zip(*(s.arguments for s in stacks), strict=True)]
-    is_module = [isinstance(column[0], eqx.Module) for column in columns]
+def _in_one_batch(of_many: Callable, shared: dict, stacks: list[_Stack]) -> list[Any]:
+    """Applies `of_many` to all matrices, and restores the layouts of the leaves."""
     together = [
-        column[0] if one else jax.tree.map(lambda *x: lax.concatenate(x, 0), *column)
-        for column, one in zip(columns, is_module, strict=True)
+        column[0]
+        if isinstance(column[0], eqx.Module)
+        else jax.tree.map(lambda *x: lax.concatenate(x, 0), *column)
+        for column in zip(*(s.arguments for s in stacks), strict=True)
     ]
-    out = jax.vmap(fn, [None if one else 0 for one in is_module])(*together)
+    out = of_many(shared, *together)
     counts = [math.prod(s.stack) for s in stacks]
     leaves, structure = jax.tree.flatten(out)
     parts = zip(*(lax.split(x, counts) for x in leaves), strict=True)
@@ -238,15 +246,17 @@ def _in_one_batch(fn: Callable, stacks: list[_Stack]) -> list[Any]:
     return results
 
 
-def batches(keys: Sequence[Hashable], elements: Sequence[int]) -> Iterator[list[int]]:
-    """The indices in each batch: of equal keys, and of at most `BATCH` elements."""
+def batches(
+    keys: Sequence[Hashable], elements: Sequence[int], limit: int
+) -> Iterator[list[int]]:
+    """The indices in each batch: of equal keys, and of at most `limit` elements."""
     groups: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
         groups.setdefault(key, []).append(i)
     for group in groups.values():
         batch, found = [], 0
         for i in group:
-            if batch and found + elements[i] > BATCH:
+            if batch and found + elements[i] > limit:
                 yield batch
                 batch, found = [], 0
             batch.append(i)

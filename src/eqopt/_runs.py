@@ -12,6 +12,7 @@ from ._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
 from ._equations import ShapeMismatch
 from ._kernels import Operation, kernel_of_all
 from ._leaves import keystr
+from ._matrices import BATCH
 from ._misfits import misfit
 from ._storage import has_stored
 from ._typecheck import no_type_check
@@ -133,11 +134,12 @@ def run_matrices(
             outs.append(out)
         return outs
 
-    of_all = kernel_of_all(*kernel.program, treedef, order)
-    together = lambda previous, *arrays: of_all(*arrays)
-    outs = lax.platform_dependent(
-        previous, *arrays.values(), cpu=on_cpu, default=together
-    )
+    def in_batches(limit):
+        of_all = kernel_of_all(*kernel.program, treedef, order, limit)
+        return lambda previous, *arrays: of_all(*arrays)
+
+    others = {platform: in_batches(limit) for platform, limit in BATCH.items()}
+    outs = lax.platform_dependent(previous, *arrays.values(), cpu=on_cpu, **others)
     return outs, _last_computed(outs[-1])
 
 

@@ -114,7 +114,8 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        monkeypatch.setattr(_matrices, "BATCH", size)
+        for platform in _matrices.BATCH:
+            monkeypatch.setitem(_matrices.BATCH, platform, size)
         kernel_of_all.cache_clear()  # what was traced has other batches
 
     yield limit

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact
 
-from .... import _matrices
 from ...._control import filter_cond
 from ...._cpu.order import after
 from ...._equations import Call, Equation, ShapeMismatch
-from ...._matrices import Layout, batches
+from ...._matrices import BATCH, Layout, batches
 from ...._typecheck import no_type_check
 
 
@@ -51,15 +50,15 @@ class _Reshaping(Equation):
     @no_type_check
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = 2 * _largest(arrays) > _matrices.BATCH
+        is_large = 2 * _largest(arrays) > BATCH["default"]
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     @no_type_check
-    def of_all(self, calls: Sequence[Call]) -> list[Any]:
+    def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         keys = [self.likeness(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
-        for batch in batches(keys, elements):
+        for batch in batches(keys, elements, limit):
             run = functools.partial(self, **calls[batch[0]][1])
             outs = _stacked(run, [calls[i][0] for i in batch])
             for i, out in zip(batch, outs, strict=True):
