@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 
+from ._explicit import is_in_shard_map
 from ._jax_internals import is_traced, release, varying_axes
 from ._leaves import disagreement, is_none, keystr, type_name
 
@@ -34,7 +35,7 @@ def while_loop(
         if not more:
             return now
         now = body(now)
-    if _is_in_shard_map():
+    if is_in_shard_map():
         return _while_varying(goes_on, body, now)
     return lax.while_loop(goes_on, body, now)
 
@@ -84,18 +85,13 @@ def cond(
     that would be copied on a CPU, too.)
     """
     branches = [true_fn, false_fn]
-    if _is_in_shard_map():
+    if is_in_shard_map():
         branches = _varying_alike(branches)
     if release < (0, 11):
         return lax.cond(pred, *branches)
     first, last = jnp.int32(0), jnp.int32(2)
     idle = lax.platform_dependent(cpu=lambda: last, default=lambda: first)
     return lax.switch(jnp.where(pred, 1, idle), [branches[1], *branches])
-
-
-def _is_in_shard_map() -> bool:
-    mesh: Any = jax.sharding.get_abstract_mesh()
-    return bool(mesh.manual_axes)
 
 
 def _varying_alike(fns):

@@ -94,7 +94,7 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     arrays = [x for x in jtu.tree_leaves(params) if isinstance(x, jax.Array)]
     leaves, treedef = jtu.tree_flatten(state)
     places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
-    if not arrays or not places:
+    if not arrays or not places or is_in_shard_map():
         return state
     if any(map(is_traced, [arrays[0], *leaves])):
         # JAX places what a program returns where the arguments are that it uses.
@@ -111,6 +111,11 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
         if len(leaves[i].sharding.device_set) == 1:
             leaves[i] = jax.device_put(leaves[i], everywhere)
     return treedef.unflatten(leaves)
+
+
+def is_in_shard_map() -> bool:
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    return bool(mesh.manual_axes)
 
 
 def unsharded(x):

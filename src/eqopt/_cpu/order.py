@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from .._explicit import is_in_shard_map
 from .._jax_internals import attempt, equations, is_traced
 from .._storage import Joined, has_stored, is_stored
 from .._typecheck import no_type_check
@@ -96,10 +97,12 @@ def _never_for_many(size: int, is_mapped: list, x: Array) -> tuple:
 @no_type_check
 def _is_for_one_device(*arrays: Any) -> bool:
     """Whether neither the types of arrays nor the context show several devices."""
+    if (
+        is_in_shard_map()
+    ):  # arrays that vary and arrays that do not have different types
+        return False
     here: Any = jax.sharding.get_abstract_mesh()
     meshes = [here, *(jax.typeof(x).sharding.mesh for x in arrays)]
-    if here.manual_axes:  # arrays that vary and arrays that do not have different types
-        return False
     return all(m.size <= 1 and not m.explicit_axes for m in meshes)
 
 
@@ -120,8 +123,10 @@ def loaded_after(first: Array, x: Any) -> Any:
 def materialized(tree: _Tree) -> _Tree:
     """`tree`; on a CPU, its arrays are computed once, not once per reader."""
     leaves, treedef = jax.tree.flatten(tree)
-    is_known = not any(map(is_traced, leaves))
-    return tree if is_known else treedef.unflatten(_materialized(*leaves))
+    # Inside `shard_map` with JAX 0.10, all would vary between devices if one does.
+    if not any(map(is_traced, leaves)) or is_in_shard_map():
+        return tree
+    return treedef.unflatten(_materialized(*leaves))
 
 
 @jax.jit
