@@ -43,8 +43,8 @@ class Equation:
         return self._fn(*leaves, **shared)
 
     @no_type_check
-    def of_all(self, calls: "Sequence[Call]", limit: int = 0) -> list[Any]:
-        """The results for several leaves."""
+    def of_all(self, calls: "Sequence[Call]", limit: int) -> list[Any]:
+        """The results for several leaves, of which at most `limit` elements are in a batch."""
         return [self(*leaves, **shared) for leaves, shared in calls]
 
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
