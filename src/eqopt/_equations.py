@@ -44,7 +44,7 @@ class Equation:
 
     @no_type_check
     def of_all(self, calls: "Sequence[Call]", limit: int) -> list[Any]:
-        """The results for several leaves, of which at most `limit` elements are in a batch."""
+        """The results for several leaves; a batch has at most `limit` elements."""
         return [self(*leaves, **shared) for leaves, shared in calls]
 
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
