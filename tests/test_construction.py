@@ -12,7 +12,7 @@ import pytest
 
 import eqopt
 from eqopt import AbstractTransformation
-from eqopt._construction import Module
+from eqopt._arguments.construction import Module
 
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "coming_from_optax.md"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._dimension_numbers import (
+from eqopt._trees.axes import (
     Axes,
     Unknown,
     from_matrices,

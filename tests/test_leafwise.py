@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array, Float, Inexact
 
 import eqopt
-from eqopt._pipeline import Pipeline
+from eqopt._core.pipeline import Pipeline
 from eqopt.schedules import Linear
 
 

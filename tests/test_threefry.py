@@ -6,7 +6,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from eqopt import _threefry
+from eqopt._trees import threefry
 
 
 SHAPES = [(), (7,), (3, 4, 5), (0, 3)]
@@ -21,7 +21,7 @@ def test_same_bits_as_jax(draw, impl, dtype, shape):
     if draw == "rademacher" and dtype is jnp.complex64:
         dtype = jnp.bfloat16
     key = jr.key(3, impl=impl)
-    ours = jax.jit(lambda key: getattr(_threefry, draw)(key, shape, dtype))(key)
+    ours = jax.jit(lambda key: getattr(threefry, draw)(key, shape, dtype))(key)
     theirs = getattr(jr, draw)(key, shape, dtype)
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(ours, theirs)
@@ -29,7 +29,7 @@ def test_same_bits_as_jax(draw, impl, dtype, shape):
 
 def test_same_bits_under_vmap():
     keys = jr.split(jr.key(0), 3)
-    ours = jax.vmap(lambda key: _threefry.normal(key, (5,), jnp.float32))(keys)
+    ours = jax.vmap(lambda key: threefry.normal(key, (5,), jnp.float32))(keys)
     theirs = jax.vmap(lambda key: jr.normal(key, (5,)))(keys)
     np.testing.assert_array_equal(ours, theirs)
 
@@ -37,7 +37,7 @@ def test_same_bits_under_vmap():
 def test_old_way_of_counting_is_left_to_jax():
     key = jr.key(0)
     with jax.threefry_partitionable(False):
-        ours, theirs = _threefry.normal(key, (6,), jnp.float32), jr.normal(key, (6,))
+        ours, theirs = threefry.normal(key, (6,), jnp.float32), jr.normal(key, (6,))
     np.testing.assert_array_equal(ours, theirs)
     assert not np.array_equal(ours, jr.normal(key, (6,)))
 
@@ -45,14 +45,14 @@ def test_old_way_of_counting_is_left_to_jax():
 def test_double_precision(x64):
     with x64():
         key = jr.key(1)
-        ours = _threefry.normal(key, (6,), jnp.float64)
+        ours = threefry.normal(key, (6,), jnp.float64)
         np.testing.assert_array_equal(ours, jr.normal(key, (6,), jnp.float64))
 
 
 def test_no_temporary_memory():
     shape = 500, 1000
     add = jax.jit(
-        lambda x, key: x + _threefry.normal(key, shape, x.dtype), donate_argnums=0
+        lambda x, key: x + threefry.normal(key, shape, x.dtype), donate_argnums=0
     )
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
     compiled = add.lower(x, jax.eval_shape(lambda: jr.key(0))).compile()

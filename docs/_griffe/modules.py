@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-from eqopt._explanations import completed
+from eqopt._arguments.explanations import completed
 
 
 _DISPLAY = re.compile(r"^ *\$\$.+?\$\$", re.DOTALL | re.MULTILINE)
@@ -124,7 +124,7 @@ def _add_init(cls: griffe.Class) -> None:
         cls.set_member("__init__", init)
 
 
-_FIELDS = {"equinox.field", "eqopt._fields.static_choice"}
+_FIELDS = {"equinox.field", "eqopt._arguments.fields.static_choice"}
 
 
 def _default(value: str | griffe.Expr | None) -> str | griffe.Expr | None:

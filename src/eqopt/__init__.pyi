@@ -17,11 +17,6 @@ from . import (
     storage as storage,
     tree as tree,
 )
-from ._apply import (
-    apply_updates as apply_updates,
-    incremental_update as incremental_update,
-    periodic_update as periodic_update,
-)
 from ._combinators.chain import (
     Chain as Chain,
     NamedChain as NamedChain,
@@ -39,11 +34,25 @@ from ._combinators.partition import (
     SelectiveTransform as SelectiveTransform,
     SelectiveTransformState as SelectiveTransformState,
 )
-from ._dimension_numbers import (
-    MatrixDimensionNumbers as MatrixDimensionNumbers,
+from ._core.apply import (
+    apply_updates as apply_updates,
+    incremental_update as incremental_update,
+    periodic_update as periodic_update,
 )
-from ._equations import (
-    equation as equation,
+from ._core.equation import equation as equation
+from ._core.matrixwise import AbstractMatrixwise as AbstractMatrixwise
+from ._core.pipeline import Leafwise as Leafwise
+from ._core.reductions import sum_over_leaves as sum_over_leaves
+from ._core.transformation import (
+    AbstractLeafwise as AbstractLeafwise,
+    AbstractOptimizer as AbstractOptimizer,
+    AbstractStateless as AbstractStateless,
+    AbstractTransformation as AbstractTransformation,
+)
+from ._core.wrapper import (
+    AbstractComposite as AbstractComposite,
+    AbstractWrapper as AbstractWrapper,
+    Call as Call,
 )
 from ._linesearch.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
@@ -57,9 +66,6 @@ from ._linesearch.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
-)
-from ._matrixwise import (
-    AbstractMatrixwise as AbstractMatrixwise,
 )
 from ._optimizers.adam.acprop import (
     ACProp as ACProp,
@@ -373,18 +379,6 @@ from ._optimizers.sign.sign import (
     SignSGD as SignSGD,
     Signum as Signum,
 )
-from ._pipeline import (
-    Leafwise as Leafwise,
-)
-from ._reductions import (
-    sum_over_leaves as sum_over_leaves,
-)
-from ._transformation import (
-    AbstractLeafwise as AbstractLeafwise,
-    AbstractOptimizer as AbstractOptimizer,
-    AbstractStateless as AbstractStateless,
-    AbstractTransformation as AbstractTransformation,
-)
 from ._transforms.adaptive_clip import (
     AdaptiveGradClip as AdaptiveGradClip,
     unitwise_clip as unitwise_clip,
@@ -481,11 +475,7 @@ from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
     AddDecayedWeightsState as AddDecayedWeightsState,
 )
-from ._wrapper import (
-    AbstractComposite as AbstractComposite,
-    AbstractWrapper as AbstractWrapper,
-    Call as Call,
-)
+from ._trees.axes import MatrixDimensionNumbers as MatrixDimensionNumbers
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,

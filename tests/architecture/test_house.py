@@ -1,10 +1,9 @@
-"""The house: floors, kinds of classes, and one place for each public name."""
+"""The house: its floor plan, kinds of classes, and one place for each public name."""
 
 import ast
 import dataclasses
 import graphlib
 import inspect
-import pathlib
 import subprocess
 import sys
 
@@ -13,162 +12,31 @@ import pytest
 
 import eqopt
 from eqopt import AbstractTransformation
-from eqopt._annotations import kinds
+from eqopt._arguments.annotations import kinds
 
 from ..laws.registry import concrete_transformations
+from . import plan
 
 
-SRC = pathlib.Path(eqopt.__file__).parent
+SRC = plan.SRC
 MODULES = sorted(SRC.rglob("*.py"))
 STUBS = sorted(SRC.rglob("*.pyi"))
-
-# Each floor may import from those before it, and its rooms from one another.
-FLOORS = [
-    {
-        "_types",
-        "_fields",
-        "_lazy",
-        "_names",
-        "_typecheck",
-        "_jax_internals",
-        "_caches",
-        "_explanations",
-    },
-    {
-        "numerics",
-        "_storage",
-        "_cpu",
-        "_construction",
-        "_owners",
-        "_leaves",
-        "_layers",
-        "_masks",
-        "_control",
-        "_equations",
-        "_kernels",
-        "_narrowing",
-        "_matrices",
-        "_explicit",
-        "_annotations",
-        "_checks",
-        "_state_dtypes",
-        "_dimension_numbers",
-        "_extras",
-    },
-    {"_random", "_threefry"},
-    {"storage"},
-    {"_misfits", "_runs", "_stages", "_pipeline", "_reductions"},
-    {"_apply", "_transformation", "_wrapper", "_matrixwise", "tree"},
-    {"schedules", "losses", "microbatching", "groups"},
-    {
-        "projections",
-        "linear_algebra",
-        "assignment",
-        "second_order",
-        "perturbations",
-        "monte_carlo",
-    },
-    {"_combinators"},
-    {"_transforms", "_linesearch"},
-    {"_wrappers", "aggregating"},
-    {"_optimizers/moments", "_optimizers/own_decay"},
-    {"_optimizers/measured"},
-    {"_optimizers/sgd", "_optimizers/adaptive"},
-    {"_optimizers/adam"},
-    {
-        "_optimizers/layerwise",
-        "_optimizers/matrix",
-        "_optimizers/parameter_free",
-        "_optimizers/polyak",
-        "_optimizers/schedule_free",
-        "_optimizers/second_order",
-        "_optimizers/sign",
-    },
-    {"interop", "plot", "checkpoint"},
-]
-FLOOR_OF = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 
 # What an abstract class does by default, and a subclass may do better.
 DEFAULTS = {"step", "eval_params", "_feed", "_finish"}
 
 
-# A room may have more files than this, if there is a reason.
-MANY = 20
-CROWDED = {
-    SRC: "the core: one file for each idea that all rooms stand on",
-}
-
-
-def name_of(path):
-    """The module at `path`, as what is after `eqopt` in its full name."""
-    *parts, last = path.relative_to(SRC).with_suffix("").parts
-    return (*parts, last) if last != "__init__" else tuple(parts)
-
-
-def room_of(module):
-    """Where a module stands in `FLOORS`; those of `_optimizers` are rooms themselves."""
-    return "/".join(module[: 2 if module[0] == "_optimizers" else 1])
-
-
-PATHS = {name_of(path): path for path in MODULES}
-
-
-def imports(module, paths=PATHS):
-    """The modules of eqopt that a module imports from, inside functions, too.
-
-    What it takes from a package is in the module that the stub of the package names.
-    """
-    path = paths[module]
-    package = module if path.name == "__init__.py" else module[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) + 1 - node.level]
-            base += tuple(node.module.split(".")) if node.module else ()
-            for alias in node.names:
-                yield origin(base, alias.name, paths)
-
-
-def origin(package, name, paths):
-    """The module that has a name which is imported from a module or package."""
-    if (*package, name) in paths:
-        return (*package, name)
-    stub = paths[package].with_suffix(".pyi")
-    if stub.exists():
-        for node in ast.parse(stub.read_text()).body:
-            if name in [alias.name for alias in node.names] and node.module:
-                return (*package, *node.module.split("."))
-    return package
-
-
-IMPORTS = {module: set(imports(module)) - {()} for module in PATHS if module}
-
-
-@pytest.mark.parametrize("module", IMPORTS, ids="/".join)
-def test_imports_run_downward(module):
-    room = room_of(module)
-    if room == "_optimizers":  # holds nothing but rooms
-        return
-    assert room in FLOOR_OF, f"{room} stands on no floor"
-    rooms = {room_of(other) for other in IMPORTS[module]}
-    above = {other for other in rooms if FLOOR_OF[other] > FLOOR_OF[room]}
-    assert not above
-
-
-def by_room():
-    """What `IMPORTS` says, of rooms."""
-    rooms = {}
-    for module, others in IMPORTS.items():
-        found = rooms.setdefault(room_of(module), set())
-        found.update({room_of(other) for other in others} - {room_of(module)})
-    return rooms
-
-
-@pytest.mark.parametrize("graph", [IMPORTS, by_room()], ids=["modules", "rooms"])
-def test_no_circles(graph):
+@pytest.mark.parametrize("size", [1, 2, None], ids=["rooms", "families", "modules"])
+def test_no_circles(size):
     try:
-        graphlib.TopologicalSorter(graph).prepare()
+        graphlib.TopologicalSorter(plan.rooms(size)).prepare()
     except graphlib.CycleError as error:
         pytest.fail(f"they import one another: {error.args[1]}")
+
+
+def test_the_floor_plan_is_the_one_on_the_page():
+    command = "python -m tests.architecture.plan"
+    assert plan.table() in plan.PAGE.read_text(), f"run `{command}`"
 
 
 def test_circles_are_seen(tmp_path):
@@ -185,17 +53,15 @@ def test_circles_are_seen(tmp_path):
     room = tmp_path / "room"
     paths = {("room",): room / "__init__.py"}
     paths |= {("room", name): room / f"{name}.py" for name in ("_a", "_b")}
-    graph = {module: set(imports(module, paths)) for module in paths}
+    graph = {module: {*plan.imports(module, paths)} for module in paths}
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_rooms_are_no_corridors():
-    """A list of more than some twenty files is to be sorted by what they are about."""
-    folders = {path.parent for path in MODULES}
-    files = {folder: [*folder.glob("*.py")] for folder in folders}
-    many = {folder for folder in folders if len(files[folder]) - 1 > MANY}
-    assert many == CROWDED.keys()
+    """A list of more than twenty files is to be sorted by what they are about."""
+    for folder in {path.parent for path in MODULES}:
+        assert len([*folder.glob("*.py")]) <= 21, folder
 
 
 def test_rooms_are_small():

@@ -28,7 +28,7 @@ INTERNAL = {"jax.core.Tracer", *(f"jax.extend.core.{name}" for name in PROGRAMS)
 
 # What belongs to traced programs is read by these, inside `attempt`.
 READERS = {
-    *("_jax_internals.py", "_narrowing.py"),
+    *("_jax_internals.py", "_core/narrowing.py"),
     *("_cpu/order.py", "_cpu/slots.py"),
     *("microbatching/_interpret.py", "microbatching/_convolutions.py"),
     *(f"microbatching/_ghost/{name}.py" for name in ("gradient", "kinds", "uses")),

@@ -41,14 +41,14 @@ def test_those_of_schedules():
 
 @pytest.mark.parametrize("address", ["https://example.org/eqopt", None])
 def test_links_to_sources(address):
-    footer = "<p>Source: <code>src/eqopt/_apply.py</code>.</p>"
+    footer = "<p>Source: <code>src/eqopt/_core/apply.py</code>.</p>"
     config = types.SimpleNamespace(repo_url=address, edit_uri="edit/main/docs/")
     NAMES.on_config(config)
     assert (config.edit_uri is None) == (address is None)
-    link = '<a href="https://example.org/eqopt/blob/main/src/eqopt/_apply.py">'
+    link = '<a href="https://example.org/eqopt/blob/main/src/eqopt/_core/apply.py">'
     found = NAMES.on_page_content(footer, config=config)
     assert (link in found) == (address is not None)
-    assert "<code>src/eqopt/_apply.py</code>" in found
+    assert "<code>src/eqopt/_core/apply.py</code>" in found
 
 
 def test_they_are_of_public_names():

@@ -9,7 +9,7 @@ from benchmarks.workloads.__main__ import found_in
 from benchmarks.workloads.results import FOLDER, Failure
 
 import eqopt
-from eqopt._checks import EXTRAS
+from eqopt._arguments.extra import EXTRAS
 
 from ..methods import BY_FAMILY, METHODS
 from ..methods.method import Method

@@ -10,7 +10,7 @@ import equinox as eqx
 import pytest
 
 import eqopt
-from eqopt._explanations import completed, explanations, shown
+from eqopt._arguments.explanations import completed, explanations, shown
 
 from .pages import ROOT
 from .test_pages import PUBLIC, resolve
@@ -167,9 +167,9 @@ def test_a_subclass_has_a_docstring_of_its_own():
 def test_import_parses_no_docstring():
     code = (
         "import sys; from eqopt import *; import eqopt; eqopt.AdamW(1e-3)\n"
-        "assert 'eqopt._explanations' not in sys.modules\n"
+        "assert 'eqopt._arguments.explanations' not in sys.modules\n"
         "eqopt.AdamW.__doc__\n"
-        "assert 'eqopt._explanations' in sys.modules"
+        "assert 'eqopt._arguments.explanations' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 import eqopt
 from eqopt import AbstractTransformation
-from eqopt._storage import load
+from eqopt._trees.stored import load
 
 
 @dataclass(frozen=True, eq=False)

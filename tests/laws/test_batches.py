@@ -10,8 +10,8 @@ import jax.random as jr
 import pytest
 
 import eqopt
-from eqopt import _matrices
-from eqopt._kernels import kernel_of_all
+from eqopt._core import matrices
+from eqopt._core.kernel import kernel_of_all
 
 from ..interpreter import interpreted, on_an_accelerator
 from ..methods import BY_FAMILY
@@ -114,8 +114,8 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        for platform in _matrices.BATCH:
-            monkeypatch.setitem(_matrices.BATCH, platform, size)
+        for platform in matrices.BATCH:
+            monkeypatch.setitem(matrices.BATCH, platform, size)
         kernel_of_all.cache_clear()  # what was traced has other batches
 
     yield limit

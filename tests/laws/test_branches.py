@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._control import filter_cond, while_loop
+from eqopt._trees.control import filter_cond, while_loop
 
 
 def both(x, y, pred=True):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._state_dtypes import DTYPES, check_dtypes
+from eqopt._trees.states import DTYPES, check_dtypes
 
 from .registry import REGISTRY, law
 from .subjects import both, grads_of, params_of

@@ -7,7 +7,7 @@ import pytest
 
 import eqopt
 from eqopt import AbstractTransformation, groups
-from eqopt._annotations import kinds
+from eqopt._arguments.annotations import kinds
 
 from .registry import REGISTRY, TELLING, concrete_transformations, law
 from .subjects import params_of

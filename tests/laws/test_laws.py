@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 import eqopt
-from eqopt._checks import hyperparameters
+from eqopt._arguments.checks import hyperparameters
 from eqopt._types import ScalarOrSchedule
 
 from ..interpreter import interpreted

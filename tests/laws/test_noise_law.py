@@ -11,7 +11,7 @@ import pytest
 
 import eqopt
 from eqopt import AbstractTransformation
-from eqopt._random import keep_keys
+from eqopt._trees.keys import keep_keys
 
 from .registry import REGISTRY
 from .subjects import params_of

@@ -8,8 +8,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
 import eqopt
-from eqopt._reductions import sum_over_leaves
-from eqopt._storage import AbstractStored, is_stored, load
+from eqopt._core.reductions import sum_over_leaves
+from eqopt._trees.stored import AbstractStored, is_stored, load
 
 from .registry import law
 from .subjects import params_of

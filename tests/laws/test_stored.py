@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqopt
-from eqopt._storage import has_stored
+from eqopt._trees.stored import has_stored
 
 from ..methods import METHODS
 from .registry import law

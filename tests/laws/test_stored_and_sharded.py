@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 from eqopt import storage
-from eqopt._storage import is_stored
+from eqopt._trees.stored import is_stored
 
 from ..interpreter import interpreted
 from .subjects import arrays, avals, normal

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqopt
-from eqopt import _narrowing
+from eqopt._core import narrowing
 
 from ..interpreter import interpreted, on_an_accelerator
 from ..methods import METHODS
@@ -23,7 +23,7 @@ ROWS = {method.laws[0].name for method in METHODS.values()}
 
 @pytest.fixture(autouse=True)
 def no_leaf_is_small(monkeypatch):
-    monkeypatch.setattr(_narrowing, "_LARGE", 0)
+    monkeypatch.setattr(narrowing, "_LARGE", 0)
 
 
 def stored(opt, storage=STORAGES["8 bits"]):
@@ -65,6 +65,6 @@ def test_which_steps_take_two():
 
 
 def test_small_leaves_take_one(monkeypatch):
-    monkeypatch.setattr(_narrowing, "_LARGE", 70)
+    monkeypatch.setattr(narrowing, "_LARGE", 70)
     opt = stored(eqopt.Adam(0.1))
     assert [barriers(opt, shape=shape) for shape in ((3, 23), (2, 35))] == [0, 1]

@@ -10,7 +10,7 @@ import pytest
 from jaxtyping import Array
 
 import eqopt
-from eqopt._annotations import kinds, returned_type
+from eqopt._arguments.annotations import kinds, returned_type
 from eqopt.schedules import Linear
 
 from . import user_classes as user

@@ -6,10 +6,10 @@ from typing import Any
 
 import equinox as eqx
 
-from .._construction import described
-from .._owners import recipe
-from .._pipeline import Pipeline
-from .._transformation import AbstractFused, AbstractTransformation
+from .._arguments.construction import described
+from .._arguments.owners import recipe
+from .._core.pipeline import Pipeline
+from .._core.transformation import AbstractFused, AbstractTransformation
 from .._typecheck import no_type_check
 from .._types import Params, State
 

@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
-from .._equations import equation
-from .._fields import static_choice
-from .._pipeline import Leafwise
-from .._transformation import AbstractStateless
+from .._arguments.fields import static_choice
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractStateless
 from .._types import Mask, Params
 
 

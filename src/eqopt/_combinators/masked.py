@@ -6,15 +6,19 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._apply import apply_updates
-from .._checks import check_state
-from .._fields import static_choice
-from .._leaves import restrict
-from .._masks import mask_out
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused, AbstractLeafwise, AbstractTransformation
+from .._arguments.fields import static_choice
+from .._core.apply import apply_updates
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import (
+    AbstractFused,
+    AbstractLeafwise,
+    AbstractTransformation,
+)
+from .._core.wrapper import Call
+from .._trees.leaves import restrict
+from .._trees.masks import mask_out
+from .._trees.states import check_state
 from .._types import Mask, Params, State
-from .._wrapper import Call
 
 
 class MaskedState(eqx.Module):

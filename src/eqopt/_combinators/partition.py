@@ -8,9 +8,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._checks import check_state
-from .._fields import static_choice
-from .._leaves import (
+from .._arguments.fields import static_choice
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractComposite, AbstractWrapper, Call
+from .._trees.leaves import (
     is_label,
     is_leaf,
     is_parameter,
@@ -20,10 +21,9 @@ from .._leaves import (
     parameters,
     select,
 )
-from .._masks import mask_out, resolve
-from .._transformation import AbstractTransformation
+from .._trees.masks import mask_out, resolve
+from .._trees.states import check_state
 from .._types import Mask, Params, State
-from .._wrapper import AbstractComposite, AbstractWrapper, Call
 from .chain import checked_parts
 from .masked import extra_of_part, part_of
 

@@ -30,9 +30,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from .._explicit import is_in_shard_map
 from .._jax_internals import attempt, equations, is_traced
-from .._storage import Joined, has_stored, is_stored
+from .._trees.sharding import is_in_shard_map
+from .._trees.stored import Joined, has_stored, is_stored
 from .._typecheck import no_type_check
 
 

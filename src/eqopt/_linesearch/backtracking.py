@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_count, check_range, check_state
-from .._control import filter_cond, while_loop
-from .._equations import compute_dtype
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractFused
+from .._arguments.checks import check_count, check_range
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import AbstractFused
+from .._trees.control import filter_cond, while_loop
+from .._trees.leaves import parameters
+from .._trees.precision import compute_dtype
+from .._trees.states import check_state
 from .._types import Hyperparameter, IntegerLike, Params, State, Updates
 from ..tree import zeros_like
 from .interval import choose

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._control import while_loop
+from .._trees.control import while_loop
 from .._types import Updates
 from .line import Line
 

@@ -10,14 +10,15 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
-from .._checks import required, required_params, required_value
-from .._control import filter_cond
-from .._equations import compute_dtype, equation, widen
-from .._leaves import align, flatten_updates, keystr, restrict
-from .._misfits import check_real
-from .._pipeline import Leafwise, Pipeline
-from .._reductions import inner, sum_over_leaves
-from .._storage import load, store_like
+from .._arguments.extra import required, required_params, required_value
+from .._core.equation import equation
+from .._core.misfits import check_real
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.reductions import inner, sum_over_leaves
+from .._trees.control import filter_cond
+from .._trees.leaves import align, flatten_updates, keystr, restrict
+from .._trees.precision import compute_dtype, widen
+from .._trees.stored import load, store_like
 from .._types import Params, Updates
 from ..numerics import abs_sq
 from ..second_order._loss import loss_of_arrays

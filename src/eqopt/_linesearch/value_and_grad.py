@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._control import filter_cond
-from .._leaves import restrict
-from .._storage import load
+from .._trees.control import filter_cond
+from .._trees.leaves import restrict
+from .._trees.stored import load
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path
 

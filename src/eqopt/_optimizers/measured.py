@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_state, required_params
-from .._equations import compute_dtype
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline, filled
-from .._transformation import AbstractFused
+from .._arguments.extra import required_params
+from .._core.pipeline import Leafwise, Pipeline, filled
+from .._core.transformation import AbstractFused
 from .._transforms.scale import at
 from .._transforms.weight_decay import decay_weights, is_off
+from .._trees.leaves import parameters
+from .._trees.precision import compute_dtype
+from .._trees.states import check_state
 from .._types import Params, State, Updates
 from ..numerics import bias_correction, safe_increment, safe_sqrt
 from .own_decay import decay_of, shared_decay

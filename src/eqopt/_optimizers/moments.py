@@ -8,9 +8,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_range
-from .._equations import Equation
-from .._pipeline import Leafwise
+from .._arguments.checks import check_range
+from .._core.equation import Equation
+from .._core.pipeline import Leafwise
 from .._typecheck import no_type_check
 from .._types import Nonnegative, Params, Updates
 from ..numerics import bias_correction, safe_increment

@@ -5,8 +5,8 @@ from typing import Any
 
 from jaxtyping import Array, Int
 
-from .._owners import name_error, parts_of
-from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._arguments.owners import name_error, parts_of
+from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.weight_decay import AddDecayedWeights
 
 

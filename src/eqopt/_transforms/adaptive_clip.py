@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from .._checks import check_range
-from .._dimension_numbers import Axes, resolve_dimension_numbers
-from .._equations import equation
-from .._layers import stacks
-from .._leaves import align, is_leaf
-from .._pipeline import Leafwise
-from .._transformation import AbstractStateless
+from .._arguments.checks import check_range
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractStateless
+from .._trees.axes import Axes, resolve_dimension_numbers
+from .._trees.layers import stacks
+from .._trees.leaves import align, is_leaf
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import abs_sq, at_least_float32, safe_sqrt
 

@@ -6,10 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, Int
 
-from .._checks import check_count
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._arguments.checks import check_count
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
 from .._types import IntegerLike, Params, Updates
 from ..tree._like import wide_zeros_like
 

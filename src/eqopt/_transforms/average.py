@@ -6,10 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from .._checks import check_range
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._arguments.checks import check_range
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like

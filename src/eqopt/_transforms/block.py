@@ -7,11 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_count, check_range
-from .._equations import equation
-from .._leaves import map_parameters
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise, AbstractStateless
+from .._arguments.checks import check_count, check_range
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise, AbstractStateless
+from .._trees.leaves import map_parameters
 from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
 from ..numerics import (
     abs_sq,

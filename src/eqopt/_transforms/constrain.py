@@ -6,10 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, PyTree
 
-from .._equations import equation
-from .._leaves import map_parameters
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise, AbstractStateless
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise, AbstractStateless
+from .._trees.leaves import map_parameters
 from .._types import Params
 from ..numerics import has_nan
 from .clip import by_parts

@@ -6,11 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_range, check_scalar
-from .._equations import compute_dtype, equation
-from .._leaves import map_parameters
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._arguments.checks import check_range, check_scalar
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
+from .._trees.leaves import map_parameters
+from .._trees.precision import compute_dtype
 from .._types import Hyperparameter, Params, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree import norm

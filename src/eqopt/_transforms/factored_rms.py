@@ -11,18 +11,19 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
 
-from .._checks import check_count, check_range, check_scalar, required_params
+from .._arguments.checks import check_count, check_range, check_scalar
+from .._arguments.extra import required_params
+from .._arguments.fields import static_choice
+from .._core.equation import ShapeMismatch, equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
 from .._cpu.order import materialized
-from .._dimension_numbers import (
+from .._trees.axes import (
     DimensionNumbers,
     MatrixDimensionNumbers,
     resolve_dimension_numbers,
 )
-from .._equations import ShapeMismatch, equation
-from .._fields import static_choice
-from .._leaves import is_leaf, is_parameter
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._trees.leaves import is_leaf, is_parameter
 from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
 from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..tree._like import real_full_like_leaf

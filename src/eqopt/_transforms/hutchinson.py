@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, UInt32
 
-from .._checks import check_state, required, required_params
-from .._leaves import align, flatten_updates
-from .._random import key_data, next_key
-from .._transformation import AbstractTransformation
+from .._arguments.extra import required, required_params
+from .._core.transformation import AbstractTransformation
+from .._trees.keys import key_data, next_key
+from .._trees.leaves import align, flatten_updates
+from .._trees.states import check_state
 from .._types import Key, Params, State, Updates
 from ..second_order._hutchinson import hutchinson
 

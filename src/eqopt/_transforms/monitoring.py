@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
-from .._checks import check_state
-from .._construction import Module
-from .._leaves import parameters
-from .._owners import name_error, parts_of
-from .._transformation import AbstractTransformation
+from .._arguments.construction import Module
+from .._arguments.owners import name_error, parts_of
+from .._core.transformation import AbstractTransformation
+from .._trees.leaves import parameters
+from .._trees.states import check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import at_least_float32
 from .average import EMA, EMAState

@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
 
-from .._checks import check_range, check_scalar
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._random import key_data, next_key, split_like
-from .._threefry import normal
-from .._transformation import AbstractLeafwise
+from .._arguments.checks import check_range, check_scalar
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
+from .._trees.keys import key_data, next_key, split_like
+from .._trees.threefry import normal
 from .._types import Hyperparameter, Key, Params
 from ..numerics import as_float, safe_increment, safe_sqrt
 

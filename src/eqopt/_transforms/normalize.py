@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from .._checks import check_range, check_scalar
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._transformation import AbstractStateless
+from .._arguments.checks import check_range, check_scalar
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractStateless
 from .._types import Hyperparameter, Params, Updates
 from ..tree import norm
 from .scale import scale

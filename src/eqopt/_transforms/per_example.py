@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
+from .._arguments.owners import name_of
 from .._cpu.order import materialized
-from .._leaves import align, flatten_updates, keystr
-from .._owners import name_of
+from .._trees.leaves import align, flatten_updates, keystr
 from .._types import Params, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
 from ..numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt, wide_dtype

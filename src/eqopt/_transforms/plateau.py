@@ -5,11 +5,11 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, Int
 
-from .._checks import required_value
-from .._equations import compute_dtype
-from .._leaves import parameters
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._arguments.extra import required_value
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
+from .._trees.leaves import parameters
+from .._trees.precision import compute_dtype
 from .._types import Hyperparameter, IntegerLike, Params
 from ..schedules._plateau import after_one_more, check_plateau, no_losses_yet
 from .scale import scale

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PRNGKeyArray, UInt32
 
-from .._checks import check_range, check_state
-from .._leaves import align, flatten_updates, keystr
-from .._owners import name_of
-from .._random import key_data, next_key, split_like
-from .._threefry import normal
-from .._transformation import AbstractTransformation
+from .._arguments.checks import check_range
+from .._arguments.owners import name_of
+from .._core.transformation import AbstractTransformation
+from .._trees.keys import key_data, next_key, split_like
+from .._trees.leaves import align, flatten_updates, keystr
+from .._trees.states import check_state
+from .._trees.threefry import normal
 from .._types import Hyperparameter, Key, Params, State, Updates
 from ..numerics import as_float, at_least_float32
 from .per_example import batch_size, factors_of, weighted_sum

@@ -8,19 +8,19 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
-from .._checks import check_returned, check_scalar
+from .._arguments.checks import check_returned, check_scalar
+from .._arguments.owners import name_of
 from .._combinators.freeze import zero
-from .._equations import equation
-from .._leaves import is_none, keystr, parameters
-from .._masks import resolve
-from .._owners import name_of
-from .._pipeline import Leafwise
-from .._transformation import (
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import (
     AbstractLeafwise,
     AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
 )
+from .._trees.leaves import is_none, keystr, parameters
+from .._trees.masks import resolve
 from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
 from ..numerics import safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule

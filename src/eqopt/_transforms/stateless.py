@@ -6,11 +6,11 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Inexact, PyTree
 
-from .._checks import check_state
-from .._equations import equation
-from .._leaves import align, disagreement, flatten_updates, map_parameters
-from .._pipeline import Leafwise
-from .._transformation import AbstractStateless, AbstractTransformation
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractStateless, AbstractTransformation
+from .._trees.leaves import align, disagreement, flatten_updates, map_parameters
+from .._trees.states import check_state
 from .._types import Params, State, Updates
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from .._checks import check_scalar
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._arguments.checks import check_scalar
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
 from .._types import Hyperparameter, Params, Updates
 from ..tree._like import wide_zeros_like
 

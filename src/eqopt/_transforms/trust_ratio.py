@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from .._checks import check_range, check_scalar
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._transformation import AbstractStateless
+from .._arguments.checks import check_range, check_scalar
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractStateless
 from .._types import Hyperparameter, Params
 from .block import block_norm
 

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_choice, check_range, check_scalar
+from .._arguments.checks import check_choice, check_range, check_scalar
+from .._arguments.fields import static_choice
+from .._arguments.owners import name_of
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise, AbstractTransformation
 from .._cpu.order import after
-from .._equations import equation
-from .._fields import static_choice
-from .._owners import name_of
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise, AbstractTransformation
 from .._typecheck import no_type_check
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment

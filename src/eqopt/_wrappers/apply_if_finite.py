@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_count
-from .._leaves import flatten_updates
-from .._transformation import AbstractTransformation
+from .._arguments.checks import check_count
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
+from .._trees.leaves import flatten_updates
 from .._types import IntegerLike, Params, State, Updates
-from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
 
 

@@ -9,15 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
-from .._checks import check_choice
+from .._arguments.checks import check_choice
+from .._arguments.owners import parts_of
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
-from .._equations import equation
-from .._leaves import is_leaf
-from .._masks import mask_out
-from .._owners import parts_of
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import (
+from .._core.equation import equation
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import (
     AbstractFused,
     AbstractOptimizer,
     AbstractStateless,
@@ -25,6 +23,8 @@ from .._transformation import (
 )
 from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
+from .._trees.leaves import is_leaf
+from .._trees.masks import mask_out
 from .._types import Mask, Params, State, Updates
 
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .._construction import Module
-from .._misfits import check_real
-from .._random import keys_of_part
-from .._transformation import AbstractTransformation
+from .._arguments.construction import Module
+from .._core.misfits import check_real
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
+from .._trees.keys import keys_of_part
 from .._types import Params, State
-from .._wrapper import AbstractWrapper, Call
 
 
 class RealAndImaginary(Module):

@@ -7,10 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._control import filter_cond
-from .._transformation import AbstractTransformation
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
+from .._trees.control import filter_cond
 from .._types import Params, State
-from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
 
 

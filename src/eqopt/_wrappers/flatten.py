@@ -9,12 +9,13 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
-from .._apply import apply_updates
-from .._checks import check_state
 from .._combinators.chain import Chain, NamedChain
+from .._core.apply import apply_updates
+from .._core.transformation import AbstractOptimizer, AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
 from .._cpu.order import materialized
-from .._explicit import in_explicit_shards, unsharded
-from .._leaves import (
+from .._trees.keys import keys_of_part
+from .._trees.leaves import (
     align,
     flatten_updates,
     is_leaf,
@@ -23,10 +24,9 @@ from .._leaves import (
     parameters,
     restrict,
 )
-from .._random import keys_of_part
-from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._trees.sharding import in_explicit_shards, unsharded
+from .._trees.states import check_state
 from .._types import Params, State, Updates
-from .._wrapper import AbstractWrapper, Call
 from ..numerics import common_dtype
 
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._checks import check_count, check_range, check_state
-from .._control import filter_cond
-from .._equations import equation
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation
+from .._arguments.checks import check_count, check_range
+from .._core.equation import equation
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
+from .._trees.control import filter_cond
+from .._trees.states import check_state
 from .._types import Hyperparameter, IntegerLike, Params, State
-from .._wrapper import AbstractWrapper, Call
 from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import all_finite
 

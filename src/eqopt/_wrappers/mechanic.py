@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from .._checks import check_count, check_range, check_state, required_params
-from .._equations import compute_dtype, equation
-from .._fields import static_choice
-from .._leaves import parameters
-from .._pipeline import Leafwise, Pipeline
-from .._reductions import dot, sum_over_leaves
-from .._transformation import AbstractFused, AbstractTransformation
+from .._arguments.checks import check_count, check_range
+from .._arguments.extra import required_params
+from .._arguments.fields import static_choice
+from .._core.equation import equation
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.reductions import dot, sum_over_leaves
+from .._core.transformation import AbstractFused, AbstractTransformation
+from .._trees.leaves import parameters
+from .._trees.precision import compute_dtype
+from .._trees.states import check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree._like import wide_zeros_like

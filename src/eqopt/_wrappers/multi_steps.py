@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
 
-from .._checks import check_count
-from .._control import filter_cond
-from .._equations import equation
-from .._leaves import restrict
-from .._pipeline import Leafwise, Pipeline
-from .._storage import load
-from .._transformation import AbstractTransformation
+from .._arguments.checks import check_count
+from .._core.equation import equation
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.scale import at
+from .._trees.control import filter_cond
+from .._trees.leaves import restrict
+from .._trees.stored import load
 from .._types import IntegerLike, Params, Schedule, State, Updates
-from .._wrapper import AbstractWrapper, Call
 from ..numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like

@@ -8,11 +8,15 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import Array, Inexact, PyTree
 
-from .._apply import apply_updates
-from .._checks import required_params
-from .._equations import equation
-from .._fields import static_choice
-from .._leaves import (
+from .._arguments.extra import required_params
+from .._arguments.fields import static_choice
+from .._core.apply import apply_updates
+from .._core.equation import equation
+from .._core.misfits import check_real
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
+from .._trees.leaves import (
     align,
     disagreement,
     flatten_updates,
@@ -22,12 +26,8 @@ from .._leaves import (
     parameters,
     restrict,
 )
-from .._masks import mask_out
-from .._misfits import check_real
-from .._pipeline import Leafwise, Pipeline
-from .._transformation import AbstractTransformation
+from .._trees.masks import mask_out
 from .._types import Mask, Params, State
-from .._wrapper import AbstractWrapper, Call
 
 
 class ProjectState(eqx.Module):

@@ -10,19 +10,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Inexact, Int
 
-from .._checks import check_count, check_state, required, required_params
+from .._arguments.checks import check_count
+from .._arguments.extra import required, required_params
 from .._combinators.chain import Chain
-from .._control import filter_cond
-from .._equations import equation
-from .._leaves import align, flatten_updates, keystr, restrict
-from .._pipeline import Leafwise, Pipeline
-from .._random import keep_keys
-from .._storage import load, store_like
-from .._transformation import AbstractTransformation
+from .._core.equation import equation
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
+from .._trees.control import filter_cond
+from .._trees.keys import keep_keys
+from .._trees.leaves import align, flatten_updates, keystr, restrict
+from .._trees.states import check_state
+from .._trees.stored import load, store_like
 from .._types import IntegerLike, Params, State, Updates
-from .._wrapper import AbstractWrapper, Call
 from ..tree._like import copy
 from .averages.beside import beside
 

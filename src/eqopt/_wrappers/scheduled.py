@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_returned, check_state, hyperparameters, waiting
-from .._pipeline import Pipeline
-from .._transformation import AbstractOptimizer, AbstractTransformation
+from .._arguments.checks import check_returned, hyperparameters, waiting
+from .._core.pipeline import Pipeline
+from .._core.transformation import AbstractOptimizer, AbstractTransformation
+from .._core.wrapper import AbstractFusedWrapper
 from .._transforms.scale import recorded
+from .._trees.states import check_state
 from .._types import Params, State
-from .._wrapper import AbstractFusedWrapper
 from ..numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 

@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_count, check_no_schedule, check_range
-from .._construction import Module
-from .._fields import static_choice
+from .._arguments.checks import check_count, check_no_schedule, check_range
+from .._arguments.construction import Module
+from .._arguments.fields import static_choice
 from .._types import Hyperparameter, IntegerLike, State
 from ..numerics import safe_increment
 

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._checks import check_no_schedule, check_range, required_value
-from .._construction import Module
-from .._control import filter_cond
-from .._leaves import parameters
-from .._transformation import AbstractTransformation
+from .._arguments.checks import check_no_schedule, check_range
+from .._arguments.construction import Module
+from .._arguments.extra import required_value
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
+from .._trees.control import filter_cond
+from .._trees.leaves import parameters
 from .._types import Hyperparameter, Params, State, Updates
-from .._wrapper import AbstractWrapper, Call
 from ..numerics import at_least_float32, safe_increment
 from ..tree import norm
 from .apply_if_finite import all_finite

@@ -7,17 +7,18 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._checks import check_state, required_params
-from .._leaves import is_leaf, is_parameter, keystr, parameters, restrict
-from .._pipeline import Leafwise, Pipeline
-from .._storage import (
+from .._arguments.extra import required_params
+from .._core.pipeline import Leafwise, Pipeline
+from .._core.transformation import AbstractFused, AbstractTransformation
+from .._trees.leaves import is_leaf, is_parameter, keystr, parameters, restrict
+from .._trees.states import check_state
+from .._trees.stored import (
     AbstractHidden,
     joined,
     load,
     standard_promotion,
     taken_apart,
 )
-from .._transformation import AbstractFused, AbstractTransformation
 from .._types import Params, State, Updates
 from ..storage._base import (
     AbstractParamStorage,

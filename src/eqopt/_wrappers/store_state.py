@@ -11,15 +11,15 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
-from .._annotations import kinds
-from .._fields import static_choice
-from .._leaves import is_leaf, parameters
-from .._masks import resolve_mask
-from .._pipeline import Pipeline
-from .._storage import AbstractStored, is_stored, standard_promotion
-from .._transformation import AbstractTransformation
+from .._arguments.annotations import kinds
+from .._arguments.fields import static_choice
+from .._core.pipeline import Pipeline
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractFusedWrapper
+from .._trees.leaves import is_leaf, parameters
+from .._trees.masks import resolve_mask
+from .._trees.stored import AbstractStored, is_stored, standard_promotion
 from .._types import Mask, Params, State
-from .._wrapper import AbstractFusedWrapper
 from ..numerics import at_least_float32, common_dtype
 from ..storage._base import (
     AbstractParamStorage,

@@ -11,13 +11,13 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
-from .._checks import check_state
-from .._explicit import on_automatic_axes, sharded_like, shardings_of
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
 from .._jax_internals import is_traced
-from .._leaves import is_parameter
-from .._transformation import AbstractTransformation
+from .._trees.leaves import is_parameter
+from .._trees.sharding import on_automatic_axes, sharded_like, shardings_of
+from .._trees.states import check_state
 from .._types import Params, State
-from .._wrapper import AbstractWrapper, Call
 
 
 class ZeRO1State(eqx.Module):

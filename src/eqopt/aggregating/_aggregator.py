@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from .._transformation import AbstractTransformation
+from .._core.transformation import AbstractTransformation
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path
 

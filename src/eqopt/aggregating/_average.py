@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._checks import check_count, check_state
-from .._equations import equation
-from .._leaves import flatten_updates, restrict
-from .._pipeline import Leafwise, Pipeline
+from .._arguments.checks import check_count
+from .._core.equation import equation
+from .._core.pipeline import Leafwise, Pipeline
+from .._trees.leaves import flatten_updates, restrict
+from .._trees.states import check_state
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import at_least_float32
 from ..tree._like import wide_zeros_like

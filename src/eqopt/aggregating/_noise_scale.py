@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from .._construction import Module
-from .._equations import equation
+from .._arguments.construction import Module
+from .._core.equation import equation
+from .._core.reductions import sum_over_leaves
 from .._jax_internals import is_traced
-from .._reductions import sum_over_leaves
 from .._types import RealScalarLike, Updates
 from ..tree import norm
 

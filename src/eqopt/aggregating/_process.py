@@ -3,12 +3,12 @@
 from typing import Any
 
 from .._combinators.chain import Chain, checked_states
-from .._control import filter_cond
-from .._storage import load, store_like
-from .._transformation import AbstractTransformation
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractComposite, Call
 from .._transforms.scale import Identity
+from .._trees.control import filter_cond
+from .._trees.stored import load, store_like
 from .._types import Hyperparameter, IntegerLike, Params, State
-from .._wrapper import AbstractComposite, Call
 from ._aggregator import AbstractAggregator, is_ready, rounded
 from ._moments import PerElementMeanAndSumSqDiffGrads
 from ._sizes import Axes

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from .._checks import check_range, required
-from .._equations import equation
-from .._pipeline import Leafwise
-from .._transformation import AbstractLeafwise
+from .._arguments.checks import check_range
+from .._arguments.extra import required
+from .._core.equation import equation
+from .._core.pipeline import Leafwise
+from .._core.transformation import AbstractLeafwise
 from .._types import Hyperparameter, Nonnegative, Params, State, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree import get

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._leaves import listed, type_name
+from .._trees.leaves import listed, type_name
 from .._typecheck import no_type_check
 
 

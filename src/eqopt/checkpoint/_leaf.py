@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
-from .._leaves import type_name
+from .._trees.leaves import type_name
 from .._typecheck import no_type_check
 from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
 

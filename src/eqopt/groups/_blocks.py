@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._construction import Explained
-from .._layers import axes_of_inputs, axes_of_one, stacks
-from .._leaves import is_leaf, is_parameter, keystr
-from .._masks import resolve
-from .._storage import shapes_if_stored
+from .._arguments.construction import Explained
+from .._trees.layers import axes_of_inputs, axes_of_one, stacks
+from .._trees.leaves import is_leaf, is_parameter, keystr
+from .._trees.masks import resolve
+from .._trees.stored import shapes_if_stored
 from .._types import Params
 
 

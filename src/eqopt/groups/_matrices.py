@@ -1,9 +1,9 @@
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._dimension_numbers import MatrixDimensionNumbers, Unknown, of_layers
-from .._leaves import is_leaf
-from .._storage import shapes_if_stored
+from .._trees.axes import MatrixDimensionNumbers, Unknown, of_layers
+from .._trees.leaves import is_leaf
+from .._trees.stored import shapes_if_stored
 from .._types import Params
 
 

@@ -6,16 +6,16 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._construction import Module
-from .._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
-from .._leaves import (
+from .._arguments.construction import Module
+from .._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
+from .._trees.leaves import (
     check_parameters,
     disagreement,
     is_leaf,
     is_parameter,
     keystr,
 )
-from .._storage import shapes_if_stored
+from .._trees.stored import shapes_if_stored
 from .._types import Params
 
 

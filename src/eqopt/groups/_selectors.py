@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import is_leaf, is_parameter, listed
+from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params
 
 

@@ -6,8 +6,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._leaves import is_leaf, is_parameter
-from .._masks import resolve
+from .._trees.leaves import is_leaf, is_parameter
+from .._trees.masks import resolve
 from .._types import Params
 
 

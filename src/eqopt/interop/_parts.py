@@ -10,10 +10,10 @@ from jaxtyping import Array
 
 from .._combinators.chain import Chain, NamedChain
 from .._combinators.partition import Partition
+from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._jax_internals import is_traced
-from .._leaves import label_dict
-from .._transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.scale import ScaleByLearningRate, at, recorded
+from .._trees.leaves import label_dict
 
 
 def instances_of(opt: Any, kind: type) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import check_interval
+from .._arguments.checks import check_interval
 
 
 def check_array(owner: str, name: str, value: Any, ndims: tuple[int, ...]) -> None:

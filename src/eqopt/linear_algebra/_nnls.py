@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._checks import check_integer
+from .._arguments.checks import check_integer
 from .._types import RealScalarLike
 from ..numerics import wide_dtype
 from ._arguments import check_array, check_real, check_scalar

@@ -11,8 +11,8 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
-from .._leaves import disagreement, parameters
-from .._random import as_key
+from .._trees.keys import as_key
+from .._trees.leaves import disagreement, parameters
 from .._types import IntegerLike, Key, RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 from ..tree import norm

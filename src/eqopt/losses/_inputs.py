@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
-from .._checks import check_interval
+from .._arguments.checks import check_interval
 from .._types import RealScalarLike
 from ..numerics import wide_dtype
 from ._advice import advice

@@ -7,7 +7,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._construction import Module
+from .._arguments.construction import Module
 
 
 class AccumulationType(enum.Enum):

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import ArrayLike, PyTree
 
-from .._leaves import label_dict
+from .._trees.leaves import label_dict
 from .._types import StaticInteger
 from ._accumulator import AccumulationType
 from ._clip_factors import check_clip

@@ -11,8 +11,8 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._leaves import is_label, label_dict, listed
-from .._masks import resolve
+from .._trees.leaves import is_label, label_dict, listed
+from .._trees.masks import resolve
 from ..numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Arguments, find_arguments

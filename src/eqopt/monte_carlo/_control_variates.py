@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, PyTree
 
-from .._leaves import disagreement
-from .._random import as_key
+from .._trees.keys import as_key
+from .._trees.leaves import disagreement
 from .._types import Key, RealScalarLike
 from ..linear_algebra._arguments import check_scalar
 from ..numerics import at_least_float32, wide_dtype

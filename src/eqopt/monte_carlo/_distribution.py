@@ -9,8 +9,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._construction import Module
-from .._random import as_key
+from .._arguments.construction import Module
+from .._trees.keys import as_key
 from .._types import Key
 from ..numerics import common_dtype, wide_dtype
 

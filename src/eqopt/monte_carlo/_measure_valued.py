@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PyTree
 
-from .._random import as_key
+from .._trees.keys import as_key
 from .._types import Key
 from ..numerics import common_dtype
 from ._arguments import build, real_function, real_parameters, sample_keys

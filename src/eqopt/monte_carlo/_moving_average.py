@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._checks import check_interval
+from .._arguments.checks import check_interval
 from .._types import RealScalarLike
 from ..numerics import safe_increment, wide_dtype
 from ._arguments import real_function

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, DTypeLike, Float
 
-from .._construction import Module
+from .._arguments.construction import Module
 
 
 class Normal(Module):

@@ -12,9 +12,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import check_integer, check_interval
-from .._leaves import parameters
-from .._random import as_key, split_like
+from .._arguments.checks import check_integer, check_interval
+from .._trees.keys import as_key, split_like
+from .._trees.leaves import parameters
 from .._types import Key, RealScalarLike
 from ..numerics import at_least_float32, common_dtype, wide_dtype
 from ._noise import Gumbel

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree, Real
 
 from .._jax_internals import is_traced
-from .._leaves import keystr
-from .._masks import resolve
+from .._trees.leaves import keystr
+from .._trees.masks import resolve
 from .._types import RealScalarLike
 from ..numerics import wide_dtype
 from ._trees import Parts, check_real, scalar, take

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._jax_internals import is_traced
-from .._leaves import disagreement, is_none, keystr
+from .._trees.leaves import disagreement, is_none, keystr
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 

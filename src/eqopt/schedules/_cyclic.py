@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_choice, check_range
+from .._arguments.checks import check_choice, check_range
 from .._types import RealScalarLike
 from ._dtypes import (
     IntScalarLike,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_range
+from .._arguments.checks import check_range
 from .._types import RealScalarLike
 from ._dtypes import (
     IntScalarLike,

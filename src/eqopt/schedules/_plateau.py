@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._checks import check_count, check_range, check_scalar, required_value
+from .._arguments.checks import check_count, check_range, check_scalar
+from .._arguments.extra import required_value
 from .._types import IntegerLike, RealScalarLike
 from ._dtypes import as_reals
 from ._stateful import AbstractStatefulSchedule

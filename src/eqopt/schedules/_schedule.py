@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import check_range
-from .._construction import Module
+from .._arguments.checks import check_range
+from .._arguments.construction import Module
 from .._types import RealScalarLike, Schedule
 from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
 from ._validation import (

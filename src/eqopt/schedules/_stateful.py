@@ -3,7 +3,7 @@
 import abc
 from typing import Any, ClassVar
 
-from .._construction import Module
+from .._arguments.construction import Module
 from .._types import State
 
 

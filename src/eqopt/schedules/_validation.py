@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._checks import check_count, check_range, check_scalar
+from .._arguments.checks import check_count, check_range, check_scalar
 from .._jax_internals import is_traced
 from ._dtypes import is_integer, largest_steps
 from ._stateful import AbstractStatefulSchedule

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_choice
+from .._arguments.checks import check_choice
 from .._types import RealScalarLike
 from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
 from ._piecewise import LEFT

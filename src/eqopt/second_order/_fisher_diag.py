@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._leaves import parameters
+from .._trees.leaves import parameters
 from .._types import Params, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
 from ..numerics import abs_sq, at_least_float32

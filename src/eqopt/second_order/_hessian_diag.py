@@ -10,9 +10,9 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
-from .._checks import check_integer
-from .._leaves import parameters
-from .._random import as_key
+from .._arguments.checks import check_integer
+from .._trees.keys import as_key
+from .._trees.leaves import parameters
 from .._types import Key, Params, Updates
 from ..numerics import wide_dtype
 from ._hutchinson import hutchinson

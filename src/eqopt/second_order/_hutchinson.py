@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
-from .._random import split_like
-from .._threefry import rademacher
+from .._trees.keys import split_like
+from .._trees.threefry import rademacher
 
 
 def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:

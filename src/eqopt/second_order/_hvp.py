@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._leaves import disagreement, listed, parameters
+from .._trees.leaves import disagreement, listed, parameters
 from .._types import Params, Updates
 from ._loss import loss_of_arrays
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Inexact
 
-from .._construction import Module
-from .._storage import AbstractHidden, AbstractStored
+from .._arguments.construction import Module
+from .._trees.stored import AbstractHidden, AbstractStored
 from .._types import Nonnegative as Nonnegative
 
 

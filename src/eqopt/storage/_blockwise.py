@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Float, Inexact, Shaped
 
-from .._checks import check_integer
-from .._explicit import on_automatic_axes, sharded_like
-from .._fields import static_choice
-from .._storage import AbstractStored
+from .._arguments.checks import check_integer
+from .._arguments.fields import static_choice
+from .._trees.sharding import on_automatic_axes, sharded_like
+from .._trees.stored import AbstractStored
 from .._types import StaticInteger
 from ..numerics import at_least_float32
 from ._base import AbstractStateStorage, Slot

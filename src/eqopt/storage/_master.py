@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
-from .._explicit import sharded_like
-from .._fields import static_choice
-from .._storage import AbstractHidden
+from .._arguments.fields import static_choice
+from .._trees.sharding import sharded_like
+from .._trees.stored import AbstractHidden
 from .._types import StaticInteger
 from ..numerics import common_dtype
 from ._base import AbstractParamStorage, Slot

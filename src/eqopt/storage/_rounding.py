@@ -9,9 +9,9 @@ import jax.random as jr
 from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt32
 
-from .._random import as_key
-from .._storage import AbstractHidden, AbstractStored, Joined
-from .._threefry import random_bits
+from .._trees.keys import as_key
+from .._trees.stored import AbstractHidden, AbstractStored, Joined
+from .._trees.threefry import random_bits
 from .._types import Key
 from ._base import AbstractParamStorage, AbstractStateStorage, Slot
 

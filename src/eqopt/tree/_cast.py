@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._jax_internals import is_traced
-from .._leaves import is_leaf, is_parameter, listed, parameters
+from .._trees.leaves import is_leaf, is_parameter, listed, parameters
 from .._types import RealScalarLike
 from ..numerics import common_dtype
 from ._like import _dtype_for

@@ -6,9 +6,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 
-from .._explicit import sharded_like
 from .._jax_internals import is_traced
-from .._leaves import is_parameter, map_parameters
+from .._trees.leaves import is_parameter, map_parameters
+from .._trees.sharding import sharded_like
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 from ._together import check_numbers, number, own_dtype

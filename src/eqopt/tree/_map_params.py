@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import disagreement, is_leaf, is_parameter, parameters
-from .._storage import is_stored
+from .._trees.leaves import disagreement, is_leaf, is_parameter, parameters
+from .._trees.stored import is_stored
 from .._types import Params, State
 from ._search import _children
 from ._together import column_of

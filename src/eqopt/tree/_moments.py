@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import numerics
-from .._checks import check_interval
+from .._arguments.checks import check_interval
 from .._jax_internals import is_traced
 from .._types import IntegerLike, RealScalarLike
 from ._together import check_real, elementwise, mapped, number

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._leaves import is_leaf, parameters
-from .._masks import resolve
-from .._storage import is_stored
+from .._trees.leaves import is_leaf, parameters
+from .._trees.masks import resolve
+from .._trees.stored import is_stored
 from .._types import Params, State
 from ._map_params import nested_in
 from ._search import on_the_way

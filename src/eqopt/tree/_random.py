@@ -9,10 +9,10 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
-from .._explicit import sharded_like
 from .._jax_internals import is_traced
-from .._leaves import is_leaf, is_parameter, keystr
-from .._random import as_key, split_like
+from .._trees.keys import as_key, split_like
+from .._trees.leaves import is_leaf, is_parameter, keystr
+from .._trees.sharding import sharded_like
 from .._types import Key
 from ._like import _dtype_for
 from ._together import check_numbers, own_dtype

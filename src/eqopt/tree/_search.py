@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Integer, PyTree
 
-from .._construction import SPELLINGS
-from .._leaves import listed
+from .._arguments.construction import SPELLINGS
+from .._trees.leaves import listed
 from .._typecheck import no_type_check
 from .._types import State
 

@@ -10,8 +10,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._equations import compute_dtype, widen
-from .._leaves import disagreement, is_leaf, is_parameter, keystr, parameters
+from .._trees.leaves import disagreement, is_leaf, is_parameter, keystr, parameters
+from .._trees.precision import compute_dtype, widen
 from ..numerics import common_dtype, wide_dtype
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._pipeline import Pipeline
+from eqopt._core.pipeline import Pipeline
 
 from ...parity.matrices import NUMBERS
 from .programs import compiled_decompositions, decompositions

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._equations import ShapeMismatch, equation
-from ..._explicit import unsharded
-from ..._fields import static_choice
-from ..._leaves import is_leaf, parameters
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import ShapeMismatch, equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.leaves import is_leaf, parameters
+from ..._trees.sharding import unsharded
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics import abs_sq, safe_sqrt

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import Hyperparameter, Params, ScalarOrSchedule

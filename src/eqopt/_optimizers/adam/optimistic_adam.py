@@ -6,10 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._checks import check_scalar
+from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, recorded
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Params, ScalarOrSchedule
 from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt

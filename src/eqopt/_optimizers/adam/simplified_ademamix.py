@@ -5,12 +5,12 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_scalar
+from ..._arguments.checks import check_scalar
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule

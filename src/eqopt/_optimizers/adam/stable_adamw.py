@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import required_params
+from ..._arguments.extra import required_params
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._leaves import is_leaf
-from ..._masks import resolve_mask
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
+from ..._trees.leaves import is_leaf
+from ..._trees.masks import resolve_mask
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (

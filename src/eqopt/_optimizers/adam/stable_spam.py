@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact
 
-from ..._checks import check_count
+from ..._arguments.checks import check_count
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.block import AdaClipGN, check_cosine, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay

@@ -5,11 +5,11 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule
 from ...numerics import abs_sq

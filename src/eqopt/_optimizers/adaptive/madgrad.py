@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range, check_scalar
+from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._cpu import equations as on_cpu
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._equations import Equation, equation
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import Equation, equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule

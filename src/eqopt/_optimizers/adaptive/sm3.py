@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import Axes, DimensionNumbers, resolve_dimension_numbers
-from ..._equations import equation
-from ..._leaves import is_leaf, parameters
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
+from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
+from ..._trees.leaves import is_leaf, parameters
 from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq
 from ...tree._like import real_full_like_leaf, wide_zeros_like

@@ -4,16 +4,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._checks import check_count, check_range
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._fields import static_choice
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
 from ..._transforms.block import ScaleByParamBlockRMS
 from ..._transforms.factored_rms import ScaleByFactoredRMS
 from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 
 

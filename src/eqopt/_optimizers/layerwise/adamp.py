@@ -5,14 +5,14 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments

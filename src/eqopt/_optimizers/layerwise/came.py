@@ -8,19 +8,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import (
-    Axes,
-    DimensionNumbers,
-    MatrixDimensionNumbers,
-    resolve_dimension_numbers,
-)
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._leaves import is_leaf, is_parameter, parameters
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.factored_rms import (
     inverse_root,
     inverse_roots,
@@ -29,6 +22,13 @@ from ..._transforms.factored_rms import (
 )
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.axes import (
+    Axes,
+    DimensionNumbers,
+    MatrixDimensionNumbers,
+    resolve_dimension_numbers,
+)
+from ..._trees.leaves import is_leaf, is_parameter, parameters
 from ..._types import (
     Hyperparameter,
     Mask,

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._types import Hyperparameter, Params, ScalarOrSchedule

@@ -3,10 +3,10 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._fields import static_choice
-from ..._transformation import AbstractOptimizer
+from ..._core.transformation import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._transforms.trust_ratio import ScaleByTrustRatio

@@ -6,17 +6,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_state
+from ..._arguments.fields import static_choice
+from ..._arguments.owners import parts_of
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._leaves import map_parameters
-from ..._owners import parts_of
-from ..._pipeline import Leafwise, Pipeline, filled
-from ..._transformation import AbstractFused, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline, filled
+from ..._core.transformation import AbstractFused, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
+from ..._trees.leaves import map_parameters
+from ..._trees.states import check_state
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
 from ...numerics import (
     abs_sq,

@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from ..._checks import check_range, check_scalar, required_params
+from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.extra import required_params
 from ..._cpu.order import materialized
-from ..._dimension_numbers import (
+from ..._transforms.weight_decay import is_off
+from ..._trees.axes import (
     MatrixDimensionNumbers,
     Numbers,
     of_layers,
     resolve_dimension_numbers,
     size,
 )
-from ..._leaves import is_leaf
-from ..._masks import resolve_mask
-from ..._transforms.weight_decay import is_off
+from ..._trees.leaves import is_leaf
+from ..._trees.masks import resolve_mask
 from ..._types import Params
 from ...groups import module
 from ...numerics import safe_sqrt

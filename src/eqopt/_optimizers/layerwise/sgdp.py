@@ -6,15 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
 from ...tree._like import wide_zeros_like

@@ -9,20 +9,20 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ..._checks import check_choice, check_count, check_range
+from ..._arguments.checks import check_choice, check_count, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._control import cond
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._leaves import places
-from ..._matrices import map_layouts
-from ..._matrixwise import AbstractMatrixwise, everywhere
-from ..._pipeline import Leafwise
-from ..._random import as_key
-from ..._threefry import normal
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.equation import equation
+from ..._core.matrices import map_layouts
+from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.axes import DimensionNumbers
+from ..._trees.control import cond
+from ..._trees.keys import as_key
+from ..._trees.leaves import places
+from ..._trees.threefry import normal
 from ..._types import (
     Hyperparameter,
     IntegerLike,

@@ -6,15 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_count, check_range
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, everywhere
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...numerics import abs_sq, safe_norm
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of

@@ -6,20 +6,20 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from ..._checks import check_count, check_scalar
+from ..._arguments.checks import check_count, check_scalar
+from ..._arguments.fields import static_choice
+from ..._arguments.owners import name_of
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._explicit import unsharded
-from ..._fields import static_choice
-from ..._leaves import align, flatten_updates, parameters
-from ..._matrices import Layout, are_matrices, map_layouts
-from ..._matrixwise import AbstractContracting, Rows
-from ..._misfits import check_real
-from ..._owners import name_of
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.matrices import Layout, are_matrices, map_layouts
+from ..._core.matrixwise import AbstractContracting, Rows
+from ..._core.misfits import check_real
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.axes import DimensionNumbers
+from ..._trees.leaves import align, flatten_updates, parameters
+from ..._trees.sharding import unsharded
 from ..._types import (
     Hyperparameter,
     IntegerLike,

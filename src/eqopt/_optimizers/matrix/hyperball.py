@@ -3,9 +3,9 @@
 import equinox as eqx
 
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate, has_learning_rate
+from ..._trees.axes import DimensionNumbers
 from ..._types import ScalarOrSchedule
 from .norm_control import KeepNorm, Per, Radius, RelativeUpdate
 

@@ -8,14 +8,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_choice, check_range, required
+from ..._arguments.checks import check_choice, check_range
+from ..._arguments.extra import required
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers, resolve_dimension_numbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import (
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import (
     AbstractFused,
     AbstractLeafwise,
     AbstractOptimizer,
@@ -25,6 +25,7 @@ from ..._transforms.block import block_norm
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.axes import DimensionNumbers, resolve_dimension_numbers
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam

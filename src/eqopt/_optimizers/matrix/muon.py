@@ -7,20 +7,20 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_scalar
+from ..._arguments.checks import check_scalar
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._transformation import (
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import (
     AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
 )
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD

@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from ..._checks import check_choice, check_range
-from ..._dimension_numbers import DimensionNumbers, map_matrices
-from ..._equations import Equation, equation
-from ..._matrices import map_layouts
-from ..._matrixwise import AbstractMatrixwise, Rows, made
-from ..._pipeline import Leafwise
+from ..._arguments.checks import check_choice, check_range
+from ..._core.equation import Equation, equation
+from ..._core.matrices import map_layouts
+from ..._core.matrixwise import AbstractMatrixwise, Rows, made
+from ..._core.pipeline import Leafwise
+from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike
 from ...numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like

@@ -5,15 +5,15 @@ from typing import Any, get_args
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_choice, check_range
+from ..._arguments.checks import check_choice, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, everywhere
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.axes import DimensionNumbers
 from ..._types import (
     Hyperparameter,
     Mask,

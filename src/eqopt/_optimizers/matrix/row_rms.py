@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from ..._checks import check_choice, check_range
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise
-from ..._pipeline import Leafwise
+from ..._arguments.checks import check_choice, check_range
+from ..._arguments.fields import static_choice
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise
+from ..._core.pipeline import Leafwise
 from ..._transforms.normalize import zero_if_infinite
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Nonnegative, Params
 from ...numerics import abs_sq, safe_norm, safe_sqrt
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_choice, check_count, check_range
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, Rows, everywhere
-from ..._pipeline import Leafwise
+from ..._arguments.checks import check_choice, check_count, check_range
+from ..._arguments.fields import static_choice
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise, Rows, everywhere
+from ..._core.pipeline import Leafwise
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Updates
 from ...numerics import bias_correction, safe_increment
 from .parts.coefficients import STANDARD, TABLES, given_rows

@@ -7,12 +7,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_count, check_range
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, Rows
-from ..._pipeline import Leafwise
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.fields import static_choice
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise, Rows
+from ..._core.pipeline import Leafwise
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Updates
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
 from .parts.eigenbasis import (

@@ -7,16 +7,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_count, check_range
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._control import cond
-from ..._dimension_numbers import DimensionNumbers
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, Rows
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise, Rows
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.axes import DimensionNumbers
+from ..._trees.control import cond
 from ..._types import (
     Hyperparameter,
     IntegerLike,

@@ -5,11 +5,11 @@ import dataclasses
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers
-from ..._fields import static_choice
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
 from .orthogonalize import Scale, orthogonalize_of
 from .parts.coefficients import STANDARD, Coefficients

@@ -7,17 +7,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from ..._checks import check_choice, check_count, check_range, check_scalar
+from ..._arguments.checks import check_choice, check_count, check_range, check_scalar
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._dimension_numbers import DimensionNumbers, map_matrices, size
-from ..._fields import static_choice
-from ..._matrixwise import AbstractMatrixwise, everywhere
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractOptimizer, AbstractTransformation
+from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.axes import DimensionNumbers, map_matrices, size
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from .parts.recipe import is_matrix, matrices_and_others
 from .parts.sinkhorn import (

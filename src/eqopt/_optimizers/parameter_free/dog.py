@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise
-from ..._reductions import sum_over_leaves
-from ..._transformation import AbstractOptimizer
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.reductions import sum_over_leaves
+from ..._core.transformation import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, ratio, scale
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (

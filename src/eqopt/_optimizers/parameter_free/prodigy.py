@@ -7,12 +7,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range, check_scalar
+from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.fields import static_choice
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.reductions import sum_over_leaves
 from ..._cpu.order import after
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._pipeline import Leafwise, Pipeline
-from ..._reductions import sum_over_leaves
 from ..._transforms.scale import ratio
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (

@@ -4,8 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._checks import check_range
-from ..._fields import static_choice
+from ..._arguments.checks import check_range
+from ..._arguments.fields import static_choice
 from ..._types import (
     Hyperparameter,
     Mask,

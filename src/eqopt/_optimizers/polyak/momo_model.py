@@ -8,15 +8,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from ..._checks import check_range, check_scalar, required_value
+from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.extra import required_value
+from ..._core.equation import Equation, equation
+from ..._core.pipeline import Leafwise
+from ..._core.reductions import dot, sum_over_leaves
 from ..._cpu.order import after, materialized
-from ..._equations import Equation, compute_dtype, equation
-from ..._leaves import parameters
-from ..._masks import mask_out
-from ..._pipeline import Leafwise
-from ..._reductions import dot, sum_over_leaves
 from ..._transforms.scale import at, scale
 from ..._transforms.weight_decay import is_off
+from ..._trees.leaves import parameters
+from ..._trees.masks import mask_out
+from ..._trees.precision import compute_dtype
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
 from ...numerics import abs_sq, safe_increment
 from ..measured import AbstractMeasured

@@ -7,10 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..._checks import check_range, check_scalar, required_value
+from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.extra import required_value
 from ..._combinators.chain import Chain
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at, scale
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment

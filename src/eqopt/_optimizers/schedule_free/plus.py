@@ -8,20 +8,17 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import (
-    check_count,
-    check_range,
-    check_state,
-    required_value,
-)
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.extra import required_value
+from ..._arguments.fields import static_choice
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.reductions import dot, sum_over_leaves
 from ..._cpu import equations as on_cpu
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._leaves import is_leaf
-from ..._masks import resolve_mask
-from ..._pipeline import Leafwise
-from ..._reductions import dot, sum_over_leaves
 from ..._transforms.scale import ratio
+from ..._trees.leaves import is_leaf
+from ..._trees.masks import resolve_mask
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     IntegerLike,

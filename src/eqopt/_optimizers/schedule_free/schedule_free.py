@@ -6,10 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._checks import check_count, check_range, check_scalar
+from ..._arguments.checks import check_count, check_range, check_scalar
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._fields import static_choice
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule

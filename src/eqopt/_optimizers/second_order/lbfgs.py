@@ -9,17 +9,19 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
-from ..._checks import check_count, check_state, required_params
+from ..._arguments.checks import check_count
+from ..._arguments.extra import required_params
+from ..._arguments.fields import static_choice
+from ..._arguments.owners import name_of
 from ..._combinators.chain import Chain
-from ..._equations import compute_dtype, widen
-from ..._fields import static_choice
-from ..._leaves import align, flatten_updates, keystr, map_parameters, parameters
+from ..._core.misfits import check_real
+from ..._core.reductions import inner
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._linesearch.zoom import ScaleByZoomLinesearch
-from ..._misfits import check_real
-from ..._owners import name_of
-from ..._reductions import inner
-from ..._transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import Scale, ScaleByLearningRate
+from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
+from ..._trees.precision import compute_dtype, widen
+from ..._trees.states import check_state
 from ..._types import Params, ScalarOrSchedule, State, Updates
 from ...numerics import safe_increment
 from ...tree import zeros_like
@@ -210,8 +212,7 @@ def _preconditioned(
     q, alphas = lax.scan(back, wide, order)
     if scales:
         latest = order[jnp.argmax(rho[order] > 0)]
-        # The values that were just stored are still available. If they were read from
-        # the memory, XLA on a CPU would first copy all of it.
+        # To read what was just stored from memory, XLA on a CPU would copy all of it.
         before = lambda memory: _inner(at(memory, latest), at(memory, latest))
         yy = lax.cond(is_good, lambda _: yy, before, y_memory)
         gamma = _gamma(rho[latest], yy, wide)
@@ -225,11 +226,9 @@ def _preconditioned(
 
 def _gamma(rho: Float[Array, ""], yy: Float[Array, ""], g: _Leaves) -> Float[Array, ""]:
     """The curvature of the last step, or a factor for a first step of length up to 1."""
-    is_known = rho > 0
-    length = jnp.sqrt(lax.stop_gradient(_inner(g, g)))
-    return jnp.where(
-        is_known, 1 / jnp.where(is_known, rho * yy, 1), jnp.minimum(1, 1 / length)
-    )
+    is_known, length = rho > 0, jnp.sqrt(lax.stop_gradient(_inner(g, g)))
+    curvature = 1 / jnp.where(is_known, rho * yy, 1)
+    return jnp.where(is_known, curvature, jnp.minimum(1, 1 / length))
 
 
 def _difference(new: Any, old: Any, real: Any) -> Inexact[Array, "..."]:

@@ -8,20 +8,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
 
-from ..._checks import check_count, check_range, check_state
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._control import filter_cond
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.reductions import sum_over_leaves
+from ..._core.transformation import (
+    AbstractFused,
+    AbstractOptimizer,
+    AbstractTransformation,
+)
 from ..._cpu.order import after
-from ..._equations import equation
-from ..._fields import static_choice
-from ..._leaves import is_leaf, restrict
-from ..._pipeline import Leafwise, Pipeline
-from ..._reductions import sum_over_leaves
-from ..._transformation import AbstractFused, AbstractOptimizer, AbstractTransformation
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.control import filter_cond
+from ..._trees.leaves import is_leaf, restrict
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     IntegerLike,

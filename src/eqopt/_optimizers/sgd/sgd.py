@@ -4,7 +4,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
-from ..._transformation import AbstractOptimizer
+from ..._core.transformation import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._types import Hyperparameter, ScalarOrSchedule

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact, Int
 
-from ..._checks import check_range, check_scalar
+from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
-from ..._equations import equation
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._jax_internals import is_traced
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import Scale, at
 from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
 from ...tree._like import real_full_like, wide_zeros_like

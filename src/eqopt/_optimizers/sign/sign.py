@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Inexact
 
-from ..._checks import check_range
+from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._equations import equation
-from ..._pipeline import Leafwise
-from ..._transformation import AbstractOptimizer, AbstractStateless
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractStateless
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._types import Hyperparameter, Params, ScalarOrSchedule

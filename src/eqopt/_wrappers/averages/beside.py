@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ..._equations import equation
-from ..._leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
-from ..._pipeline import Leafwise, Pipeline
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._trees.leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
 from ..._types import IntegerLike, Params, Updates
 
 

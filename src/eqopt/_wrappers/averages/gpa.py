@@ -8,10 +8,12 @@ from typing import Literal, TypeAlias, get_args
 import equinox as eqx
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._checks import check_choice, check_range, check_state, required_params
-from ..._equations import equation
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractFused, AbstractTransformation
+from ..._arguments.checks import check_choice, check_range
+from ..._arguments.extra import required_params
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractFused, AbstractTransformation
+from ..._trees.states import check_state
 from ..._types import Hyperparameter, Params, State
 from ...tree._like import wide_copy
 from .beside import put_beside

@@ -7,18 +7,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from ..._apply import apply_updates, incremental_update
-from ..._checks import check_count, check_range, check_state, required_params
-from ..._construction import Module
-from ..._control import filter_cond
-from ..._equations import equation
-from ..._leaves import is_leaf, parameters, restrict
-from ..._pipeline import Leafwise, Pipeline
-from ..._random import keep_keys
-from ..._storage import load, shapes_if_stored, store_like
-from ..._transformation import AbstractTransformation
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.construction import Module
+from ..._arguments.extra import required_params
+from ..._core.apply import apply_updates, incremental_update
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractTransformation
+from ..._core.wrapper import AbstractWrapper, Call
+from ..._trees.control import filter_cond
+from ..._trees.keys import keep_keys
+from ..._trees.leaves import is_leaf, parameters, restrict
+from ..._trees.states import check_state
+from ..._trees.stored import load, shapes_if_stored, store_like
 from ..._types import Hyperparameter, IntegerLike, Params, State
-from ..._wrapper import AbstractWrapper, Call
 from ...tree._like import copy, wide_copy, zero_updates
 from .beside import beside, synced
 

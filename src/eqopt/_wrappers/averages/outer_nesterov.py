@@ -6,14 +6,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Int
 
-from ..._checks import check_count, check_range, check_state, required_params
-from ..._control import filter_cond
-from ..._equations import equation
-from ..._pipeline import Leafwise, Pipeline
-from ..._storage import shapes_if_stored
-from ..._transformation import AbstractTransformation
+from ..._arguments.checks import check_count, check_range
+from ..._arguments.extra import required_params
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractTransformation
+from ..._core.wrapper import AbstractWrapper, Call
+from ..._trees.control import filter_cond
+from ..._trees.states import check_state
+from ..._trees.stored import shapes_if_stored
 from ..._types import Hyperparameter, IntegerLike, Params, State, Updates
-from ..._wrapper import AbstractWrapper, Call
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
 from .beside import beside, choose, put_beside, synced
 

@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._checks import check_range, required_params
-from ..._equations import compute_dtype
-from ..._leaves import parameters
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractTransformation
+from ..._arguments.checks import check_range
+from ..._arguments.extra import required_params
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractTransformation
+from ..._core.wrapper import AbstractFusedWrapper
 from ..._transforms.scale import at, ratio
+from ..._trees.leaves import parameters
+from ..._trees.precision import compute_dtype
 from ..._types import Params, ScalarOrSchedule, State
-from ..._wrapper import AbstractFusedWrapper
 from ...numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import averaged_or, follow_updated, followed

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._checks import check_range, check_scalar, check_state
-from ..._equations import compute_dtype, equation
-from ..._leaves import parameters
-from ..._pipeline import Leafwise, Pipeline
-from ..._transformation import AbstractFused, AbstractTransformation
+from ..._arguments.checks import check_range, check_scalar
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractFused, AbstractTransformation
 from ..._transforms.scale import at, ratio
+from ..._trees.leaves import parameters
+from ..._trees.precision import compute_dtype
+from ..._trees.states import check_state
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, State
 from ...numerics import safe_increment
 from ...tree._like import wide_copy

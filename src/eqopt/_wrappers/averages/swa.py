@@ -6,14 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._checks import check_count, required_params
-from ..._control import filter_cond
-from ..._equations import compute_dtype
-from ..._leaves import parameters
-from ..._pipeline import Pipeline
-from ..._transformation import AbstractTransformation
+from ..._arguments.checks import check_count
+from ..._arguments.extra import required_params
+from ..._core.pipeline import Pipeline
+from ..._core.transformation import AbstractTransformation
+from ..._core.wrapper import AbstractFusedWrapper
+from ..._trees.control import filter_cond
+from ..._trees.leaves import parameters
+from ..._trees.precision import compute_dtype
 from ..._types import IntegerLike, Params, State, Updates
-from ..._wrapper import AbstractFusedWrapper
 from ...numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import averaged_or, followed

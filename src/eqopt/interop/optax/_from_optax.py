@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from ..._checks import check_state
 from ..._combinators.masked import extra_of_part
-from ..._leaves import flatten_updates, parameters, restrict
-from ..._misfits import check_real
-from ..._transformation import AbstractTransformation
+from ..._core.misfits import check_real
+from ..._core.transformation import AbstractTransformation
+from ..._trees.leaves import flatten_updates, parameters, restrict
+from ..._trees.states import check_state
 from ..._types import Params, State, Updates
 
 

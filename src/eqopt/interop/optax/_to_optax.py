@@ -9,8 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from ..._leaves import parameters
-from ..._transformation import AbstractTransformation
+from ..._core.transformation import AbstractTransformation
+from ..._trees.leaves import parameters
 from ..._types import Params, State, Updates
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ..._jax_internals import is_traced
-from ..._leaves import listed
+from ..._trees.leaves import listed
 from ...tree import get_all_with_path
 from .._parts import checked_count
 

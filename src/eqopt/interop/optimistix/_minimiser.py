@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..._apply import apply_updates
-from ..._checks import check_range
+from ..._arguments.checks import check_range
+from ..._core.apply import apply_updates
+from ..._core.transformation import AbstractTransformation
 from ..._linesearch.value_and_grad import searches_in
-from ..._transformation import AbstractTransformation
 from ..._types import Params, RealScalarLike, State, Updates
 from ...tree import conj
 

@@ -12,8 +12,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from ..._leaves import listed
-from ..._transformation import AbstractTransformation
+from ..._core.transformation import AbstractTransformation
+from ..._trees.leaves import listed
 from ..._types import IntegerLike
 from ..._wrappers.averages.swa import SWA
 from ..._wrappers.scheduled import Scheduled

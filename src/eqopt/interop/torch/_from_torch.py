@@ -6,10 +6,10 @@ from typing import Any
 import jax.tree_util as jtu
 
 from ..._combinators.partition import Partition
-from ..._dimension_numbers import DimensionNumbers, MatrixDimensionNumbers
-from ..._leaves import is_leaf, parameters
-from ..._transformation import AbstractTransformation
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.scale import SetToZero
+from ..._trees.axes import DimensionNumbers, MatrixDimensionNumbers
+from ..._trees.leaves import is_leaf, parameters
 from ..._types import Mask, Params
 from .._require import require
 from ._arrays import number

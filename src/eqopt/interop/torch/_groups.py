@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._combinators.chain import Chain
-from ..._dimension_numbers import DimensionNumbers, MatrixDimensionNumbers
+from ..._core.transformation import AbstractTransformation
 from ..._optimizers.adam.adam import Adam, AdamW, NAdam, NAdamW
 from ..._optimizers.adam.adamax import Adamax
 from ..._optimizers.adam.amsgrad import ScaleByAMSGrad
@@ -16,12 +16,12 @@ from ..._optimizers.layerwise.adafactor import Adafactor
 from ..._optimizers.matrix.orthogonalize import Orthogonalize
 from ..._optimizers.sgd.sgd import SGD
 from ..._optimizers.sign.rprop import Rprop
-from ..._transformation import AbstractTransformation
 from ..._transforms.block import ScaleByParamBlockRMS
 from ..._transforms.factored_rms import ScaleByFactoredRMS
 from ..._transforms.scale import Scale, ScaleByLearningRate, ScaleBySchedule
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights
+from ..._trees.axes import DimensionNumbers, MatrixDimensionNumbers
 from ..._wrappers.averages.swa import SWA
 from ..._wrappers.scheduled import Scheduled
 from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection

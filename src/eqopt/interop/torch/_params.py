@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from ..._leaves import is_leaf
+from ..._trees.leaves import is_leaf
 from ..._types import Mask, Params
 from ._arrays import array_of, fitted
 from ._places import Given, places

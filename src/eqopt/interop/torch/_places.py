@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._leaves import is_leaf, is_parameter, listed
-from ..._masks import resolve
+from ..._trees.leaves import is_leaf, is_parameter, listed
+from ..._trees.masks import resolve
 from ..._types import Mask, Params
 from ._arrays import same_shape
 

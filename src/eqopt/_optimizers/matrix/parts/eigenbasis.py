@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from ...._control import cond
 from ...._cpu.order import after
 from ...._transforms.normalize import zero_if_infinite
+from ...._trees.control import cond
 from ....numerics import abs_sq, safe_sqrt
 
 

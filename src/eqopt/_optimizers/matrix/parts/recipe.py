@@ -9,11 +9,11 @@ from jaxtyping import PyTree
 
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
-from ...._dimension_numbers import DimensionNumbers, map_matrices, size
-from ...._equations import compute_dtype
-from ...._transformation import AbstractTransformation
+from ...._core.transformation import AbstractTransformation
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
+from ...._trees.axes import DimensionNumbers, map_matrices, size
+from ...._trees.precision import compute_dtype
 from ...._types import Params, Updates
 from ...adam.adam import AdamW
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from ...._equations import equation
+from ...._core.equation import equation
 from ....numerics import abs_sq, safe_norm
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact
 
-from ...._control import filter_cond
+from ...._core.equation import Call, Equation, ShapeMismatch
+from ...._core.matrices import BATCH, Layout, batches
 from ...._cpu.order import after
-from ...._equations import Call, Equation, ShapeMismatch
-from ...._matrices import BATCH, Layout, batches
+from ...._trees.control import filter_cond
 from ...._typecheck import no_type_check
 
 

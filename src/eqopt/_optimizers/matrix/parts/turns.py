@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from ...._matrices import Layout
-from ...._matrixwise import AbstractMatrixwise, everywhere
+from ...._core.matrices import Layout
+from ...._core.matrixwise import AbstractMatrixwise, everywhere
 from ...._types import Params, Updates
 
 

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Generator
 from contextvars import ContextVar
 
-from ._typecheck import no_type_check
+from .._typecheck import no_type_check
 
 
 _RECIPES: ContextVar[tuple[str, ...]] = ContextVar("_RECIPES", default=())

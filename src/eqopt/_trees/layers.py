@@ -10,8 +10,8 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from ._leaves import is_leaf, is_parameter
-from ._typecheck import no_type_check
+from .._typecheck import no_type_check
+from .leaves import is_leaf, is_parameter
 
 
 def is_layer(x: Any) -> bool:

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._caches import cached
-from ._cpu.slots import Order, reordered
-from ._equations import Equation, ShapeMismatch, compute_dtype, widen
-from ._narrowing import in_two_passes, narrow
-from ._storage import has_stored, is_stored
-from ._typecheck import no_type_check
+from .._caches import cached
+from .._cpu.slots import Order, reordered
+from .._trees.precision import compute_dtype, widen
+from .._trees.stored import has_stored, is_stored
+from .._typecheck import no_type_check
+from .equation import Equation, ShapeMismatch
+from .narrowing import in_two_passes, narrow
 
 
 # The result of a kernel: the last update, in full precision or rounded, or the

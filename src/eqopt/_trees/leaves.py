@@ -14,8 +14,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ._storage import is_leaf, is_stored
-from ._typecheck import no_type_check
+from .._typecheck import no_type_check
+from .stored import is_leaf, is_stored
 
 
 _SHOWN_PATHS = 5

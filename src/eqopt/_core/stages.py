@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ._checks import required_params
-from ._equations import equation_of
-from ._jax_internals import is_traced
-from ._kernels import Operation, Result, kernel, pack
-from ._leaves import align, flatten_updates, is_leaf, keystr, listed
-from ._masks import is_function, resolve_mask
-from ._misfits import no_matrix, no_parameter, stateless
-from ._runs import LeafKernel, Stage, run_leaf, run_matrices
-from ._typecheck import no_type_check
-from ._types import Params, State, Updates
+from .._arguments.extra import required_params
+from .._jax_internals import is_traced
+from .._trees.leaves import align, flatten_updates, is_leaf, keystr, listed
+from .._trees.masks import is_function, resolve_mask
+from .._typecheck import no_type_check
+from .._types import Params, State, Updates
+from .equation import equation_of
+from .kernel import Operation, Result, kernel, pack
+from .misfits import no_matrix, no_parameter, stateless
+from .run import LeafKernel, Stage, run_leaf, run_matrices
 
 
 @no_type_check  # checks in its loop would cost as much as the kernels that it calls

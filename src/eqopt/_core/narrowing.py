@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from ._cpu.order import computed_once
-from ._equations import ShapeMismatch
-from ._jax_internals import attempt, equations
-from ._storage import is_stored
-from ._typecheck import no_type_check
+from .._cpu.order import computed_once
+from .._jax_internals import attempt, equations
+from .._trees.stored import is_stored
+from .._typecheck import no_type_check
+from .equation import ShapeMismatch
 
 
 @no_type_check

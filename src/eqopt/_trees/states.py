@@ -1,4 +1,4 @@
-"""Checks that a state has the dtypes that `mu_dtype` and similar arguments name."""
+"""Checks that a state belongs to a transformation: its type, and its dtypes."""
 
 import functools
 from typing import Any
@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from ._annotations import kinds
-from ._leaves import keystr
-from ._owners import name_of
-from ._storage import is_leaf
-from ._typecheck import no_type_check
+from .._arguments.annotations import kinds, returned_type
+from .._arguments.checks import check_no_schedule
+from .._arguments.owners import name_of, recipe
+from .._typecheck import no_type_check
+from .leaves import keystr
+from .stored import is_leaf
 
 
 # The fields of states that have the dtype of an argument. `nu_dtype` is also the dtype
@@ -23,7 +24,30 @@ _SLOTS = {
     "state_dtype": ("z",),
     "param_dtype": ("init_params",),
 }
-DTYPES = (*_SLOTS,)
+
+
+@no_type_check
+def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
+    """Raises a `TypeError` if `state` is not of the type that `init` declares.
+
+    It also raises if the state has other dtypes than `transformation` names, or if it
+    cannot check because a schedule has not been evaluated.
+    `expected` is for an `init` whose hyperparameters determine the type.
+    """
+    check_no_schedule(transformation)
+    expected = expected or returned_type(type(transformation).init)
+    if not isinstance(state, expected):
+        own_name = type(transformation).__name__
+        found, own = type(state).__qualname__, expected.__qualname__
+        if found == own:
+            found = f"{type(state).__module__}.{found}"
+        message = (
+            f"{name_of(transformation)} got a state of type {found}, but expected a "
+            f"state of type {own}. Is it the state of another optimizer? Pass the "
+            f"state that `init` or `update` of this {recipe() or own_name} returned."
+        )
+        raise TypeError(message.replace("a state of type NoneType", "None"))
+    _check_dtypes(transformation, state)
 
 
 @functools.cache
@@ -37,12 +61,12 @@ def _slots(cls: type, name: str) -> tuple[str, ...]:
 
 
 @no_type_check  # called in each step
-def check_dtypes(transformation: Any, state: Any) -> None:
+def _check_dtypes(transformation: Any, state: Any) -> None:
     """Raises a `TypeError` if a dtype that `transformation` names is not in `state`.
 
     Otherwise, another dtype in the optimizer of a resumed run would do nothing.
     """
-    for name in DTYPES:
+    for name in _SLOTS:
         given = getattr(transformation, name, None)
         if given is None:
             continue

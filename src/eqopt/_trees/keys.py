@@ -10,8 +10,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
-from ._leaves import is_leaf, parameters
-from ._types import Key, State
+from .._types import Key, State
+from .leaves import is_leaf, parameters
 
 
 # The generator for keys with so many words. Any of them can derive new keys.

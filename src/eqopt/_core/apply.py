@@ -4,13 +4,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
-from ._control import filter_cond
-from ._equations import equation
-from ._jax_internals import is_traced
-from ._leaves import keystr, parameters
-from ._pipeline import Leafwise, Pipeline
-from ._types import IntegerLike, Params, RealScalarLike, Updates
-from .tree._together import together
+from .._jax_internals import is_traced
+from .._trees.control import filter_cond
+from .._trees.leaves import keystr, parameters
+from .._types import IntegerLike, Params, RealScalarLike, Updates
+from ..tree._together import together
+from .equation import equation
+from .pipeline import Leafwise, Pipeline
 
 
 def apply_updates(params: Params, updates: Updates) -> Params:

@@ -25,15 +25,15 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from ._equations import Equation
-from ._kernels import Result
-from ._leaves import is_leaf, map_parameters
-from ._masks import mask_out
-from ._owners import name_of
-from ._stages import laid_out, walk
-from ._typecheck import no_type_check
-from ._types import Mask, Params, State, Updates
-from .numerics import wide_dtype
+from .._arguments.owners import name_of
+from .._trees.leaves import is_leaf, map_parameters
+from .._trees.masks import mask_out
+from .._typecheck import no_type_check
+from .._types import Mask, Params, State, Updates
+from ..numerics import wide_dtype
+from .equation import Equation
+from .kernel import Result
+from .stages import laid_out, walk
 
 
 class Leafwise(NamedTuple):

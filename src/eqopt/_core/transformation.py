@@ -6,19 +6,20 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from ._annotations import kinds
-from ._apply import apply_updates
-from ._checks import check_fields, check_no_schedule, check_state
-from ._construction import Module
-from ._explicit import on_all_devices
-from ._leaves import check_parameters
-from ._masks import resolve_mask
-from ._misfits import explained
-from ._owners import name_error, parts_of
-from ._pipeline import Leafwise, Pipeline, filled
-from ._storage import full_params, with_arrays
-from ._typecheck import no_type_check
-from ._types import Params, State, Updates
+from .._arguments.annotations import kinds
+from .._arguments.checks import check_fields, check_no_schedule
+from .._arguments.construction import Module
+from .._arguments.owners import name_error, parts_of
+from .._trees.leaves import check_parameters
+from .._trees.masks import resolve_mask
+from .._trees.sharding import on_all_devices
+from .._trees.states import check_state
+from .._trees.stored import full_params, with_arrays
+from .._typecheck import no_type_check
+from .._types import Params, State, Updates
+from .apply import apply_updates
+from .misfits import explained
+from .pipeline import Leafwise, Pipeline, filled
 
 
 _Finished: TypeAlias = tuple[Params, Callable[[], State]]
@@ -177,9 +178,7 @@ class AbstractFused(AbstractTransformation):
         promise = self._feed(pipeline, state)
         return pipeline.apply(), promise
 
-    # Arguments that are trees have nothing to check here. The pipeline checks them.
-
-    @no_type_check
+    @no_type_check  # the pipeline checks trees
     def update(
         self,
         updates: Updates,

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 
-from ._explicit import is_in_shard_map
-from ._jax_internals import is_traced, release, varying_axes
-from ._leaves import disagreement, is_none, keystr, type_name
+from .._jax_internals import is_traced, release, varying_axes
+from .leaves import disagreement, is_none, keystr, type_name
+from .sharding import is_in_shard_map
 
 
 _Carry = TypeVar("_Carry")

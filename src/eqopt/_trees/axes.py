@@ -10,12 +10,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from ._construction import Explained
-from ._layers import axes_of_inputs, has_field, is_layer, stacks
-from ._leaves import is_leaf, is_parameter, keystr, listed, parameters
-from ._masks import is_function, resolve
-from ._storage import shapes_if_stored
-from ._types import Params
+from .._arguments.construction import Explained
+from .._types import Params
+from .layers import axes_of_inputs, has_field, is_layer, stacks
+from .leaves import is_leaf, is_parameter, keystr, listed, parameters
+from .masks import is_function, resolve
+from .stored import shapes_if_stored
 
 
 def _tuple(axes):

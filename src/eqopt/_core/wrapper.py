@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from ._apply import apply_updates
-from ._checks import check_state
-from ._control import filter_cond
-from ._pipeline import Pipeline
-from ._storage import on_arrays
-from ._transformation import AbstractFused, AbstractTransformation
-from ._types import Params, State, Updates
-from .tree._like import zero_updates
+from .._trees.control import filter_cond
+from .._trees.states import check_state
+from .._trees.stored import on_arrays
+from .._types import Params, State, Updates
+from ..tree._like import zero_updates
+from .apply import apply_updates
+from .pipeline import Pipeline
+from .transformation import AbstractFused, AbstractTransformation
 
 
 class Call(NamedTuple):

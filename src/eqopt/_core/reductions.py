@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from ._caches import cached
-from ._cpu.order import after, materialized
-from ._equations import Equation, compute_dtype, widen
-from ._leaves import align, flatten_updates
-from ._storage import is_stored
-from ._types import Updates
-from .numerics import as_float, common_dtype
+from .._caches import cached
+from .._cpu.order import after, materialized
+from .._trees.leaves import align, flatten_updates
+from .._trees.precision import compute_dtype, widen
+from .._trees.stored import is_stored
+from .._types import Updates
+from ..numerics import as_float, common_dtype
+from .equation import Equation
 
 
 def sum_over_leaves(

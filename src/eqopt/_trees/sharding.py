@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
-from ._jax_internals import is_traced
+from .._jax_internals import is_traced
 
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:

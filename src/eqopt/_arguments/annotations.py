@@ -10,8 +10,8 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from ._typecheck import no_type_check
-from ._types import Hyperparameter, Mask, Nonnegative
+from .._typecheck import no_type_check
+from .._types import Hyperparameter, Mask, Nonnegative
 
 
 Kind = Literal["marked", "mask", "nonnegative", "number", "own", "unknown"]

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import PyTree
 
-from ._caches import cached
-from ._dimension_numbers import Axes, from_matrices, size, to_matrices
-from ._equations import Call, Equation, ShapeMismatch
-from ._typecheck import no_type_check
-from .numerics import common_dtype
+from .._caches import cached
+from .._trees.axes import Axes, from_matrices, size, to_matrices
+from .._typecheck import no_type_check
+from ..numerics import common_dtype
+from .equation import Call, Equation, ShapeMismatch
 
 
 class Layout(eqx.Module):

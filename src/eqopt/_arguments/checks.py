@@ -3,18 +3,16 @@
 import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ._annotations import Kind, kinds, returned_type
-from ._jax_internals import is_traced
-from ._owners import name_of, recipe
-from ._state_dtypes import DTYPES, check_dtypes
-from ._typecheck import no_type_check
+from .._jax_internals import is_traced
+from .annotations import Kind, kinds
+from .owners import name_of
 
 
 def check_range(
@@ -179,9 +177,8 @@ def check_fields(owner: object) -> None:
             f"{type(owner).__name__}: `learning_rate` must not be negative, but is "
             f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
         )
-    for name in DTYPES:
-        dtype = getattr(owner, name, None)
-        if dtype is None:
+    for name, dtype in vars(owner).items():
+        if not name.endswith("_dtype") or dtype is None:
             continue
         try:
             found = jnp.dtype(dtype)
@@ -236,75 +233,3 @@ def _is_schedule(value: Any, kind: Kind) -> bool:
         return callable(value) and not isinstance(value, type)
     # Found by a mark, because `schedules` is on a floor above this module.
     return kind == "unknown" and getattr(type(value), "is_schedule", False)
-
-
-@no_type_check
-def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
-    """Raises a `TypeError` if `state` is not of the type that `init` declares.
-
-    It also raises if the state has other dtypes than `transformation` names, or if it
-    cannot check because a schedule has not been evaluated.
-    `expected` is for an `init` whose hyperparameters determine the type.
-    """
-    check_no_schedule(transformation)
-    expected = expected or returned_type(type(transformation).init)
-    if not isinstance(state, expected):
-        own_name = type(transformation).__name__
-        found, own = type(state).__qualname__, expected.__qualname__
-        if found == own:
-            found = f"{type(state).__module__}.{found}"
-        message = (
-            f"{name_of(transformation)} got a state of type {found}, but expected a "
-            f"state of type {own}. Is it the state of another optimizer? Pass the "
-            f"state that `init` or `update` of this {recipe() or own_name} returned."
-        )
-        raise TypeError(message.replace("a state of type NoneType", "None"))
-    check_dtypes(transformation, state)
-
-
-@no_type_check
-def required_params(owner: str, params: Any) -> Any:
-    """`params`; raises a `ValueError` if they are missing."""
-    if params is None:
-        raise ValueError(
-            f"{name_of(owner)} needs the parameters, but `params` is None. Pass the "
-            "model as the third argument: `update(updates, state, model)`."
-        )
-    return params
-
-
-def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
-    """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
-    if extra.get(name) is None:
-        raise ValueError(
-            f"{name_of(owner)} needs the extra argument `{name}`, {EXTRAS[name]}. "
-            f"Pass it by name: `step(grads, state, model, {name}={name})`; chains and "
-            "wrappers pass it on."
-        )
-    return extra[name]
-
-
-def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
-    """The extra argument `value`; raises a `ValueError` unless it is one real number."""
-    value = required(owner, extra, "value")
-    is_real = not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
-    if np.ndim(value) != 0 or not is_real:
-        raise ValueError(
-            f"{name_of(owner)}: `value` must be {EXTRAS['value']}, but has shape "
-            f"{np.shape(value)} and dtype {jnp.result_type(value)}. Take the mean of "
-            "the losses of the batch."
-        )
-    return value
-
-
-# The extra arguments of `update` and `step` that transformations read.
-EXTRAS = {
-    "grad": "the gradient at the parameters, before any transformation",
-    "grad_fn": "the gradients as a function of the parameters",
-    "previous_grad": "the gradients of the previous parameters on the batch of this step",
-    "sample_size": "the number of gradients whose mean is passed as the updates",
-    "sum_sq_diff_grads": "the sums of their squared differences from that mean",
-    "value": "the loss at the parameters, one real number",
-    "value_fn": "the loss as a function of the parameters",
-    "weight": "the weight of the gradients in a mean, such as the number of examples",
-}

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
-from ._checks import check_state
-from ._dimension_numbers import Axes, DimensionNumbers, map_matrices
-from ._explicit import has_explicit_axes, on_automatic_axes, shardings_of
-from ._matrices import Layout, are_matrices, map_layouts, on_matrices
-from ._pipeline import Leafwise, Pipeline, filled
-from ._transformation import AbstractFused
-from ._types import Params, State, Updates
-from .numerics import common_dtype, wide_dtype
-from .tree import zeros_like
+from .._trees.axes import Axes, DimensionNumbers, map_matrices
+from .._trees.sharding import has_explicit_axes, on_automatic_axes, shardings_of
+from .._trees.states import check_state
+from .._types import Params, State, Updates
+from ..numerics import common_dtype, wide_dtype
+from ..tree import zeros_like
+from .matrices import Layout, are_matrices, map_layouts, on_matrices
+from .pipeline import Leafwise, Pipeline, filled
+from .transformation import AbstractFused
 
 
 Rows: TypeAlias = Literal["outputs", "shorter", "first"]

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import TypeCheckError
 
-from ._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
-from ._equations import ShapeMismatch
-from ._kernels import Operation, kernel_of_all
-from ._leaves import keystr
-from ._matrices import BATCH
-from ._misfits import misfit
-from ._storage import has_stored
-from ._typecheck import no_type_check
-from ._types import State, Updates
+from .._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
+from .._trees.leaves import keystr
+from .._trees.stored import has_stored
+from .._typecheck import no_type_check
+from .._types import State, Updates
+from .equation import ShapeMismatch
+from .kernel import Operation, kernel_of_all
+from .matrices import BATCH
+from .misfits import misfit
 
 
 class Stage(NamedTuple):

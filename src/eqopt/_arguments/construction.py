@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ._jax_internals import is_traced
-from ._owners import why_no_hash
-from ._types import (
+from .._jax_internals import is_traced
+from .._types import (
     Hyperparameter,
     IntegerLike,
     Key,
@@ -22,6 +21,7 @@ from ._types import (
     ScalarOrSchedule,
     StaticInteger,
 )
+from .owners import why_no_hash
 
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ else:
             if "**Arguments:**" not in self.written:
                 return self.written
             if not hasattr(self, "completed"):
-                from ._explanations import completed  # which few processes ever need
+                from .explanations import completed  # which few processes ever need
 
                 parameters = inspect.signature(owner).parameters.values()
                 defaults = {p.name: p.default for p in parameters}

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from ._construction import Module
-from ._explicit import unsharded
-from ._typecheck import no_type_check
+from .._arguments.construction import Module
+from .._typecheck import no_type_check
+from .sharding import unsharded
 
 
 class AbstractStored(Module):

@@ -7,11 +7,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ._jax_internals import is_traced
-from ._leaves import disagreement, is_none, is_parameter, keystr, parameters, select
-from ._storage import is_leaf, shapes_if_stored
-from ._typecheck import no_type_check
-from ._types import Mask, Params
+from .._jax_internals import is_traced
+from .._typecheck import no_type_check
+from .._types import Mask, Params
+from .leaves import disagreement, is_none, is_parameter, keystr, parameters, select
+from .stored import is_leaf, shapes_if_stored
 
 
 @no_type_check

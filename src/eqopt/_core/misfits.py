@@ -11,9 +11,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import AbstractArray, PyTree, TypeCheckError
 
-from ._extras import check_names
-from ._kernels import Operation
-from ._leaves import (
+from .._arguments.extra import check_names
+from .._arguments.owners import name_of
+from .._trees.leaves import (
     ANOTHER_MODEL,
     align,
     briefly,
@@ -22,8 +22,8 @@ from ._leaves import (
     narrow,
     parameters,
 )
-from ._owners import name_of
-from ._typecheck import no_type_check
+from .._typecheck import no_type_check
+from .kernel import Operation
 
 
 def misfit(

@@ -1,0 +1,1 @@
+"""What constructors and calls accept, and what they say about anything else."""

@@ -1,0 +1,1 @@
+"""Trees and their leaves: how they are walked, kept, placed, and which are matrices."""

@@ -1,0 +1,39 @@
+"""The precision in which a leaf is computed: at least float32."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._typecheck import no_type_check
+from ..numerics import common_dtype
+from .stored import is_stored
+
+
+@no_type_check
+def compute_dtype(*leaves: Any) -> Any:
+    """The real dtype to compute in: float64 if any leaf has it, otherwise float32."""
+    found = jax.tree.leaves(leaves, is_leaf=is_stored)
+    dtypes = [x.dtype for x in found if _is_inexact(x)]
+    return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
+
+
+def _is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+@no_type_check
+def widen(tree: Any, real: Any) -> Any:
+    """The leaves of `tree`, loaded, in the precision of `real`; complex ones stay so."""
+    return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)
+
+
+def _widen(real: Any, x: Any) -> Any:
+    if is_stored(x):
+        x = x.load()
+    if not _is_inexact(x):
+        return x
+    dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
+    # Without `jit`, for debugging, NumPy arrays are passed unchanged.
+    return jnp.asarray(x).astype(dtype)
