@@ -104,10 +104,10 @@ class _OnMatrices(Equation):
 
     is_of_matrices = True
 
-    def __init__(self, equation: Equation, in_batches: bool):
+    def __init__(self, equation: Equation, in_batches: bool, decomposes: bool):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
-        self._in_batches = in_batches
+        self._in_batches, self._decomposes = in_batches, decomposes
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
@@ -166,6 +166,8 @@ class _OnMatrices(Equation):
             self.check_complex(g, arguments)
         stacks = [_stacked(*call) for call in calls]
         elements = [math.prod(s.arguments[0].shape) for s in stacks]
+        if self._decomposes:  # what a decomposition compiles to is large on a TPU
+            limit = BATCH["default"]
         for batch in batches([s.key for s in stacks], elements, limit):
             _, shared = calls[batch[0]]
             some = _in_one_batch(self._of_many, shared, [stacks[i] for i in batch])

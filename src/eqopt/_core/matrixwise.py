@@ -147,6 +147,8 @@ class AbstractMatrixwise(AbstractContracting):
     """
 
     in_batches: ClassVar[bool] = True
+    # Whether the equation takes eigenvalues or singular values, or factors matrices.
+    _decomposes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def matrixwise(
@@ -184,7 +186,7 @@ class AbstractMatrixwise(AbstractContracting):
         leafwise = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(pipeline.given, params)
         leafwise = leafwise._replace(
-            equation=on_matrices(leafwise.equation, self.in_batches),
+            equation=on_matrices(leafwise.equation, self.in_batches, self._decomposes),
             reads={**leafwise.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )

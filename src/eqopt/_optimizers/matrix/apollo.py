@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -188,6 +188,8 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         }
         ```
     """
+
+    _decomposes: ClassVar[bool] = True
 
     rank: int = static_choice(static=True, default=256)
     scale: Hyperparameter = 1.0

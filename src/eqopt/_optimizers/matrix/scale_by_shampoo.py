@@ -1,7 +1,7 @@
 """Shampoo: divides both sides of a gradient by roots of their second moments."""
 
 import functools
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -227,6 +227,8 @@ class ScaleByShampoo(AbstractMatrixwise):
         }
         ```
     """
+
+    _decomposes: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999

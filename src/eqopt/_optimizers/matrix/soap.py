@@ -1,7 +1,7 @@
 """SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -207,6 +207,8 @@ class ScaleBySOAP(AbstractMatrixwise):
         }
         ```
     """
+
+    _decomposes: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.95
     b2: Hyperparameter = 0.95

@@ -58,7 +58,7 @@ class _Reshaping(Equation):
         results: list[Any] = [None] * len(calls)
         keys = [self.likeness(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
-        for batch in batches(keys, elements, limit):
+        for batch in batches(keys, elements, BATCH["default"]):
             run = functools.partial(self, **calls[batch[0]][1])
             outs = _stacked(run, [calls[i][0] for i in batch])
             for i, out in zip(batch, outs, strict=True):
