@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 import jax.tree_util as jtu
 
-from ._typecheck import no_type_check
-
 
 _Made = TypeVar("_Made", bound=Callable)
 
@@ -28,7 +26,6 @@ def cached(make: _Made) -> _Made:
     name = f"_eqopt_{make.__qualname__}"
 
     @functools.wraps(make)
-    @no_type_check
     def find(*key: Any) -> Any:
         fn = next(filter(_is_users, _functions(key)), None)
         if fn is None:

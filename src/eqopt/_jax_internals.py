@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
-from ._typecheck import no_type_check
-
 
 _Result = TypeVar("_Result")
 
@@ -61,7 +59,6 @@ release: tuple[int, ...] = getattr(jax, "__version_info__", (0, 11))
 raises = False
 
 
-@no_type_check
 def attempt(trick: Callable[[], _Result], plain: Callable[[], _Result]) -> _Result:
     """`trick()`, which reads a traced program; if this fails, `plain()`.
 
@@ -76,7 +73,6 @@ def attempt(trick: Callable[[], _Result], plain: Callable[[], _Result]) -> _Resu
         return plain()
 
 
-@no_type_check  # called once per leaf, with any value
 def is_traced(x: Any) -> bool:
     """Whether `x` is an array of JAX without a value, inside a transformation."""
     if Tracer is not None:
@@ -87,7 +83,6 @@ def is_traced(x: Any) -> bool:
         return True
 
 
-@no_type_check
 def varying_axes(type_: Any) -> frozenset:
     """The axes of a mesh along which an array of this type varies in `jax.shard_map`."""
     manual = getattr(type_, "manual_axis_type", None)
@@ -99,14 +94,12 @@ def varying_axes(type_: Any) -> frozenset:
 #
 
 
-@no_type_check
 def opened(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     """A program and its constants."""
     is_closed = isinstance(program, ClosedJaxpr)
     return (program.jaxpr, program.consts) if is_closed else (program, ())
 
 
-@no_type_check
 def equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
     """The equations of a program, and of the programs that it calls."""
     for eqn in program.jaxpr.eqns:
@@ -123,7 +116,6 @@ def _inside(values: Iterable[Any]) -> Iterator[ClosedJaxpr]:
             yield from _inside(value)
 
 
-@no_type_check
 def evaluate(
     program: ClosedJaxpr | Jaxpr,
     inputs: Sequence[Any],
@@ -145,7 +137,6 @@ def evaluate(
     return read(jaxpr.outvars)
 
 
-@no_type_check  # called once per leaf
 def bind(eqn: JaxprEqn, inputs: Sequence[Any]) -> Sequence[Any]:
     """The outputs of an equation for the given inputs."""
     outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))

@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from ._typecheck import checked, needs_check
+
 
 def attach_stub(
     package: str, file: str
@@ -29,9 +31,15 @@ def attach_stub(
             from ._names import missing  # imported only for an error
 
             raise AttributeError(missing(package, name))
-        module, is_module = origins[name]
-        found = importlib.import_module(module, package)
-        return found if is_module else getattr(found, name)
+        source, is_module = origins[name]
+        module = importlib.import_module(source, package)
+        if is_module:
+            return module
+        found = getattr(module, name)
+        if needs_check(found):
+            found = checked(found)
+            setattr(module, name, found)  # it is the same function the next time
+        return found
 
     names = sorted(origins)
     return __getattr__, lambda: names, names

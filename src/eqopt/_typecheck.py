@@ -1,20 +1,14 @@
-"""Run-time type checks: an import hook applies `checked` to the library's functions.
+"""Run-time type checks of what users call: public functions, constructors and methods.
 
-beartype checks the types; jaxtyping checks the shapes and writes the messages.
-jaxtyping also has such a hook, but it builds two functions for each checked function at
-import, and checks arguments twice in each call. With it, `from eqopt import *` took 1.6
-times as long, and tracing a step in a fresh process 1.5 times. Here, nothing is built
-until a function is called.
+beartype checks the types; jaxtyping checks the shapes and writes the messages. Functions
+are checked from the moment a user gets one from a package (`_lazy.py`), and classes from
+the start (`_arguments/construction.py`). What the library calls itself is not checked.
+`JAXTYPING_DISABLE=1` in the environment turns the checks off.
 """
 
-import ast
-import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import decode_source
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jaxtyping
@@ -34,14 +28,7 @@ else:
 
 
 def checked(fn: Callable) -> Callable:
-    """A function with checked arguments and result, or a class with checked fields."""
-    if isinstance(fn, type):
-        # Checks the constructor of a dataclass, unless it or an inherited one is
-        # checked already.
-        if dataclasses.is_dataclass(fn) and not hasattr(fn.__init__, "_is_checked"):
-            setattr(fn, "__init__", checked(fn.__init__))  # noqa: B010
-        return fn
-
+    """A function with checked arguments and result."""
     checks = None
 
     @functools.wraps(fn)
@@ -64,91 +51,25 @@ def checked(fn: Callable) -> Callable:
     return check
 
 
-def check_package(name: str) -> None:
-    """Checks every module of a package that is imported from now on."""
-    sys.meta_path.insert(0, _Finder(name))
+def needs_check(fn: Any) -> bool:
+    """Whether `fn` is an annotated function that neither has nor excludes checks."""
+    return (
+        isinstance(fn, FunctionType)
+        and bool(fn.__annotations__)
+        and not hasattr(fn, "_is_checked")
+        and not hasattr(fn, "__no_type_check__")
+    )
 
 
-class _Finder:
-    """Finds the same modules as `PathFinder`, and loads them with a `_Loader`."""
+def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The namespace of a class, with checks of its public methods."""
 
-    def __init__(self, package: str):
-        self.within = package + "."
+    def is_public(name):
+        is_private = name.startswith("_") and not name.endswith("__")
+        # A transformation calls its own `leafwise`, and has checked the arguments.
+        return not is_private and name != "leafwise"
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        if not fullname.startswith(self.within):
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader:
-            return None  # a package in a zip file, for example, works unchecked
-        spec.loader = _Loader(spec.loader.name, spec.loader.path)
-        return spec
-
-
-class _Loader(SourceFileLoader):
-    """Compiles a module with `checked` at its functions and classes."""
-
-    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> Any:
-        tree = _Decorating().visit(ast.parse(decode_source(data), path))
-        first = 0 if ast.get_docstring(tree) is None else 1  # the docstring stays first
-        names = [ast.alias("checked", "_checked_")]
-        tree.body.insert(first, ast.ImportFrom(__name__, names, level=0))
-        ast.fix_missing_locations(tree)
-        return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
-
-    # pip compiles modules without checks, so modules compiled here get another file
-    # name.
-    def get_data(self, path: str) -> bytes:
-        return super().get_data(_own(path))
-
-    def set_data(self, path: str, data: Any, **mode: Any) -> None:
-        super().set_data(_own(path), data, **mode)
-
-
-def _own(path: str) -> str:
-    return path.removesuffix(".pyc") + ".checked.pyc" if path.endswith(".pyc") else path
-
-
-class _Decorating(ast.NodeTransformer):
-    """Puts `@_checked_` next to each public function, and first above each class.
-
-    It is next to a function, because other decorators hide the annotations. It is above
-    a class, because it needs the result of `@dataclass`. Nothing below `@no_type_check`
-    is checked, and nothing in a private function.
-    """
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        return self._decorated(node, 0)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        if _is_inner(node.name):
-            return node
-        return self._decorated(node, len(node.decorator_list))
-
-    def _decorated(self, node: Any, position: int) -> Any:
-        if any(map(_is_no_type_check, node.decorator_list)):
-            return node
-        if isinstance(node, ast.ClassDef) or _is_annotated(node):
-            where = ast.copy_location(ast.Name("_checked_", ast.Load()), node)
-            node.decorator_list.insert(position, where)
-        return self.generic_visit(node)
-
-
-def _is_inner(name: str) -> bool:
-    # A transformation calls its own `leafwise`, and has checked the arguments.
-    is_private = name.startswith("_") and not name.endswith("__")
-    return is_private or name == "leafwise"
-
-
-def _is_annotated(node: ast.FunctionDef) -> bool:
-    arguments = [a for a in ast.walk(node.args) if isinstance(a, ast.arg)]
-    return node.returns is not None or any(a.annotation for a in arguments)
-
-
-def _is_no_type_check(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Name) and decorator.id == "no_type_check"
+    return {
+        name: checked(x) if is_public(name) and needs_check(x) else x
+        for name, x in namespace.items()
+    }

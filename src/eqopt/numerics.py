@@ -9,10 +9,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
 
-from ._typecheck import no_type_check
+from ._typecheck import checked
 
 
-@no_type_check  # called once per leaf; NumPy reports what is no dtype
+# Called once per leaf; NumPy reports what is no dtype.
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The common promoted dtype, even if implicit promotion is disabled.
 
@@ -24,6 +24,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
         return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
 
 
+@checked
 def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The dtype to compute in: the common promoted dtype, at least float32.
 
@@ -65,6 +66,7 @@ def as_float(value: Any) -> Any:
     return value.astype(wide)
 
 
+@checked
 def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
     """`count + 1`, or the largest value of the dtype instead of an overflow.
 
@@ -81,6 +83,7 @@ def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
     return lax.add(lax.min(count, jnp.iinfo(count.dtype).max - one), one)
 
 
+@checked
 def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
     r"""The squared modulus $|x|^2$, real also for complex `x`, without a square root.
 
@@ -97,6 +100,7 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
     return x * x
 
 
+@checked
 def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
     """Whether `x` contains a NaN, computed without temporary memory.
 
@@ -113,6 +117,7 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
     return jnp.isnan(nan)
 
 
+@checked
 def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r"""$\sqrt x$ with derivative 0, instead of infinity, at $x = 0$.
 
@@ -141,6 +146,7 @@ def _slope_of_safe_sqrt(primals: tuple, tangents: tuple) -> tuple:
     return root, 0.5 * tangents[0] / divisor
 
 
+@checked
 def safe_norm(
     x: Inexact[Array, "..."],
     min_norm: float | int | Float[Array, ""],
@@ -175,6 +181,7 @@ def safe_norm(
     return jnp.where(is_small, floor, norm)
 
 
+@checked
 def safe_root_mean_squares(
     x: Inexact[Array, "*shape"], min_rms: float | int | Float[Array, ""]
 ) -> Float[Array, ""]:
@@ -199,6 +206,7 @@ def safe_root_mean_squares(
     return jnp.where(rms <= floor, floor, rms)
 
 
+@checked
 def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
     r"""$1 - \beta^t$: the correction for an average that started at zero.
 

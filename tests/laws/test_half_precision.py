@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._trees.states import DTYPES, check_dtypes
+from eqopt._trees.states import SLOTS, check_dtypes
 
 from .registry import REGISTRY, law
 from .subjects import both, grads_of, params_of
@@ -163,7 +163,7 @@ def test_a_dtype_that_the_state_does_not_have():
     params, seen = {"matrix": jnp.zeros((130, 130)), "vector": jnp.zeros(2)}, set()
     with_dtype = lambda opt, name, dtype: dataclasses.replace(opt, **{name: dtype})
     for part in [part for row in REGISTRY for part in parts_of(row())]:
-        for name in DTYPES:
+        for name in SLOTS:
             if not hasattr(part, name) or (type(part), name) in seen:
                 continue
             narrow, wide = (
@@ -180,7 +180,7 @@ def test_a_dtype_that_the_state_does_not_have():
                 check_dtypes(opt, own)
                 with pytest.raises(TypeError, match=f"`{name}` is .*but the state has"):
                     check_dtypes(opt, other)
-    assert {name for _, name in seen} == {*DTYPES}
+    assert {name for _, name in seen} == {*SLOTS}
     assert len(seen) > 70
 
 

@@ -1,5 +1,6 @@
 """What has to agree with the rows: source, laws and parity. (Pages: in `tests/docs`.)"""
 
+import importlib.util
 import pathlib
 
 import pytest
@@ -8,7 +9,7 @@ from benchmarks.training.problems import problems
 import eqopt
 
 from ..laws.registry import concrete_transformations
-from . import BY_MODULE, FAMILIES, METHODS
+from . import BY_MODULE, FAMILIES, METHODS, __main__
 from .method import Method
 from .overview import PAGES
 
@@ -75,3 +76,13 @@ def test_names_of_cases_are_unique():
 def test_what_is_not_in_optax_is_compared_with_something():
     with pytest.raises(ValueError, match="Adam: if it is not in Optax, `theirs` must"):
         Method(eqopt.Adam, idea="the same")
+
+
+def test_one_command_writes_all_that_is_said_of_a_new_one(monkeypatch):
+    monkeypatch.setattr(__main__, "is_installed", lambda platform: True)
+    found = __main__.commands("Lion")
+    for module, *_ in found:
+        assert importlib.util.find_spec(module) is not None, module
+    assert ["benchmarks.training", "--write", "--only", "Lion"] in found
+    assert found[-1] == ["docs.examples.draw_paths", "docs/images", "sign"]
+    assert {c[1] for c in found if c[0] == "benchmarks.accelerators"} == {"h100", "tpu"}

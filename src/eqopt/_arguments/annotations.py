@@ -10,7 +10,6 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from .._typecheck import no_type_check
 from .._types import Hyperparameter, Mask, Nonnegative
 
 
@@ -59,7 +58,6 @@ def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-@no_type_check
 def returned_type(fn: Callable) -> type:
     """The return type that a function declares, or `object` if it declares none."""
     fn = inspect.unwrap(fn)

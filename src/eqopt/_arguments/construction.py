@@ -12,6 +12,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._jax_internals import is_traced
+from .._typecheck import checked, checked_methods, needs_check
 from .._types import (
     Hyperparameter,
     IntegerLike,
@@ -83,10 +84,14 @@ else:
         __doc__ = vars(type)["__doc__"]
 
         def __new__(cls, name, bases, namespace, /, **options):
+            if not namespace["__module__"].startswith("eqopt."):
+                return super().__new__(cls, name, bases, namespace, **options)
+            namespace = checked_methods(namespace)
             made = super().__new__(cls, name, bases, namespace, **options)
+            if needs_check(made.__init__):
+                made.__init__ = checked(made.__init__)
             # Not earlier: `dataclass` reads `__doc__`.
-            written = namespace.get("__doc__")
-            if isinstance(written, str) and made.__module__.startswith("eqopt."):
+            if isinstance(written := namespace.get("__doc__"), str):
                 made.__doc__ = Docstring(written)
             return made
 

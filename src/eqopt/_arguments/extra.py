@@ -8,7 +8,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._typecheck import no_type_check
 from .owners import name_of
 
 
@@ -28,7 +27,6 @@ EXTRAS = {
 _MEANT = {"loss": "value", "loss_value": "value", "loss_fn": "value_fn"}
 
 
-@no_type_check
 def required_params(owner: str, params: Any) -> Any:
     """`params`; raises a `ValueError` if they are missing."""
     if params is None:

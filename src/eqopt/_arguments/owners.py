@@ -8,8 +8,6 @@ import contextlib
 from collections.abc import Generator
 from contextvars import ContextVar
 
-from .._typecheck import no_type_check
-
 
 _RECIPES: ContextVar[tuple[str, ...]] = ContextVar("_RECIPES", default=())
 
@@ -24,13 +22,11 @@ def parts_of(optimizer: object) -> Generator[None, None, None]:
         _RECIPES.reset(token)
 
 
-@no_type_check
 def recipe() -> str | None:
     """The optimizer whose parts are running, the outermost if there are several."""
     return next(iter(_RECIPES.get()), None)
 
 
-@no_type_check
 def name_of(part: object) -> str:
     """The name of a part in a message: `Adam (ScaleByAdam)`, or only the part's name."""
     name = part if isinstance(part, str) else type(part).__name__

@@ -10,7 +10,6 @@ from .._arguments.construction import described
 from .._arguments.owners import recipe
 from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractFused, AbstractTransformation
-from .._typecheck import no_type_check
 from .._types import Params, State
 
 
@@ -156,7 +155,6 @@ def checked_parts(
     return tuple(transformations.values())
 
 
-@no_type_check
 def checked_states(
     owner: AbstractTransformation,
     transformations: Sequence[AbstractTransformation],

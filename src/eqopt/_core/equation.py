@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 from .._caches import cached
-from .._typecheck import checked, no_type_check
+from .._typecheck import checked
 
 
 class Equation:
@@ -29,15 +29,12 @@ class Equation:
             )
         self.leaves = tuple(leaves[1:])
         functools.update_wrapper(self, fn)
-        fn = inspect.unwrap(fn)  # the import hook may have wrapped it already
         is_annotated = bool(getattr(fn, "__annotations__", None))
         self._fn = checked(fn) if is_annotated else fn
 
-    @no_type_check
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
 
-    @no_type_check
     def of_all(self, calls: "Sequence[Call]", limit: int) -> list[Any]:
         """The results for several leaves; a batch has at most `limit` elements."""
         return [self(*leaves, **shared) for leaves, shared in calls]

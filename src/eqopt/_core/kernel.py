@@ -12,7 +12,6 @@ from .._caches import cached
 from .._cpu.slots import Order, reordered
 from .._trees.precision import compute_dtype, widen
 from .._trees.stored import has_stored, is_stored
-from .._typecheck import no_type_check
 from .equation import Equation, ShapeMismatch
 from .narrowing import in_two_passes, narrow
 
@@ -36,21 +35,18 @@ class Operation(NamedTuple):
     has_own_params: bool = False  # whether its `p` differs from the shared `p`
 
     @property
-    @no_type_check
     def leaves(self) -> tuple[str, ...]:
         """The positional names, without the `p` that all operations share."""
         names = self.equation.leaves
         return names if self.has_own_params else tuple(x for x in names if x != "p")
 
     @property
-    @no_type_check
     def reads_params(self) -> bool:
         """Whether it takes the `p` that all operations share."""
         return "p" in self.equation.leaves and not self.has_own_params
 
 
 @cached
-@no_type_check
 def kernel(
     program: tuple[Operation, ...], takes_params: bool, result: Result
 ) -> Callable:
@@ -133,7 +129,6 @@ def _run(
 
 
 @cached
-@no_type_check
 def kernel_of_all(
     program: tuple[Operation, ...],
     takes_params: bool,
@@ -239,7 +234,6 @@ def _check_outputs(
 
 
 @jax.jit
-@no_type_check
 def pack(values: tuple) -> Array:
     """Packs shared values into the vector that a kernel takes."""
     dtype = jax.dtypes.canonicalize_dtype(float)

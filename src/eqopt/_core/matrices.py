@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 
 from .._caches import cached
 from .._trees.axes import Axes, from_matrices, size, to_matrices
-from .._typecheck import no_type_check
 from ..numerics import common_dtype
 from .equation import Call, Equation, ShapeMismatch
 
@@ -25,7 +24,6 @@ class Layout(eqx.Module):
     axes: Axes = eqx.field(static=True)
     block_size: int | None = eqx.field(static=True)
 
-    @no_type_check
     def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
         """Applies `fn` to the matrices in `g` and `leaves`, and restores their layout."""
         there = [self.split(x) for x in (g, *leaves)]
@@ -127,7 +125,6 @@ class _OnMatrices(Equation):
         fn = functools.partial(self._equation, **shared)
         return layout.apply(fn, g, *arguments)
 
-    @no_type_check
     def check_complex(self, g: Any, arguments: Sequence[Any]) -> None:
         """Raises an error if the update is complex, but no slot is."""
         if not jnp.iscomplexobj(g):
@@ -156,7 +153,6 @@ class _OnMatrices(Equation):
         dtype = common_dtype(g.dtype, jnp.float32)
         return sides, dtype, jax.tree.structure(arguments)
 
-    @no_type_check
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         if len(calls) == 1 or not self._in_batches:

@@ -22,7 +22,6 @@ from .._trees.leaves import (
     narrow,
     parameters,
 )
-from .._typecheck import no_type_check
 from .kernel import Operation
 
 
@@ -59,7 +58,6 @@ def misfit(
     return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {_ONE_MODEL}")
 
 
-@no_type_check
 def explained(fn: Callable) -> Callable:
     """`update` or `step` of a class; if shapes do not fit, its error says where.
 

@@ -11,11 +11,9 @@ from jaxtyping import Array
 from .._cpu.order import computed_once
 from .._jax_internals import attempt, equations
 from .._trees.stored import is_stored
-from .._typecheck import no_type_check
 from .equation import ShapeMismatch
 
 
-@no_type_check
 def narrow(u: Array, like: Any, after: Any = None) -> Any:
     """`u`, stored like `like`. On a CPU, it waits for `after`, which saves memory."""
     if jnp.iscomplexobj(u) and not jnp.issubdtype(like.dtype, jnp.complexfloating):
@@ -33,7 +31,6 @@ _SLOW = ("reduce", "dot_general", "conv_", "cum", "sort", "while", "scan", "rand
 _LARGE = 2**16
 
 
-@no_type_check
 def in_two_passes(run: Callable, *arguments: Any) -> tuple[Any, list]:
     """`run(*arguments)`, the result of a kernel and its new slots.
 

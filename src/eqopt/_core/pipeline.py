@@ -28,7 +28,6 @@ from jaxtyping import PyTree
 from .._arguments.owners import name_of
 from .._trees.leaves import is_leaf, map_parameters
 from .._trees.masks import mask_out
-from .._typecheck import no_type_check
 from .._types import Mask, Params, State, Updates
 from ..numerics import wide_dtype
 from .equation import Equation
@@ -79,7 +78,6 @@ class Leafwise(NamedTuple):
     on_cpu: Callable | None = None
 
 
-@no_type_check  # called in each step of each part
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     """`leafwise` with missing shared values taken from the fields of `owner`."""
     given, fields = leafwise.shared, vars(owner)
@@ -95,7 +93,6 @@ _NOT_YET = object()
 class Pipeline:
     """The updates of one call of `update` or `step`, and the equations still to apply."""
 
-    @no_type_check
     def __init__(
         self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
     ):
@@ -111,7 +108,6 @@ class Pipeline:
         self._ended: Params | None = None
         self._hidden: list[Params | None] = []  # the parameters while others are shown
 
-    @no_type_check
     def push(self, owner: str, leafwise: Leafwise) -> Callable[[], State]:
         """Adds an equation and returns the promise of its new state."""
         if leafwise.measure is not None:
@@ -142,7 +138,6 @@ class Pipeline:
         self._unread.pop(index, None)
         return self._states[index]
 
-    @no_type_check
     def state_of(self, promise: Callable[[], State]) -> State:
         """The promised value; a `RuntimeError` if an earlier promise is missing."""
         state = promise()
@@ -218,7 +213,6 @@ class Pipeline:
         """Continues with other updates. No equation may be pending."""
         self._updates = updates
 
-    @no_type_check
     def flush(self) -> Updates:
         """Runs the pending equations and returns the updates, not yet rounded."""
         if self._pending:
@@ -243,13 +237,11 @@ class Pipeline:
             self._updates = _as_given(self._updates, self.given)
         return self._updates
 
-    @no_type_check
     def apply(self) -> Params:
         """Runs all equations, also from `push_last`, and returns the new parameters."""
         self._push_the_last()
         return self.end(self._run("params"))
 
-    @no_type_check
     def end(self, params: Params) -> Params:
         """Records the new parameters, which end the pipeline."""
         self._ended = params

@@ -11,7 +11,6 @@ from jaxtyping import TypeCheckError
 from .._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
 from .._trees.leaves import keystr
 from .._trees.stored import has_stored
-from .._typecheck import no_type_check
 from .._types import State, Updates
 from .equation import ShapeMismatch
 from .kernel import Operation, kernel_of_all
@@ -57,7 +56,6 @@ class LeafKernel(NamedTuple):
     is_of_matrices: bool
 
 
-@no_type_check
 def run_leaf(
     kernel: LeafKernel,
     updates: Updates,
@@ -104,7 +102,6 @@ def _misfit(kernel: LeafKernel, updates: Updates, i: int, row: list) -> Exceptio
     return misfit(owners, operations, kernel.loose, keystr(updates, i), named)
 
 
-@no_type_check
 def run_matrices(
     kernel: LeafKernel, updates: Updates, rows: dict[int, list], previous: Any
 ) -> tuple[list[tuple], Any]:

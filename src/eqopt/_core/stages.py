@@ -13,7 +13,6 @@ from .._arguments.extra import required_params
 from .._jax_internals import is_traced
 from .._trees.leaves import align, flatten_updates, is_leaf, keystr, listed
 from .._trees.masks import is_function, resolve_mask
-from .._typecheck import no_type_check
 from .._types import Params, State, Updates
 from .equation import equation_of
 from .kernel import Operation, Result, kernel, pack
@@ -21,7 +20,6 @@ from .misfits import no_matrix, no_parameter, stateless
 from .run import LeafKernel, Stage, run_leaf, run_matrices
 
 
-@no_type_check  # checks in its loop would cost as much as the kernels that it calls
 def walk(
     updates: Updates,
     params: Params | None,
@@ -143,7 +141,6 @@ def _lay_out(
     return Stage(owner, operation, leafwise.state, columns, *values, flags)
 
 
-@no_type_check
 def laid_out(leafwise: Any, updates: Updates) -> Any:
     """`leafwise` with trees instead of functions that compute them from `updates`."""
     reads = {k: _tree_to_read(x, updates) for k, x in leafwise.reads.items()}

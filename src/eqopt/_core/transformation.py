@@ -29,7 +29,6 @@ def _with_checks(init: Callable) -> Callable:
     """`init`, which also rejects what would fail later, with a result on all devices."""
 
     @functools.wraps(init)
-    @no_type_check
     def with_checks(self: Any, params: Any) -> Any:
         check_parameters(type(self).__name__, params)
         # The schedules of an optimizer belong to its parts, which may evaluate them.

@@ -33,7 +33,6 @@ from jaxtyping import Array
 from .._jax_internals import attempt, equations, is_traced
 from .._trees.sharding import is_in_shard_map
 from .._trees.stored import Joined, has_stored, is_stored
-from .._typecheck import no_type_check
 
 
 _Tree = TypeVar("_Tree")
@@ -42,7 +41,6 @@ _Tree = TypeVar("_Tree")
 SCOPE = "on_cpu"
 
 
-@no_type_check  # called once per leaf, also with NumPy arrays
 def after(first: Array, x: Array) -> Array:
     """`x`; on a CPU, it is read after `first` has been computed.
 
@@ -94,7 +92,6 @@ def _never_for_many(size: int, is_mapped: list, x: Array) -> tuple:
     return _never(x), False
 
 
-@no_type_check
 def _is_for_one_device(*arrays: Any) -> bool:
     """Whether neither the types of arrays nor the context show several devices."""
     if (
@@ -106,7 +103,6 @@ def _is_for_one_device(*arrays: Any) -> bool:
     return all(m.size <= 1 and not m.explicit_axes for m in meshes)
 
 
-@no_type_check
 def loaded_after(first: Array, x: Any) -> Any:
     """`x`; if it is stored with scales, they are read after `first` has been computed.
 
@@ -139,7 +135,6 @@ def _keep(*arrays: Array) -> tuple[Array, ...]:
         return lax.optimization_barrier(arrays)
 
 
-@no_type_check
 def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     """`store(old, x)`, which is like `old`; `x` is computed once, before it is stored.
 
@@ -167,7 +162,6 @@ def computed_once(store: Callable, old: Any, x: Any, after: Any) -> Any:
     return lax.platform_dependent(old, x, first, cpu=in_a_branch, default=plain)
 
 
-@no_type_check
 def alone(
     run: Callable, first: Array | None, is_on_cpu: bool, packed: Array, *row: Any
 ) -> tuple:
@@ -205,13 +199,11 @@ SMALL = 2**12
 LARGE = 2**16
 
 
-@no_type_check
 def runs_alone(g: Any) -> bool:
     """Whether the kernel of matrices for the update `g` is a branch of its own."""
     return is_traced(g) and g.size >= SMALL
 
 
-@no_type_check
 def takes_turn(kernel: Any, g: Any, *arguments: Any) -> bool:
     """Whether a leaf with the update `g` waits for the previous one.
 

@@ -27,7 +27,6 @@ from .._jax_internals import (
     is_traced,
     varying_axes,
 )
-from .._typecheck import no_type_check
 from . import order
 
 
@@ -48,7 +47,6 @@ class Order(NamedTuple):
     earlier: tuple[int, ...] = ()
 
 
-@no_type_check
 def reordered(
     fn: Callable[..., tuple[Array, list]],
     fn_on_cpu: Callable[..., tuple[Array, list]],

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Inexact, Int
 from .._arguments.checks import check_range
 from .._core.equation import Equation
 from .._core.pipeline import Leafwise
-from .._typecheck import no_type_check
 from .._types import Nonnegative, Params, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree._like import real_full_like, wide_zeros_like
@@ -65,7 +64,6 @@ def check_moments(owner: object) -> None:
             check_range(owner, name, 0)
 
 
-@no_type_check  # called in each step
 def counted(
     owner: Any,
     equation: Equation,
@@ -91,7 +89,6 @@ def counted(
     return Leafwise(equation, new, shared, last=last, on_cpu=on_cpu)
 
 
-@no_type_check  # its callers are checked
 def unbiased(
     mu: Inexact[Array, "*leaf"],
     g: Inexact[Array, "*leaf"],

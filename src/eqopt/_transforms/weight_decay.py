@@ -16,7 +16,6 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractTransformation
 from .._cpu.order import after
-from .._typecheck import no_type_check
 from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
 from ..numerics import safe_increment
 from .scale import at, ratio, same
@@ -58,7 +57,6 @@ def decay_weights(
     return decayed(g, p, weight_decay, cautious)
 
 
-@no_type_check  # its callers are checked
 def decayed(
     g: Inexact[Array, "*leaf"],
     p: Inexact[Array, "*leaf"],
@@ -82,7 +80,6 @@ def alignment(
     return jnp.real(jnp.conj(jnp.sign(x)) * y)
 
 
-@no_type_check
 def is_off(weight_decay: WeightDecay) -> bool:
     """Whether it is the number zero, so that no array needs to be read."""
     if isinstance(weight_decay, AddDecayedWeights):

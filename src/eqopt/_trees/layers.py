@@ -10,7 +10,6 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._typecheck import no_type_check
 from .leaves import is_leaf, is_parameter
 
 
@@ -97,7 +96,6 @@ def stacks(tree: PyTree) -> list[Sizes]:
     return [sizes or () for sizes in _visit(tree).stacks]
 
 
-@no_type_check  # called once per node
 def _visit(node: PyTree) -> _Found:
     if is_leaf(node) or jtu.all_leaves([node]):
         is_array = is_parameter(node)

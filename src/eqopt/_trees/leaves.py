@@ -14,7 +14,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._typecheck import no_type_check
 from .stored import is_leaf, is_stored
 
 
@@ -22,7 +21,6 @@ _SHOWN_PATHS = 5
 _SHOWN_LETTERS = 60
 
 
-@no_type_check  # called once per leaf, like the next one
 def is_none(x: Any) -> bool:
     return x is None
 
@@ -32,7 +30,6 @@ def parameters(tree: PyTree) -> PyTree:
     return eqx.filter(tree, is_parameter, is_leaf=is_leaf)
 
 
-@no_type_check
 def is_parameter(x: Any) -> bool:
     if isinstance(x, jax.ShapeDtypeStruct) or is_stored(x):
         return jnp.issubdtype(x.dtype, jnp.inexact)
@@ -65,7 +62,6 @@ def map_parameters(fn: Callable, tree: PyTree) -> PyTree:
     return treedef.unflatten(None if x is None else fn(x) for x in leaves)
 
 
-@no_type_check
 def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     """The leaves of `updates`, `None` included, checked and converted to JAX arrays."""
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
@@ -120,7 +116,6 @@ def type_name(dtype: Any, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-@no_type_check
 def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
     """The subtrees of `tree` at the leaves of `updates`, whose structure is `treedef`.
 

@@ -8,13 +8,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
-from .._typecheck import no_type_check
 from .._types import Mask, Params
 from .leaves import disagreement, is_none, is_parameter, keystr, parameters, select
 from .stored import is_leaf, shapes_if_stored
 
 
-@no_type_check
 def mask_out(
     tree: PyTree, mask: Mask, params: Params | None, keep: bool = True
 ) -> PyTree:
@@ -22,7 +20,6 @@ def mask_out(
     return select(tree, [flag is keep for flag in resolve_mask(mask, tree, params)])
 
 
-@no_type_check  # it has messages of its own
 def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list[bool]:
     """One bool per leaf of `tree` (counting `None`s): `mask`, called and broadcast.
 

@@ -6,12 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._typecheck import no_type_check
 from ..numerics import common_dtype
 from .stored import is_stored
 
 
-@no_type_check
 def compute_dtype(*leaves: Any) -> Any:
     """The real dtype to compute in: float64 if any leaf has it, otherwise float32."""
     found = jax.tree.leaves(leaves, is_leaf=is_stored)
@@ -23,7 +21,6 @@ def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-@no_type_check
 def widen(tree: Any, real: Any) -> Any:
     """The leaves of `tree`, loaded, in the precision of `real`; complex ones stay so."""
     return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)

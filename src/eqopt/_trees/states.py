@@ -10,14 +10,13 @@ import jax.tree_util as jtu
 from .._arguments.annotations import kinds, returned_type
 from .._arguments.checks import check_no_schedule
 from .._arguments.owners import name_of, recipe
-from .._typecheck import no_type_check
 from .leaves import keystr
 from .stored import is_leaf
 
 
 # The fields of states that have the dtype of an argument. `nu_dtype` is also the dtype
 # of fields that are annotated as never negative.
-_SLOTS = {
+SLOTS = {
     "mu_dtype": ("mu", "m", "m1", "m2", "s", "exp_avg", "previous_gradient"),
     "nu_dtype": ("nu", "grad_sum", "v_row", "v_col"),
     "accumulator_dtype": ("trace", "ema", "acc_grads", "average", "subgradients"),
@@ -26,7 +25,6 @@ _SLOTS = {
 }
 
 
-@no_type_check
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
     """Raises a `TypeError` if `state` is not of the type that `init` declares.
 
@@ -47,7 +45,7 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
             f"state that `init` or `update` of this {recipe() or own_name} returned."
         )
         raise TypeError(message.replace("a state of type NoneType", "None"))
-    _check_dtypes(transformation, state)
+    check_dtypes(transformation, state)
 
 
 @functools.cache
@@ -57,16 +55,15 @@ def _slots(cls: type, name: str) -> tuple[str, ...]:
         return ()
     is_second = lambda kind: name == "nu_dtype" and kind == "nonnegative"
     fields = kinds(cls).items()
-    return tuple(x for x, kind in fields if x in _SLOTS[name] or is_second(kind))
+    return tuple(x for x, kind in fields if x in SLOTS[name] or is_second(kind))
 
 
-@no_type_check  # called in each step
-def _check_dtypes(transformation: Any, state: Any) -> None:
+def check_dtypes(transformation: Any, state: Any) -> None:
     """Raises a `TypeError` if a dtype that `transformation` names is not in `state`.
 
     Otherwise, another dtype in the optimizer of a resumed run would do nothing.
     """
-    for name in _SLOTS:
+    for name in SLOTS:
         given = getattr(transformation, name, None)
         if given is None:
             continue

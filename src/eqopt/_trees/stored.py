@@ -131,13 +131,11 @@ class Joined(AbstractStored):
         return Joined(seen, hidden)
 
 
-@no_type_check  # called once per leaf
 def is_stored(x: Any) -> bool:
     # A quarter of the time that `isinstance` takes, for an abstract class.
     return getattr(type(x), "_is_stored", False)
 
 
-@no_type_check
 def is_leaf(x: Any) -> bool:
     """Whether `x` is a position in a tree like the parameters: `None`, or stored."""
     return x is None or is_stored(x)
@@ -148,7 +146,6 @@ def standard_promotion() -> Any:
     return jax.numpy_dtype_promotion("standard")
 
 
-@no_type_check  # called once per leaf
 def has_stored(tree: PyTree) -> bool:
     return any(map(is_stored, jax.tree.leaves(tree, is_leaf=is_stored)))
 
@@ -207,7 +204,6 @@ def taken_apart(params: PyTree) -> tuple[PyTree, PyTree]:
     return treedef.unflatten(seen), treedef.unflatten(hidden)
 
 
-@no_type_check  # nor the result, which is called in each step
 def on_arrays(
     run: Callable[[Any, Any], tuple[Any, Any]], state: Any, params: Any, is_step: bool
 ) -> tuple[Any, Any]:
@@ -218,13 +214,11 @@ def on_arrays(
     return store_like(params, result) if is_step else result, store_like(state, new)
 
 
-@no_type_check
 def with_arrays(method: Callable[..., tuple[Any, Any]]) -> Callable:
     """`update` or `step` of a transformation that handles trees itself, on arrays."""
     is_step = method.__name__ == "step"
 
     @functools.wraps(method)
-    @no_type_check
     def with_them(
         self: Any, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._trees.leaves import listed, type_name
-from .._typecheck import no_type_check
 
 
 class CheckpointError(ValueError):
@@ -72,7 +71,6 @@ def is_saved(x):
     )
 
 
-@no_type_check
 def is_number(x: Any) -> bool:
     # NumPy's float64 is a subclass of Python's float, but its dtype must be kept.
     return isinstance(x, int | float | complex) and not isinstance(x, np.generic)

@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
 from .._trees.leaves import type_name
-from .._typecheck import no_type_check
 from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
 
 
@@ -92,7 +91,6 @@ def _lost_of_numpy(x) -> _Lost | None:
     return None
 
 
-@no_type_check
 def write_leaf(file, x) -> None:
     if is_saved(x):
         x = np.asarray(jr.key_data(x) if is_key(x) else x)

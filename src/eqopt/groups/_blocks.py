@@ -11,6 +11,7 @@ from .._trees.layers import axes_of_inputs, axes_of_one, stacks
 from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.masks import resolve
 from .._trees.stored import shapes_if_stored
+from .._typecheck import checked
 from .._types import Params
 
 
@@ -62,6 +63,7 @@ Blocks: TypeAlias = PyTree | Callable[[Params], PyTree]
 ELEMENTS, WHOLE = BlockAxes(()), BlockAxes()
 
 
+@checked  # a default, so it is the same function from the start
 def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     """The blocks of Adam-mini: one for each neuron and each attention head.
 

@@ -10,7 +10,6 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Shaped
 
 from .._jax_internals import is_traced
-from .._typecheck import no_type_check
 
 
 class Blocks(eqx.Module):
@@ -62,13 +61,11 @@ class Blocks(eqx.Module):
         """The elements of the last block, if it is shorter than the others."""
         return self.length % self.size
 
-    @no_type_check  # called once per leaf, like the others
     def cut(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """`x` as (*rows, blocks, elements), or as (*rows, elements) with a tail."""
         blocks = () if self._tail else (self.length // self.size,)
         return x.reshape(*self.rows, *blocks, -1)
 
-    @no_type_check
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The largest element of each block of `x`, a nonnegative result of `cut`."""
         if self._tail:
@@ -78,7 +75,6 @@ class Blocks(eqx.Module):
             x = x.reshape(*x.shape[:-1], -1, self.size)
         return jnp.max(x, axis=-1)
 
-    @no_type_check
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The values of `x` for each block, repeated for each element."""
         x = x[..., None]

@@ -9,7 +9,6 @@ from jaxtyping import Array, Integer, PyTree
 
 from .._arguments.construction import SPELLINGS
 from .._trees.leaves import listed
-from .._typecheck import no_type_check
 from .._types import State
 
 
@@ -61,7 +60,6 @@ def _children(node: Any) -> Sequence[tuple[Any, Any]]:
     return [(path[0], child) for path, child in flat if path]
 
 
-@no_type_check
 def on_the_way(tree: Any, path: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """The nodes from the root to the leaf at `path`, each with the key to the next."""
     for key in path:

@@ -13,6 +13,7 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
+from ..._typecheck import checked
 from ..._types import Hyperparameter, Params, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
@@ -52,6 +53,7 @@ def adopt(
     return (average(mu) if nesterov else mu), mu, nu
 
 
+@checked  # a default, so it is the same function from the start
 def fourth_root(count: Int[Array, ""]) -> Float[Array, ""]:
     """$t^{1/4}$, the bound that the paper proposes."""
     return jnp.asarray(count, float) ** 0.25

@@ -13,7 +13,6 @@ from ...._core.equation import Call, Equation, ShapeMismatch
 from ...._core.matrices import BATCH, Layout, batches
 from ...._cpu.order import after
 from ...._trees.control import filter_cond
-from ...._typecheck import no_type_check
 
 
 def leading(
@@ -47,13 +46,11 @@ class _Reshaping(Equation):
     keeps_shape = False
     is_of_matrices = True
 
-    @no_type_check
     def likeness(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
         is_large = 2 * _largest(arrays) > BATCH["default"]
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
-    @no_type_check
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         keys = [self.likeness(*leaves) for leaves, _ in calls]
