@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Array, Integer, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Inexact, Integer, PRNGKeyArray, PyTree
 
 
 # A tree in which every inexact array is a parameter and every other leaf is ignored: a
@@ -28,6 +28,12 @@ State: TypeAlias = PyTree
 Mask: TypeAlias = Annotated[
     PyTree[bool] | Callable[[Params], PyTree[bool]], "a mask of the parameters"
 ]
+
+# What equations are about: an array of the parameters, of the updates or of a slot. In
+# one equation, all of them have one shape. And a value that all leaves share.
+Leaf: TypeAlias = Inexact[Array, "*leaf"]
+RealLeaf: TypeAlias = Float[Array, "*leaf"]
+Scalar: TypeAlias = Float[Array, ""]
 
 # A Python number (static under `eqx.filter_jit`) or a 0-d array (traced). The class
 # that has the hyperparameter checks that an array is 0-d, for a better message.

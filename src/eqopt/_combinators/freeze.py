@@ -3,17 +3,16 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact
 
 from .._arguments.fields import static_choice
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless
-from .._types import Mask, Params
+from .._types import Leaf, Mask, Params
 
 
 @equation
-def zero(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+def zero(g: Leaf) -> Leaf:
     return jnp.zeros_like(g)
 
 

@@ -2,12 +2,11 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact
 
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
-from .._types import IntegerLike, Params, RealScalarLike, Updates
+from .._types import IntegerLike, Leaf, Params, RealScalarLike, Updates
 from ..tree._together import together
 from .equation import equation
 from .pipeline import Leafwise, Pipeline
@@ -41,9 +40,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
 
 @equation
-def interpolate(
-    old: Inexact[Array, "*leaf"], p: Inexact[Array, "*leaf"], *, step_size
-) -> Inexact[Array, "*leaf"]:
+def interpolate(old: Leaf, p: Leaf, *, step_size) -> Leaf:
     return step_size * p + (1 - step_size) * old
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .._caches import cached
 from .._cpu.order import after, materialized
 from .._trees.leaves import align, flatten_updates
 from .._trees.precision import compute_dtype, widen
 from .._trees.stored import is_stored
-from .._types import Updates
+from .._types import Leaf, Scalar, Updates
 from ..numerics import as_float, common_dtype
 from .equation import Equation
 
@@ -123,14 +123,14 @@ def _kernel(
     return run
 
 
-def dot(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+def dot(x: Leaf, y: Leaf) -> Scalar:
     r"""$\operatorname{Re} \langle x, y \rangle$ of two leaves, for such an equation."""
     if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
         return jnp.sum(x.real * y.real) + jnp.sum(x.imag * y.imag)
     return jnp.sum(x * y)
 
 
-def inner(x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+def inner(x: Leaf, y: Leaf) -> Scalar:
     """`dot` as a matrix product, which is faster if nothing else is fused with it."""
     if jnp.iscomplexobj(x) or jnp.iscomplexobj(y):
         return inner(x.real, y.real) + inner(x.imag, y.imag)

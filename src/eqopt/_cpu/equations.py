@@ -9,19 +9,15 @@ need no copy.
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array
 
+from .._types import Leaf, RealLeaf, Scalar
 from ..numerics import abs_sq, safe_sqrt
 
 
 def adadelta(
-    g: Inexact[Array, "*leaf"],
-    e_g: Float[Array, "*leaf"],
-    e_x: Float[Array, "*leaf"],
-    *,
-    rho: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Float[Array, "*leaf"]]:
+    g: Leaf, e_g: RealLeaf, e_x: RealLeaf, *, rho: Scalar, eps: Scalar
+) -> tuple[Leaf, RealLeaf, RealLeaf]:
     # This expresses the old mean of the updates by the new one. It also uses the
     # quotient only once: otherwise, XLA would store it.
     g_sq = (1 - rho) * abs_sq(g)
@@ -34,21 +30,21 @@ def adadelta(
 
 
 def lion(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    smooth_beta: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    smooth_beta: Scalar,
     sign: Callable[[Array, Array], Array],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf]:
     # This solves the new momentum for the old one. b1 / b2 amplifies rounding errors.
     mu = b2 * mu + (1 - b2) * g
     c = (b1 / b2) * mu + ((1 - b1) - b1 * (1 - b2) / b2) * g
     return sign(c, smooth_beta), mu
 
 
-def cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
+def cbrt(x: RealLeaf) -> RealLeaf:
     # For x > 0. XLA calls libm for each `cbrt`, which takes longer than the rest of
     # MADGRAD: a step takes 64 ms instead of 29. A faster formula that uses an
     # intermediate value twice takes a copy of the parameters, from JAX 0.12 on.
@@ -56,28 +52,23 @@ def cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
 
 
 def schedule_free_plus(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    z: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    decay: Float[Array, ""],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
+    z: Leaf,
+    p: Leaf,
+    decay: Scalar,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-    eta: Float[Array, ""],
-    c: Float[Array, ""],
-    beta: Float[Array, ""],
-    next_beta: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
+    eta: Scalar,
+    c: Scalar,
+    beta: Scalar,
+    next_beta: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
     # This uses the new z: the old z, which is overwritten, is the new z plus the step.
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu

@@ -15,7 +15,7 @@ from .._trees.control import filter_cond, while_loop
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
-from .._types import Hyperparameter, IntegerLike, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, Scalar, State, Updates
 from ..tree import zeros_like
 from .interval import choose
 from .line import Line, kept, make_line, move
@@ -192,9 +192,7 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
             BacktrackingLinesearchInfo(last.evaluations, last.decrease_error),
         )
 
-    def _search(
-        self, line: Line, guess: Float[Array, ""], atol: Float[Array, ""]
-    ) -> "_Trial":
+    def _search(self, line: Line, guess: Scalar, atol: Scalar) -> "_Trial":
         real = line.constant
         most = jnp.asarray(self.max_backtracking_steps, jnp.int32)
         first = jnp.minimum(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._trees.control import while_loop
-from .._types import Updates
+from .._types import Scalar, Updates
 from .line import Line
 
 
@@ -35,7 +35,7 @@ class Criteria(eqx.Module):
     curv_rtol: Float[Array, ""]
     approx_dec_rtol: Float[Array, ""] | None
 
-    def decrease_error(self, line: Line, trial: "Point") -> Float[Array, ""]:
+    def decrease_error(self, line: Line, trial: "Point") -> Scalar:
         c1, c3 = self.slope_rtol, self.approx_dec_rtol
         error = trial.value - line.value - c1 * trial.step_size * line.slope
         if c3 is not None:
@@ -44,7 +44,7 @@ class Criteria(eqx.Module):
             error = jnp.minimum(jnp.maximum(steepness, height), error)
         return _positive(error)
 
-    def curvature_error(self, line: Line, trial: "Point") -> Float[Array, ""]:
+    def curvature_error(self, line: Line, trial: "Point") -> Scalar:
         # Infinity times zero is not a number, but any slope is small enough for
         # infinity.
         bound = jnp.where(jnp.isinf(self.curv_rtol), jnp.inf, jnp.abs(line.slope))
@@ -89,12 +89,12 @@ class Search(eqx.Module):
 def search(
     line: Line,
     criteria: Criteria,
-    guess: Float[Array, ""],
+    guess: Scalar,
     max_steps: Int[Array, ""],
-    max_step_size: Float[Array, ""],
-    tol: Float[Array, ""],
-    increase_factor: Float[Array, ""],
-    precision: Float[Array, ""],
+    max_step_size: Scalar,
+    tol: Scalar,
+    increase_factor: Scalar,
+    precision: Scalar,
 ) -> Search:
     """Searches for a step size along `line`, starting with `guess`.
 
@@ -160,7 +160,7 @@ def search(
 
 
 def _grow(
-    now: Search, trial: Point, decrease_error: Float[Array, ""]
+    now: Search, trial: Point, decrease_error: Scalar
 ) -> tuple[Point, Point, Point, Bool[Array, ""]]:
     """The interval between the last two step sizes, and whether it must contain one.
 
@@ -175,7 +175,7 @@ def _grow(
 
 
 def _shrink(
-    now: Search, trial: Point, decrease_error: Float[Array, ""]
+    now: Search, trial: Point, decrease_error: Scalar
 ) -> tuple[Point, Point, Point]:
     """The part of the interval to continue with, and the discarded end."""
     width = now.high.step_size - now.low.step_size
@@ -186,7 +186,7 @@ def _shrink(
     return low, high, choose(is_high | turns, now.high, now.low)
 
 
-def _inside(now: Search) -> Float[Array, ""]:
+def _inside(now: Search) -> Scalar:
     """A step size in the interval, by a cubic, by a parabola, or in the middle.
 
     Infinite and NaN results are not inside.
@@ -202,7 +202,7 @@ def _inside(now: Search) -> Float[Array, ""]:
     return jnp.where(is_inside(cubic, 0.2), cubic, middle)
 
 
-def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Float[Array, ""]:
+def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Scalar:
     """The minimum of the cubic with these values, and the slope at `a`."""
     to_b, to_c = b.step_size - a.step_size, c.step_size - a.step_size
     bend_b = _ratio(b.value - a.value - a.slope * to_b, to_b**2)
@@ -215,7 +215,7 @@ def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Float[Array, ""]:
     return jnp.where(is_there, a.step_size + to_minimum, math.inf)
 
 
-def _minimum_of_parabola(a: Point, b: Point) -> Float[Array, ""]:
+def _minimum_of_parabola(a: Point, b: Point) -> Scalar:
     """The minimum of the parabola with these values, and the slope at `a`."""
     to_b = b.step_size - a.step_size
     second = _ratio(b.value - a.value - a.slope * to_b, to_b**2)
@@ -223,7 +223,7 @@ def _minimum_of_parabola(a: Point, b: Point) -> Float[Array, ""]:
     return jnp.where(is_there, a.step_size - _ratio(a.slope, 2 * second), math.inf)
 
 
-def _ratio(x: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, ""]:
+def _ratio(x: Scalar, y: Scalar) -> Scalar:
     """`x / y`, or `x` where `y` is zero: for a result that is not used."""
     return x / jnp.where(y == 0, 1, y)
 
@@ -232,5 +232,5 @@ def choose(pred: Bool[Array, ""], new: Any, old: Any) -> Any:
     return jax.tree.map(lambda x, y: jnp.where(pred, x, y), new, old)
 
 
-def _positive(error: Float[Array, ""]) -> Float[Array, ""]:
+def _positive(error: Scalar) -> Scalar:
     return jnp.where(jnp.isnan(error), math.inf, jnp.maximum(error, 0))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Bool, Float, Inexact, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._arguments.extra import required, required_params, required_value
 from .._core.equation import equation
@@ -19,25 +19,21 @@ from .._trees.control import filter_cond
 from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.precision import compute_dtype, widen
 from .._trees.stored import load, store_like
-from .._types import Params, Updates
+from .._types import Leaf, Params, Scalar, Updates
 from ..numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
 from ..tree import conj, norm
 
 
 @equation
-def move(
-    g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def move(g: Leaf, *, step_size: Scalar) -> Leaf:
     # A step of size zero along a direction that is not finite changes nothing, and is
     # not NaN.
     return jnp.where(step_size == 0, 0, step_size * g)
 
 
 @equation
-def directional(
-    g: Inexact[Array, "*leaf"], grad: Inexact[Array, "*leaf"]
-) -> Float[Array, ""]:
+def directional(g: Leaf, grad: Leaf) -> Scalar:
     # `jax.grad` gives df/dx - i df/dy for a complex parameter x + iy.
     return inner(g, jnp.conj(grad))
 
@@ -57,12 +53,10 @@ class Line(eqx.Module):
     slope: Float[Array, ""]
     grad: Updates
 
-    def value_at(self, step_size: Float[Array, ""]) -> Float[Array, ""]:
+    def value_at(self, step_size: Scalar) -> Scalar:
         return self.loss(self._moved(step_size)).astype(self.value.dtype)
 
-    def value_and_grad_at(
-        self, step_size: Float[Array, ""]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Updates]:
+    def value_and_grad_at(self, step_size: Scalar) -> tuple[Scalar, Scalar, Updates]:
         """The value, the slope and the gradient."""
         value, grad = jax.value_and_grad(self.loss)(self._moved(step_size))
         slope = slope_along(self.direction, grad)
@@ -70,18 +64,18 @@ class Line(eqx.Module):
         return value.astype(dtype), slope.astype(dtype), grad
 
     def value_and_pullback_at(
-        self, step_size: Float[Array, ""]
-    ) -> tuple[Float[Array, ""], Callable[[], Updates]]:
+        self, step_size: Scalar
+    ) -> tuple[Scalar, Callable[[], Updates]]:
         """The value, and a function that returns the gradient."""
         value, pullback = jax.vjp(self.loss, self._moved(step_size))
         one = jnp.ones_like(value)
         return value.astype(self.value.dtype), lambda: pullback(one)[0]
 
-    def constant(self, x: Any) -> Float[Array, ""]:
+    def constant(self, x: Any) -> Scalar:
         """A number for the search, in the precision of the loss."""
         return lax.stop_gradient(jnp.asarray(x).astype(self.value.dtype))
 
-    def _moved(self, step_size: Float[Array, ""]) -> PyTree:
+    def _moved(self, step_size: Scalar) -> PyTree:
         """The parameters there, exactly as `step` computes them."""
         pipeline = Pipeline(self.direction, self.params, {})
         pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
@@ -93,7 +87,7 @@ def make_line(
     direction: Updates,
     params: Params | None,
     extra: Mapping[str, Any],
-    last_value: Float[Array, ""],
+    last_value: Scalar,
 ) -> Line:
     """The line from `params` along `direction`, with everything that `extra` provides.
 
@@ -160,7 +154,7 @@ def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
     return slope_along(conj(direction), grad) < -0.5 * steepest
 
 
-def _distance(x: Updates, y: Updates) -> Float[Array, ""]:
+def _distance(x: Updates, y: Updates) -> Scalar:
     pairs = zip(*map(jtu.tree_leaves, (x, y)), strict=True)
     real = compute_dtype(x)
     distances = [
@@ -171,7 +165,7 @@ def _distance(x: Updates, y: Updates) -> Float[Array, ""]:
     return sum(distances, jnp.zeros((), real))
 
 
-def slope_along(direction: Updates, grad: Updates) -> Float[Array, ""]:
+def slope_along(direction: Updates, grad: Updates) -> Scalar:
     return sum_over_leaves(directional, direction, {"grad": grad})[0]
 
 

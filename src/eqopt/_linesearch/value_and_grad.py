@@ -5,18 +5,17 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.stored import load
-from .._types import Params, State, Updates
+from .._types import Params, Scalar, State, Updates
 from ..tree import get_all_with_path
 
 
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
-) -> Callable[..., tuple[Float[Array, ""], Updates]]:
+) -> Callable[..., tuple[Scalar, Updates]]:
     """Like `eqx.filter_value_and_grad`, but reuses the results of a line search.
 
     A line search ends with the loss and its gradient at the new parameters, where the
@@ -57,10 +56,10 @@ def value_and_grad_from_state(
 
     def value_and_grad(
         params: Params, *args: Any, state: State, **kwargs: Any
-    ) -> tuple[Float[Array, ""], Updates]:
+    ) -> tuple[Scalar, Updates]:
         value, grad = _stored(state)
 
-        def computed() -> tuple[Float[Array, ""], Updates]:
+        def computed() -> tuple[Scalar, Updates]:
             new = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
             return new[0].astype(value.dtype), restrict(
                 new[1], grad, like_name="state.grad"
@@ -79,7 +78,7 @@ def searches_in(state: State) -> list[Any]:
     return [x for name in _NAMES for _, x in get_all_with_path(state, name)]
 
 
-def _stored(state: State) -> tuple[Float[Array, ""], Updates]:
+def _stored(state: State) -> tuple[Scalar, Updates]:
     found = searches_in(state)
     if len(found) != 1:
         raise ValueError(

@@ -15,7 +15,7 @@ from .._trees.control import filter_cond
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
-from .._types import Hyperparameter, IntegerLike, Params, State, Updates
+from .._types import Hyperparameter, IntegerLike, Params, Scalar, State, Updates
 from ..tree import zeros_like
 from .interval import Criteria, Search, search
 from .line import Line, kept, make_line, move
@@ -225,7 +225,7 @@ class ScaleByZoomLinesearch(AbstractFused):
             ),
         )
 
-    def _search(self, line: Line, last: Float[Array, ""]) -> Search:
+    def _search(self, line: Line, last: Scalar) -> Search:
         as_real = line.constant
         last = as_real(last)
         bound, dec_rtol = self.max_learning_rate, self.approx_dec_rtol

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._arguments.extra import required_params
 from .._core.pipeline import Leafwise, Pipeline, filled
@@ -16,7 +16,7 @@ from .._transforms.weight_decay import decay_weights, is_off
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
-from .._types import Params, State, Updates
+from .._types import Params, Scalar, State, Updates
 from ..numerics import bias_correction, safe_increment, safe_sqrt
 from .own_decay import decay_of, shared_decay
 
@@ -42,18 +42,18 @@ class AbstractMeasured(AbstractFused):
         return promise
 
 
-def scalar(value: Any, params: Params) -> Float[Array, ""]:
+def scalar(value: Any, params: Params) -> Scalar:
     """A number for the state in a new buffer, in the precision of the equations."""
     dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
     return jnp.array(value, dtype)
 
 
-def value_at(opt: Any, name: str, count: Any, like: Array) -> Float[Array, ""]:
+def value_at(opt: Any, name: str, count: Any, like: Array) -> Scalar:
     """The current value of a number or a schedule, in the dtype of `like`."""
     return jnp.asarray(at(opt, name, count), like.dtype)
 
 
-def corrected_step(opt: Any, d: Array, count: Any) -> Float[Array, ""]:
+def corrected_step(opt: Any, d: Array, count: Any) -> Scalar:
     r"""$d\, \eta_t$ with the two bias corrections of Adam, taken from `opt`."""
     t, b1, b2 = (
         safe_increment(count),

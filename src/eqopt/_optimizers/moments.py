@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Int
 
 from .._arguments.checks import check_range
 from .._core.equation import Equation
 from .._core.pipeline import Leafwise
-from .._types import Nonnegative, Params, Updates
+from .._types import Leaf, Nonnegative, Params, Scalar, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree._like import real_full_like, wide_zeros_like
 
@@ -90,13 +90,13 @@ def counted(
 
 
 def unbiased(
-    mu: Inexact[Array, "*leaf"],
-    g: Inexact[Array, "*leaf"],
-    b1: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    g_correction: Float[Array, ""],
+    mu: Leaf,
+    g: Leaf,
+    b1: Scalar,
+    mu_correction: Scalar,
+    g_correction: Scalar,
     nesterov: bool,
-) -> Inexact[Array, "*leaf"]:
+) -> Leaf:
     """The first moment without its bias, one step ahead if `nesterov`."""
     mu_hat = mu / mu_correction
     if nesterov:

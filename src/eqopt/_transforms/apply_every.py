@@ -4,13 +4,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Inexact, Int
+from jaxtyping import Array, Bool, Int
 
 from .._arguments.checks import check_count
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
-from .._types import IntegerLike, Params, Updates
+from .._types import IntegerLike, Leaf, Params, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -30,12 +30,8 @@ class ApplyEveryState(eqx.Module):
 
 @equation
 def collect(
-    g: Inexact[Array, "*leaf"],
-    grad_acc: Inexact[Array, "*leaf"],
-    *,
-    is_first: Bool[Array, ""],
-    is_last: Bool[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, grad_acc: Leaf, *, is_first: Bool[Array, ""], is_last: Bool[Array, ""]
+) -> tuple[Leaf, Leaf]:
     grad_acc = jnp.where(is_first, g, grad_acc + g)
     return jnp.where(is_last, grad_acc, 0), grad_acc
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from .._arguments.checks import check_range
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
-from .._types import Hyperparameter, Params, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like
 
@@ -30,12 +30,8 @@ class EMAState(eqx.Module):
 
 @equation
 def average(
-    g: Inexact[Array, "*leaf"],
-    ema: Inexact[Array, "*leaf"],
-    *,
-    decay: Float[Array, ""],
-    correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, ema: Leaf, *, decay: Scalar, correction: Scalar
+) -> tuple[Leaf, Leaf]:
     ema = (1 - decay) * g + decay * ema
     return ema / correction, ema
 
@@ -94,13 +90,7 @@ class GrokfastState(eqx.Module):
 
 
 @equation
-def amplify_slow(
-    g: Inexact[Array, "*leaf"],
-    ema: Inexact[Array, "*leaf"],
-    *,
-    lamb: Float[Array, ""],
-    new: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+def amplify_slow(g: Leaf, ema: Leaf, *, lamb: Scalar, new: Scalar) -> tuple[Leaf, Leaf]:
     # Written as a difference, so that the average of equal numbers is exactly that
     # number.
     ema = ema + new * (g - ema)

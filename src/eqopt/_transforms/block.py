@@ -5,14 +5,14 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Int
 
 from .._arguments.checks import check_count, check_range
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractStateless
 from .._trees.leaves import map_parameters
-from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
+from .._types import Hyperparameter, IntegerLike, Leaf, Nonnegative, Params, Scalar
 from ..numerics import (
     abs_sq,
     as_float,
@@ -24,40 +24,28 @@ from ..numerics import (
 from .normalize import power_of_two, zero_if_infinite
 
 
-def block_norm(x: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+def block_norm(x: Leaf) -> Scalar:
     """The norm of one leaf as a vector; its gradient is 0 at 0."""
     return safe_sqrt(jnp.sum(abs_sq(x)))
 
 
-def block_rms(x: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+def block_rms(x: Leaf) -> Scalar:
     """The root of the mean square of one leaf; its gradient is 0 at 0."""
     return safe_sqrt(jnp.mean(abs_sq(x)))
 
 
 @equation
-def scale_by_param_norm(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    min_scale: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def scale_by_param_norm(g: Leaf, p: Leaf, *, min_scale: Scalar) -> Leaf:
     return zero_if_infinite(jnp.maximum(block_norm(p), min_scale)) * g
 
 
 @equation
-def scale_by_param_rms(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    min_scale: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def scale_by_param_rms(g: Leaf, p: Leaf, *, min_scale: Scalar) -> Leaf:
     return zero_if_infinite(jnp.maximum(block_rms(p), min_scale)) * g
 
 
 @equation
-def clip_rms(
-    g: Inexact[Array, "*leaf"], *, threshold: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def clip_rms(g: Leaf, *, threshold: Scalar) -> Leaf:
     return g / jnp.maximum(1, block_rms(g) / threshold)
 
 
@@ -176,21 +164,19 @@ def _modulus(x):
 
 @equation
 def clip_and_scale(
-    g: Inexact[Array, "*leaf"],
-    max_abs: Float[Array, ""],
-    norm: Float[Array, ""],
-    norm_sq: Float[Array, ""],
+    g: Leaf,
+    max_abs: Scalar,
+    norm: Scalar,
+    norm_sq: Scalar,
     *,
-    gamma1: Float[Array, ""],
-    gamma2: Float[Array, ""],
-    gamma3: Float[Array, ""],
-    eps: Float[Array, ""],
-    correction1: Float[Array, ""],
-    correction2: Float[Array, ""],
-    correction3: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"], Float[Array, ""], Float[Array, ""], Float[Array, ""]
-]:
+    gamma1: Scalar,
+    gamma2: Scalar,
+    gamma3: Scalar,
+    eps: Scalar,
+    correction1: Scalar,
+    correction2: Scalar,
+    correction3: Scalar,
+) -> tuple[Leaf, Scalar, Scalar, Scalar]:
     largest = _largest(g)
     max_abs = gamma3 * max_abs + (1 - gamma3) * largest
     threshold = max_abs / correction3

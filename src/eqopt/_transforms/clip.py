@@ -5,25 +5,22 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact
 
 from .._arguments.checks import check_range
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless
-from .._types import Hyperparameter, Params, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..tree import norm
 from .scale import scale
 
 
 @equation
-def clip(
-    g: Inexact[Array, "*leaf"], *, max_delta: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def clip(g: Leaf, *, max_delta: Scalar) -> Leaf:
     return by_parts(lambda g: jnp.clip(g, -max_delta, max_delta), g)
 
 
-def by_parts(fn: Callable, *arrays: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+def by_parts(fn: Callable, *arrays: Leaf) -> Leaf:
     """A function of real numbers, applied to both parts of complex numbers."""
     if not jnp.iscomplexobj(arrays[0]):
         return fn(*arrays)
@@ -97,7 +94,7 @@ class ClipByGlobalNorm(AbstractStateless):
     ) -> Leafwise:
         return Leafwise(scale, measure=self._factor)
 
-    def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
+    def _factor(self, updates: Updates) -> dict[str, Scalar]:
         # A norm that cannot overflow, with a second pass over the gradients in a branch,
         # takes twice as long to trace and to compile (measured with 1000 leaves).
         global_norm = norm(updates)

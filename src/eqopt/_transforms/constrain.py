@@ -4,21 +4,19 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Inexact, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractStateless
 from .._trees.leaves import map_parameters
-from .._types import Params
+from .._types import Leaf, Params
 from ..numerics import has_nan
 from .clip import by_parts
 
 
 @equation
-def keep_nonnegative(
-    g: Inexact[Array, "*leaf"], p: Inexact[Array, "*leaf"]
-) -> Inexact[Array, "*leaf"]:
+def keep_nonnegative(g: Leaf, p: Leaf) -> Leaf:
     return by_parts(lambda g, p: jnp.maximum(g, -p), g, p)
 
 
@@ -49,9 +47,7 @@ class ZeroNaNsState(eqx.Module):
 
 
 @equation
-def zero_nans(
-    g: Inexact[Array, "*leaf"], found_nan: Bool[Array, ""]
-) -> tuple[Inexact[Array, "*leaf"], Bool[Array, ""]]:
+def zero_nans(g: Leaf, found_nan: Bool[Array, ""]) -> tuple[Leaf, Bool[Array, ""]]:
     return jnp.where(jnp.isnan(g), 0, g), has_nan(g)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
@@ -12,7 +12,7 @@ from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._trees.leaves import map_parameters
 from .._trees.precision import compute_dtype
-from .._types import Hyperparameter, Params, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree import norm
 from ..tree._like import copy
@@ -37,15 +37,15 @@ class ScaleByDistanceOverGradientsState(eqx.Module):
 
 @equation
 def distance_over_gradients(
-    g: Inexact[Array, "*leaf"],
-    max_dist: Float[Array, ""],
-    grad_sum_of_squares: Float[Array, ""],
-    init_params: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
+    g: Leaf,
+    max_dist: Scalar,
+    grad_sum_of_squares: Scalar,
+    init_params: Leaf,
+    p: Leaf,
     *,
-    eps: Float[Array, ""],
-    global_scale: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, ""], Float[Array, ""]]:
+    eps: Scalar,
+    global_scale: Scalar,
+) -> tuple[Leaf, Scalar, Scalar]:
     distance = safe_sqrt(abs_sq(p - init_params).sum())
     max_dist = jnp.maximum(max_dist, distance)
     grad_sum_of_squares = grad_sum_of_squares + abs_sq(g).sum()

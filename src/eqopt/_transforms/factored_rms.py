@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int, PyTree
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from .._arguments.checks import check_count, check_range, check_scalar
 from .._arguments.extra import required_params
@@ -24,7 +24,7 @@ from .._trees.axes import (
     resolve_dimension_numbers,
 )
 from .._trees.leaves import is_leaf, is_parameter
-from .._types import Hyperparameter, IntegerLike, Nonnegative, Params
+from .._types import Hyperparameter, IntegerLike, Leaf, Nonnegative, Params, Scalar
 from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..tree._like import real_full_like_leaf
 
@@ -65,16 +65,16 @@ _Statistics: TypeAlias = PyTree[Float[Array, "..."]]
 
 @equation
 def factored_rms(
-    g: Inexact[Array, "*leaf"],
+    g: Leaf,
     v_row: _Statistics,
     v_col: _Statistics,
     v: _Statistics,
     axes: _Axes | None,
     *,
-    decay: Float[Array, ""],
-    eps: Float[Array, ""],
-    clipping_threshold: Float[Array, ""] | None,
-) -> tuple[Inexact[Array, "*leaf"], _Statistics, _Statistics, _Statistics]:
+    decay: Scalar,
+    eps: Scalar,
+    clipping_threshold: Scalar | None,
+) -> tuple[Leaf, _Statistics, _Statistics, _Statistics]:
     h = g
     if axes is None:
         v = _average(decay, v, abs_sq(g) + eps)

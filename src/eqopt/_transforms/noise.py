@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
@@ -12,7 +12,7 @@ from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.threefry import normal
-from .._types import Hyperparameter, Key, Params
+from .._types import Hyperparameter, Key, Leaf, Params, Scalar
 from ..numerics import as_float, safe_increment, safe_sqrt
 
 
@@ -30,9 +30,7 @@ class AddNoiseState(eqx.Module):
 
 
 @equation
-def add_noise(
-    g: Inexact[Array, "*leaf"], key: PRNGKeyArray, *, stddev: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def add_noise(g: Leaf, key: PRNGKeyArray, *, stddev: Scalar) -> Leaf:
     return g + stddev * normal(key, g.shape, g.dtype)
 
 
@@ -92,7 +90,7 @@ class AddNoise(AbstractLeafwise):
             reads={"key": lambda updates: split_like(now, updates)},
         )
 
-    def _stddev(self, count: Int[Array, ""]) -> Float[Array, ""]:
+    def _stddev(self, count: Int[Array, ""]) -> Scalar:
         t, eta, gamma = (
             jnp.asarray(as_float(x), float) for x in (count, self.eta, self.gamma)
         )

@@ -5,13 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless
-from .._types import Hyperparameter, Params, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..tree import norm
 from .scale import scale
 
@@ -21,7 +21,7 @@ def zero_if_infinite(norm: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(jnp.isinf(norm), 0, norm)
 
 
-def power_of_two(x: Float[Array, ""]) -> Float[Array, ""]:
+def power_of_two(x: Scalar) -> Scalar:
     """The power of two closest to `x`, within a range.
 
     Squares of numbers divided by their maximum do not overflow, and rounding is the same
@@ -34,7 +34,7 @@ def power_of_two(x: Float[Array, ""]) -> Float[Array, ""]:
 
 
 @equation
-def centralize(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+def centralize(g: Leaf) -> Leaf:
     if g.ndim < 2:
         return g
     return g - jnp.mean(g, tuple(range(1, g.ndim)), keepdims=True)
@@ -109,11 +109,11 @@ class NormalizeByUpdateNorm(AbstractStateless):
     ) -> Leafwise:
         return Leafwise(scale, measure=self._factor)
 
-    def _factor(self, updates: Updates) -> dict[str, Float[Array, ""]]:
+    def _factor(self, updates: Updates) -> dict[str, Scalar]:
         return _by_norm(self.scale_factor, norm(updates), self.eps)
 
 
-def _by_norm(factor: Any, length: Array, eps: Any) -> dict[str, Float[Array, ""]]:
+def _by_norm(factor: Any, length: Array, eps: Any) -> dict[str, Scalar]:
     with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
         length = length + eps
         return {"step_size": factor / jnp.where(length == 0, 1, length)}

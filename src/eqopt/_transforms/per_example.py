@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 from .._arguments.owners import name_of
 from .._cpu.order import materialized
 from .._trees.leaves import align, flatten_updates, keystr
-from .._types import Params, RealScalarLike, Updates
+from .._types import Leaf, Params, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
 from ..numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt, wide_dtype
 
@@ -196,7 +196,7 @@ def _squared_norms(g: Inexact[Array, "batch *leaf"]) -> Float[Array, "batch"]:
 @jax.jit
 def weighted_sum(
     factors: Float[Array, "batch"], g: Inexact[Array, "batch *leaf"]
-) -> Inexact[Array, "*leaf"]:
+) -> Leaf:
     """The sum over the examples, at least float32."""
     dtype = wide_dtype(g.dtype)
     # A matrix product needs no temporary array, and is much faster on a CPU than a sum.

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, PRNGKeyArray, UInt32
+from jaxtyping import Array, PRNGKeyArray, UInt32
 
 from .._arguments.checks import check_range
 from .._arguments.owners import name_of
@@ -14,7 +14,7 @@ from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import align, flatten_updates, keystr
 from .._trees.states import check_state
 from .._trees.threefry import normal
-from .._types import Hyperparameter, Key, Params, State, Updates
+from .._types import Hyperparameter, Key, Leaf, Params, Scalar, State, Updates
 from ..numerics import as_float, at_least_float32
 from .per_example import batch_size, factors_of, weighted_sum
 
@@ -167,11 +167,8 @@ _HINT = " For the sum that `clipped_grad` returns, pass `clipped=True`."
 
 @jax.jit
 def _noisy_mean(
-    total: Inexact[Array, "*leaf"],
-    key: PRNGKeyArray,
-    stddev: Float[Array, ""],
-    divisor: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+    total: Leaf, key: PRNGKeyArray, stddev: Scalar, divisor: Scalar
+) -> Leaf:
     # Noise is added before rounding: the rounded sum could reveal more than the sum.
     total = at_least_float32(total)
     noise = normal(key, total.shape, total.dtype)

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Inexact, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._arguments.checks import check_returned, check_scalar
 from .._arguments.owners import name_of
@@ -21,20 +21,26 @@ from .._core.transformation import (
 )
 from .._trees.leaves import is_none, keystr, parameters
 from .._trees.masks import resolve
-from .._types import Hyperparameter, Params, ScalarOrSchedule, Schedule, Updates
+from .._types import (
+    Hyperparameter,
+    Leaf,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Schedule,
+    Updates,
+)
 from ..numerics import safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule
 
 
 @equation
-def scale(
-    g: Inexact[Array, "*leaf"], *, step_size: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def scale(g: Leaf, *, step_size: Scalar) -> Leaf:
     return step_size * g
 
 
 @equation
-def same(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+def same(g: Leaf) -> Leaf:
     return g
 
 
@@ -88,9 +94,7 @@ class Scale(AbstractStateless):
 
 
 @equation
-def scale_leaf(
-    g: Inexact[Array, "*leaf"], factor: Float[Array, "*factor"]
-) -> Inexact[Array, "*leaf"]:
+def scale_leaf(g: Leaf, factor: Float[Array, "*factor"]) -> Leaf:
     return factor * g
 
 
@@ -256,6 +260,6 @@ def ratio(above: Array, below: Array) -> Array:
     return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
 
 
-def recorded(learning_rate: Any) -> Float[Array, ""]:
+def recorded(learning_rate: Any) -> Scalar:
     # A copy: the state must not share a buffer with the hyperparameter it records.
     return jnp.array(learning_rate, jnp.float32)

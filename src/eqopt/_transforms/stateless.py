@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, PyTree
 
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless, AbstractTransformation
 from .._trees.leaves import align, disagreement, flatten_updates, map_parameters
 from .._trees.states import check_state
-from .._types import Params, State, Updates
+from .._types import Leaf, Params, State, Updates
 
 
 class Stateless(AbstractTransformation):
@@ -71,20 +71,12 @@ class Stateless(AbstractTransformation):
 
 
 @equation
-def of_update(
-    g: Inexact[Array, "*leaf"], arrays: PyTree, *, f: Callable
-) -> Inexact[Array, "*leaf"]:
+def of_update(g: Leaf, arrays: PyTree, *, f: Callable) -> Leaf:
     return eqx.combine(f, arrays)(g, None)
 
 
 @equation
-def of_update_and_parameter(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    arrays: PyTree,
-    *,
-    f: Callable,
-) -> Inexact[Array, "*leaf"]:
+def of_update_and_parameter(g: Leaf, p: Leaf, arrays: PyTree, *, f: Callable) -> Leaf:
     return eqx.combine(f, arrays)(g, p)
 
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from .._arguments.checks import check_scalar
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
-from .._types import Hyperparameter, Params, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -21,12 +21,8 @@ class TraceState(eqx.Module):
 
 @equation
 def accumulate(
-    g: Inexact[Array, "*leaf"],
-    trace: Inexact[Array, "*leaf"],
-    *,
-    decay: Float[Array, ""],
-    nesterov: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, trace: Leaf, *, decay: Scalar, nesterov: bool
+) -> tuple[Leaf, Leaf]:
     trace = g + decay * trace
     return (g + decay * trace if nesterov else trace), trace
 

@@ -3,25 +3,19 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless
-from .._types import Hyperparameter, Params
+from .._types import Hyperparameter, Leaf, Params, Scalar
 from .block import block_norm
 
 
 @equation
 def trust_ratio(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    min_norm: Float[Array, ""],
-    trust_coefficient: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+    g: Leaf, p: Leaf, *, min_norm: Scalar, trust_coefficient: Scalar, eps: Scalar
+) -> Leaf:
     p_norm, g_norm = (jnp.maximum(block_norm(x), min_norm) for x in (p, g))
     is_zero = (p_norm == 0) | (g_norm == 0)
     ratio = trust_coefficient * p_norm / jnp.where(is_zero, 1, g_norm + eps)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_choice, check_range, check_scalar
 from .._arguments.fields import static_choice
@@ -16,7 +16,15 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractTransformation
 from .._cpu.order import after
-from .._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from .._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ..numerics import safe_increment
 from .scale import at, ratio, same
 
@@ -47,22 +55,13 @@ class AddDecayedWeightsState(eqx.Module):
 
 
 @equation
-def decay_weights(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    weight_decay: Float[Array, ""],
-    cautious: bool,
-) -> Inexact[Array, "*leaf"]:
+def decay_weights(g: Leaf, p: Leaf, *, weight_decay: Scalar, cautious: bool) -> Leaf:
     return decayed(g, p, weight_decay, cautious)
 
 
 def decayed(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    weight_decay: Float[Array, "..."],
-    cautious: bool,
-) -> Inexact[Array, "*leaf"]:
+    g: Leaf, p: Leaf, weight_decay: Float[Array, "..."], cautious: bool
+) -> Leaf:
     """The update `g` and the decay of `p`; if cautious, only where both go one way."""
     if cautious:
         g = after(p, g)  # XLA on a CPU would store it, because it is read twice
@@ -70,9 +69,7 @@ def decayed(
     return g + (jnp.where(alignment(g, decay) >= 0, decay, 0) if cautious else decay)
 
 
-def alignment(
-    x: Inexact[Array, "*leaf"], y: Inexact[Array, "*leaf"]
-) -> Float[Array, "*leaf"]:
+def alignment(x: Leaf, y: Leaf) -> RealLeaf:
     """Positive where they have the same sign, negative where they have opposite signs.
 
     This is not their product, which underflows to zero for small numbers.

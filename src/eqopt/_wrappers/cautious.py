@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, PyTree
 
 from .._arguments.checks import check_choice
 from .._arguments.owners import parts_of
@@ -25,7 +25,7 @@ from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
 from .._trees.leaves import is_leaf
 from .._trees.masks import mask_out
-from .._types import Mask, Params, State, Updates
+from .._types import Leaf, Mask, Params, State, Updates
 
 
 Rescale: TypeAlias = Literal["share", "plus_one", "none"]
@@ -42,13 +42,7 @@ _RESCALE: dict[str, Callable[[Array, int], Array | float]] = {
 
 
 @equation
-def caution(
-    g: Inexact[Array, "*leaf"],
-    grad: Inexact[Array, "*leaf"],
-    *,
-    rescale: str,
-    is_downhill: bool,
-) -> Inexact[Array, "*leaf"]:
+def caution(g: Leaf, grad: Leaf, *, rescale: str, is_downhill: bool) -> Leaf:
     product = alignment(g, grad)
     agrees = product < 0 if is_downhill else product > 0
     count = jnp.sum(agrees).astype(product.dtype)

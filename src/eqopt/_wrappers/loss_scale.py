@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.checks import check_count, check_range
 from .._core.equation import equation
@@ -14,7 +14,7 @@ from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._trees.control import filter_cond
 from .._trees.states import check_state
-from .._types import Hyperparameter, IntegerLike, Params, State
+from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import all_finite
 
@@ -45,9 +45,7 @@ class DynamicLossScaleState(eqx.Module):
 
 
 @equation
-def unscale(
-    g: Inexact[Array, "*leaf"], *, inverse_scale: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def unscale(g: Leaf, *, inverse_scale: Scalar) -> Leaf:
     # Not a division: XLA on a CPU stores a quotient that several outputs share, in an
     # array of the size of the leaf. For powers of two, both are exact.
     return inverse_scale * g
@@ -150,7 +148,7 @@ class DynamicLossScale(AbstractWrapper):
             inner_state=self.inner.init(params),
         )
 
-    def scale_loss(self, loss: Float[Array, ""], state: State) -> Float[Array, ""]:
+    def scale_loss(self, loss: Scalar, state: State) -> Scalar:
         """The function to differentiate: the loss, multiplied by the scale.
 
         **Arguments:**

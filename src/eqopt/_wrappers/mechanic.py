@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float
 
 from .._arguments.checks import check_count, check_range
 from .._arguments.extra import required_params
@@ -19,7 +19,7 @@ from .._core.transformation import AbstractFused, AbstractTransformation
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
-from .._types import Hyperparameter, Params, State, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree._like import wide_zeros_like
 
@@ -50,23 +50,14 @@ class MechanicState(eqx.Module):
 
 
 @equation
-def mechanic_sums(
-    g: Inexact[Array, "*leaf"],
-    delta: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-) -> tuple[Float[Array, ""], ...]:
+def mechanic_sums(g: Leaf, delta: Leaf, p: Leaf) -> tuple[Scalar, ...]:
     return dot(delta, g), dot(delta, p), jnp.sum(abs_sq(g)), jnp.sum(abs_sq(p))
 
 
 @equation
 def mechanic(
-    g: Inexact[Array, "*leaf"],
-    delta: Inexact[Array, "*leaf"],
-    *,
-    s: Float[Array, ""],
-    growth: Float[Array, ""],
-    counts: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, delta: Leaf, *, s: Scalar, growth: Scalar, counts: Scalar
+) -> tuple[Leaf, Leaf]:
     # The product of the sum and the factor after the step, minus the product before it,
     # computed without cancellation.
     g = counts * g
@@ -196,11 +187,11 @@ class Mechanic(AbstractFused):
     def _tuned(
         self,
         state: MechanicState,
-        delta_g: Float[Array, ""],
-        delta_p: Float[Array, ""],
-        g_sq: Float[Array, ""],
-        p_sq: Float[Array, ""],
-    ) -> tuple[MechanicState, Float[Array, ""]]:
+        delta_g: Scalar,
+        delta_p: Scalar,
+        g_sq: Scalar,
+        p_sq: Scalar,
+    ) -> tuple[MechanicState, Scalar]:
         """The state with new numbers; and 0 if a square overflows, otherwise 1."""
         dtype = state.s.dtype
         weight_decay, eps, s_init = (

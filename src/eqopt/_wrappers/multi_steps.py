@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .._arguments.checks import check_count
 from .._core.equation import equation
@@ -18,7 +18,7 @@ from .._transforms.scale import at
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.stored import load
-from .._types import IntegerLike, Params, Schedule, State, Updates
+from .._types import IntegerLike, Leaf, Params, Scalar, Schedule, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
@@ -51,14 +51,14 @@ class MultiStepsState(eqx.Module):
 
 @equation
 def gather(
-    g: Inexact[Array, "*leaf"],
-    acc_grads: Inexact[Array, "*leaf"],
+    g: Leaf,
+    acc_grads: Leaf,
     *,
-    weight: Float[Array, ""],
-    parts: Float[Array, ""],
+    weight: Scalar,
+    parts: Scalar,
     is_first: Bool[Array, ""],
     mean: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf]:
     # Selected, not multiplied by zero, so that values of an earlier step disappear,
     # including NaNs, and no memory is cleared after a step. Gradients with zero weight
     # have no effect.
@@ -213,7 +213,7 @@ class MultiSteps(AbstractWrapper):
         return jnp.asarray(skip), jax.tree.map(copies, diagnostics)
 
 
-def _weight(extra: Mapping[str, Any]) -> Float[Array, ""]:
+def _weight(extra: Mapping[str, Any]) -> Scalar:
     weight = extra.get("weight", 1.0)
     is_real = not jnp.issubdtype(jnp.result_type(weight), jnp.complexfloating)
     if jnp.shape(weight) != () or not is_real:

@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
@@ -27,7 +27,7 @@ from .._trees.leaves import (
     restrict,
 )
 from .._trees.masks import mask_out
-from .._types import Mask, Params, State
+from .._types import Leaf, Mask, Params, State
 
 
 class ProjectState(eqx.Module):
@@ -37,11 +37,7 @@ class ProjectState(eqx.Module):
 
 
 @equation
-def towards(
-    g: Inexact[Array, "*leaf"],
-    projected: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-) -> Inexact[Array, "*leaf"]:
+def towards(g: Leaf, projected: Leaf, p: Leaf) -> Leaf:
     return projected - p
 
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Inexact, Int
+from jaxtyping import Array, Int
 
 from .._arguments.checks import check_count
 from .._arguments.extra import required, required_params
@@ -24,7 +24,7 @@ from .._trees.keys import keep_keys
 from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.states import check_state
 from .._trees.stored import load, store_like
-from .._types import IntegerLike, Params, State, Updates
+from .._types import IntegerLike, Leaf, Params, State, Updates
 from ..tree._like import copy
 from .averages.beside import beside
 
@@ -49,11 +49,7 @@ class SAMState(eqx.Module):
 
 
 @equation
-def go_back(
-    g: Inexact[Array, "*leaf"],
-    cache: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-) -> Inexact[Array, "*leaf"]:
+def go_back(g: Leaf, cache: Leaf, p: Leaf) -> Leaf:
     return (cache - p) + g
 
 

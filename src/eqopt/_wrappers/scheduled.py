@@ -15,7 +15,7 @@ from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractFusedWrapper
 from .._transforms.scale import recorded
 from .._trees.states import check_state
-from .._types import Params, State
+from .._types import Params, Scalar, State
 from ..numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
@@ -167,5 +167,5 @@ def _has_owner(schedule: Any, owner: eqx.Module) -> bool:
     return holds(chain) and not any(holds(x) for _, x in _find(chain))
 
 
-def _recorded(values: Mapping[str, Array]) -> dict[str, Float[Array, ""]]:
+def _recorded(values: Mapping[str, Array]) -> dict[str, Scalar]:
     return {name: recorded(value) for name, value in values.items()}

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments.checks import check_count, check_no_schedule, check_range
 from .._arguments.construction import Module
 from .._arguments.fields import static_choice
-from .._types import Hyperparameter, IntegerLike, State
+from .._types import Hyperparameter, IntegerLike, Scalar, State
 from ..numerics import safe_increment
 
 
@@ -27,7 +27,7 @@ class AbstractSkipRule(Module):
 
     @abc.abstractmethod
     def __call__(
-        self, value: Float[Array, ""] | None, norm: Float[Array, ""], state: State
+        self, value: Scalar | None, norm: Scalar, state: State
     ) -> tuple[Bool[Array, ""], State]:
         """Whether to skip a step, and the memory after it.
 
@@ -121,7 +121,7 @@ class SigmaRule(AbstractSkipRule):
         return SigmaRuleState(zeros(), zero(), zeros(), zero())
 
     def __call__(
-        self, value: Float[Array, ""] | None, norm: Float[Array, ""], state: State
+        self, value: Scalar | None, norm: Scalar, state: State
     ) -> tuple[Bool[Array, ""], SigmaRuleState]:
         skip, *seen = self._judge(norm, state.norms, state.norm_count)
         values = state.values, state.value_count

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Array, Bool, Inexact, Int
 
 from .._arguments.checks import check_count
 from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
 from .._trees.leaves import flatten_updates, restrict
 from .._trees.states import check_state
-from .._types import IntegerLike, Params, State, Updates
+from .._types import IntegerLike, Leaf, Params, Scalar, State, Updates
 from ..numerics import at_least_float32
 from ..tree._like import wide_zeros_like
 from ._aggregator import AbstractAggregator
@@ -80,12 +80,8 @@ class AccumulateAvgUpdatesState(eqx.Module):
 
 @equation
 def accumulate(
-    g: Inexact[Array, "*leaf"],
-    avg_grad: Inexact[Array, "*leaf"],
-    *,
-    part: Float[Array, ""],
-    is_first: Bool[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, avg_grad: Leaf, *, part: Scalar, is_first: Bool[Array, ""]
+) -> tuple[Leaf, Leaf]:
     # Selected, not multiplied by zero, so that NaNs of the last mean disappear.
     old = jnp.where(is_first, 0, avg_grad)
     return g, old + (g - old) * part
@@ -204,9 +200,7 @@ def is_accumulating(owner: Any) -> bool:
     return not (isinstance(steps, int) and steps == 1)
 
 
-def count_on(
-    owner: Any, state: _S, size: int
-) -> tuple[_S, Bool[Array, ""], Float[Array, ""]]:
+def count_on(owner: Any, state: _S, size: int) -> tuple[_S, Bool[Array, ""], Scalar]:
     """The new counters, whether the state restarts, and the share of the new elements.
 
     **Arguments:**

@@ -13,7 +13,16 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
 from .._trees.leaves import flatten_updates, restrict
 from .._trees.states import check_state
-from .._types import IntegerLike, Nonnegative, Params, State, Updates
+from .._types import (
+    IntegerLike,
+    Leaf,
+    Nonnegative,
+    Params,
+    RealLeaf,
+    Scalar,
+    State,
+    Updates,
+)
 from ..numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
@@ -44,15 +53,15 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
 
 @equation
 def merge(
-    g: Inexact[Array, "*leaf"],
-    sum_sq_diff: Float[Array, "*leaf"],
-    mean_grads: Inexact[Array, "*leaf"],
-    sum_sq_diff_grads: Float[Array, "*leaf"],
+    g: Leaf,
+    sum_sq_diff: RealLeaf,
+    mean_grads: Leaf,
+    sum_sq_diff_grads: RealLeaf,
     *,
-    part: Float[Array, ""],
-    pairs: Float[Array, ""],
+    part: Scalar,
+    pairs: Scalar,
     is_first: Bool[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     # Selected, not multiplied by zero, so that NaNs of the last result disappear.
     old = jnp.where(is_first, 0, mean_grads)
     diff = g - old

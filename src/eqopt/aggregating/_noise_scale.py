@@ -3,13 +3,13 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
 from .._core.equation import equation
 from .._core.reductions import sum_over_leaves
 from .._jax_internals import is_traced
-from .._types import RealScalarLike, Updates
+from .._types import Leaf, RealScalarLike, Scalar, Updates
 from ..tree import norm
 
 
@@ -32,7 +32,7 @@ class GradientNoiseScale(Module):
     squared_norm: Float[Array, ""]
 
     @property
-    def noise_scale(self) -> Float[Array, ""]:
+    def noise_scale(self) -> Scalar:
         r"""$\mathcal B_{\text{simple}} = \operatorname{tr} \Sigma / |G|^2$."""
         return self.trace / self.squared_norm
 
@@ -131,9 +131,7 @@ def gradient_noise_scale(
 
 
 @equation
-def sum_of_variances(
-    g: Inexact[Array, "*leaf"], variance_grads: Inexact[Array, "*leaf"]
-) -> Float[Array, ""]:
+def sum_of_variances(g: Leaf, variance_grads: Leaf) -> Scalar:
     return jnp.sum(variance_grads.real)
 
 

@@ -5,14 +5,23 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_range
 from .._arguments.extra import required
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
-from .._types import Hyperparameter, Nonnegative, Params, State, Updates
+from .._types import (
+    Hyperparameter,
+    Leaf,
+    Nonnegative,
+    Params,
+    RealLeaf,
+    Scalar,
+    State,
+    Updates,
+)
 from ..numerics import bias_correction, safe_increment
 from ..tree import get
 from ..tree._like import real_full_like, wide_zeros_like
@@ -39,14 +48,14 @@ class PerElementMeanAndVarianceEMAState(eqx.Module):
 
 @equation
 def track(
-    g: Inexact[Array, "*leaf"],
-    sum_sq_diff_grads: Float[Array, "*leaf"],
-    mean_grads_ema: Inexact[Array, "*leaf"],
-    variance_grads_ema: Float[Array, "*leaf"],
+    g: Leaf,
+    sum_sq_diff_grads: RealLeaf,
+    mean_grads_ema: Leaf,
+    variance_grads_ema: RealLeaf,
     *,
-    decay: Float[Array, ""],
-    degrees: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    decay: Scalar,
+    degrees: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     variance = sum_sq_diff_grads / degrees
     mean_grads_ema = (1 - decay) * g + decay * mean_grads_ema
     variance_grads_ema = (1 - decay) * variance + decay * variance_grads_ema
@@ -114,12 +123,12 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         )
 
 
-def _in_float32(decay: Any) -> Float[Array, ""]:
+def _in_float32(decay: Any) -> Scalar:
     # A copy: the state must not share the buffer of a hyperparameter.
     return jnp.array(decay, jnp.float32, copy=True)
 
 
-def _degrees_of_freedom(sample_size: Any) -> Float[Array, ""]:
+def _degrees_of_freedom(sample_size: Any) -> Scalar:
     if isinstance(sample_size, int) and sample_size < 2:
         raise ValueError(
             "TrackPerElementMeanAndVarianceWithEMA: `sample_size` must be at least 2 "

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -12,7 +12,15 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
@@ -36,19 +44,19 @@ class ScaleByBeliefState(AbstractMomentsState):
 
 @equation
 def belief(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_root: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    g_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    eps_root: Scalar,
+    mu_correction: Scalar,
+    g_correction: Scalar,
+    nu_correction: Scalar,
     nesterov: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
     # The brackets save a copy of the state. If the last operation on the moment were
     # the addition of a number, XLA on a CPU would compute the moment twice, once for

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -18,7 +18,15 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.sharding import unsharded
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
@@ -39,16 +47,16 @@ class ScaleByAdamMiniState(AbstractMomentsState):
 
 @equation
 def adam_mini(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
     nu: Float[Array, "*blocks"],
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*blocks"]]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
+) -> tuple[Leaf, Leaf, Float[Array, "*blocks"]]:
     nu = (1 - b2) * _block_means(abs_sq(g), nu.shape) + b2 * nu
     root = safe_sqrt(nu / nu_correction) + eps
     root = _spread(jnp.where(root == 0, 1, root), g.shape)
@@ -56,9 +64,7 @@ def adam_mini(
     return mu / mu_correction / root, mu, nu
 
 
-def _block_means(
-    x: Float[Array, "*leaf"], shape: Sequence[int]
-) -> Float[Array, "*blocks"]:
+def _block_means(x: RealLeaf, shape: Sequence[int]) -> Float[Array, "*blocks"]:
     """The means of blocks; `shape` gives the number of blocks along each axis."""
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -13,7 +13,15 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ..moments import (
     AbstractMomentsState,
     check_moments,
@@ -35,15 +43,15 @@ class ScaleByAdamaxState(AbstractMomentsState):
 
 @equation
 def adamax(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = jnp.maximum(b2 * nu, jnp.abs(g) + eps)
     return (mu / mu_correction) / nu, mu, nu

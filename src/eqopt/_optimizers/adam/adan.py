@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, Bool, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -15,9 +15,12 @@ from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import AddDecayedWeights, is_off
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -54,28 +57,22 @@ class ScaleByAdanState(eqx.Module):
 # 3. `eps_root` is zero by default, because the paper does not have it.
 @equation
 def adan(
-    g: Inexact[Array, "*leaf"],
-    m: Inexact[Array, "*leaf"],
-    v: Inexact[Array, "*leaf"],
-    n: Float[Array, "*leaf"],
-    previous_gradient: Inexact[Array, "*leaf"],
+    g: Leaf,
+    m: Leaf,
+    v: Leaf,
+    n: RealLeaf,
+    previous_gradient: Leaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    b3: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_root: Float[Array, ""],
-    m_correction: Float[Array, ""],
-    v_correction: Float[Array, ""],
-    n_correction: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    b3: Scalar,
+    eps: Scalar,
+    eps_root: Scalar,
+    m_correction: Scalar,
+    v_correction: Scalar,
+    n_correction: Scalar,
     is_first: Bool[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-]:
+) -> tuple[Leaf, Leaf, Leaf, RealLeaf, Leaf]:
     difference = jnp.where(is_first, 0, g - previous_gradient)
     m = (1 - b1) * g + b1 * m
     v = (1 - b2) * difference + b2 * v
@@ -167,13 +164,7 @@ class ProximalDecayState(eqx.Module):
 
 
 @equation
-def decay_proximally(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    eta: Float[Array, ""],
-    weight_decay: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def decay_proximally(g: Leaf, p: Leaf, *, eta: Scalar, weight_decay: Scalar) -> Leaf:
     return (g + weight_decay * p) / (1 + eta * weight_decay)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
@@ -16,9 +16,12 @@ from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -46,25 +49,20 @@ class ScaleByAdEMAMixState(eqx.Module):
 
 @equation
 def ademamix(
-    g: Inexact[Array, "*leaf"],
-    m1: Inexact[Array, "*leaf"],
-    m2: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    m1: Leaf,
+    m2: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    b3: Float[Array, ""],
-    alpha: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_root: Float[Array, ""],
-    m1_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-]:
+    b1: Scalar,
+    b2: Scalar,
+    b3: Scalar,
+    alpha: Scalar,
+    eps: Scalar,
+    eps_root: Scalar,
+    m1_correction: Scalar,
+    nu_correction: Scalar,
+) -> tuple[Leaf, Leaf, Leaf, RealLeaf]:
     m1 = (1 - b1) * g + b1 * m1
     m2 = (1 - b3) * g + b3 * m2
     nu = (1 - b2) * abs_sq(g) + b2 * nu

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, Bool, DTypeLike, Int
 
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
@@ -14,7 +14,7 @@ from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._typecheck import checked
-from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
 
@@ -32,17 +32,17 @@ class ScaleByADOPTState(AbstractMomentsState):
 
 @equation
 def adopt(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    clip_value: Float[Array, ""] | None,
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    clip_value: Scalar | None,
     is_first: Bool[Array, ""],
     nesterov: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), eps))  # without g
     normalized = g / scale
     if clip_value is not None:
@@ -54,7 +54,7 @@ def adopt(
 
 
 @checked  # a default, so it is the same function from the start
-def fourth_root(count: Int[Array, ""]) -> Float[Array, ""]:
+def fourth_root(count: Int[Array, ""]) -> Scalar:
     """$t^{1/4}$, the bound that the paper proposes."""
     return jnp.asarray(count, float) ** 0.25
 

@@ -4,9 +4,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from ..._types import Hyperparameter
+from ..._types import Hyperparameter, Scalar
 
 
 # The number of terms after which the rest of the series below vanishes in float64.
@@ -30,9 +30,7 @@ def growing_corrections(
         }
 
 
-def _product(
-    b1: Float[Array, ""], rate: Float[Array, ""], t: Float[Array, ""]
-) -> Float[Array, ""]:
+def _product(b1: Scalar, rate: Scalar, t: Scalar) -> Scalar:
     r"""$\prod_{i \le t} b_i$, without a state.
 
     The logarithm of $1 - q^i / 2$ is a series in $q^i / 2$, where $q$ is $0.96^\psi$.

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
@@ -13,7 +13,7 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
 from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
@@ -37,20 +37,20 @@ class ScaleByRAdamState(AbstractMomentsState):
 
 @equation
 def radam(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_root: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    g_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-    rectifier: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    eps_root: Scalar,
+    mu_correction: Scalar,
+    g_correction: Scalar,
+    nu_correction: Scalar,
+    rectifier: Scalar,
     nesterov: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
@@ -61,9 +61,7 @@ def radam(
 
 
 @jax.jit
-def rectification(
-    b2: Hyperparameter, count: Int[Array, ""], threshold: Any
-) -> Float[Array, ""]:
+def rectification(b2: Hyperparameter, count: Int[Array, ""], threshold: Any) -> Scalar:
     r"""$r_t$ of [`eqopt.ScaleByRAdam`][], or 0 while $\rho_t$ is below the threshold."""
     with jax.numpy_dtype_promotion("standard"):
         rate = -jnp.log(jnp.asarray(b2))
@@ -94,7 +92,7 @@ _COTH = (
 )
 
 
-def _window(rate: Float[Array, ""], t: Any) -> Float[Array, ""]:
+def _window(rate: Scalar, t: Any) -> Scalar:
     r"""$t\,(1 - \coth z + 1/z)$, where $z$ is half the rate times $t$."""
     z = rate * t / 2
     is_small = z < 0.5

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
@@ -13,7 +13,15 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
 
@@ -31,17 +39,17 @@ class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
 
 @equation
 def simplified_ademamix(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    alpha: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_root: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    b1: Scalar,
+    b2: Scalar,
+    alpha: Scalar,
+    eps: Scalar,
+    eps_root: Scalar,
+    nu_correction: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     u = (mu + alpha * g) / (safe_sqrt(nu / nu_correction + eps_root) + eps)

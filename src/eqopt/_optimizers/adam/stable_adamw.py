@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
@@ -17,7 +17,15 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import resolve_mask
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
@@ -49,12 +57,7 @@ class _Decays(eqx.Module):
     """Marks each parameter that decays."""
 
 
-def _surprise(
-    g: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    nu_correction: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> Float[Array, ""]:
+def _surprise(g: Leaf, nu: RealLeaf, nu_correction: Scalar, eps: Scalar) -> Scalar:
     """How much larger than expected the gradient of a leaf is, at least 1."""
     # XLA on a CPU would store the squares of `g`, or a root or quotient that the update
     # shares. This form stores nothing.
@@ -65,35 +68,35 @@ def _surprise(
 
 @equation
 def stable_adam(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     return _stable(g, mu, nu, None, b1, b2, eps, mu_correction, nu_correction)
 
 
 @equation
 def stable_adamw(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
+    p: Leaf,
     decays: _Decays | None,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-    weight_decay: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
+    weight_decay: Scalar,
     cautious: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     decay = None if decays is None else lambda d: decayed(d, p, weight_decay, cautious)
     return _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction)
 

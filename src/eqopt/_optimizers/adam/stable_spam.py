@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact
+from jaxtyping import Array, Bool, DTypeLike
 
 from ..._arguments.checks import check_count
 from ..._arguments.fields import static_choice
@@ -18,8 +18,11 @@ from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
     IntegerLike,
+    Leaf,
     Mask,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
 )
 from ...numerics import (
@@ -46,17 +49,17 @@ class ScaleByAdamWithResetState(AbstractMomentsState):
 
 @equation
 def adam_with_reset(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
     is_reset: Bool[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * jnp.where(is_reset, 0, mu)
     nu = (1 - b2) * abs_sq(g) + b2 * jnp.where(is_reset, 0, nu)
     return mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps), mu, nu

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
@@ -16,9 +16,12 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
 )
 from ...numerics import abs_sq, safe_sqrt
@@ -40,13 +43,8 @@ class ScaleByAdadeltaState(eqx.Module):
 
 @equation
 def adadelta(
-    g: Inexact[Array, "*leaf"],
-    e_g: Float[Array, "*leaf"],
-    e_x: Float[Array, "*leaf"],
-    *,
-    rho: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Float[Array, "*leaf"]]:
+    g: Leaf, e_g: RealLeaf, e_x: RealLeaf, *, rho: Scalar, eps: Scalar
+) -> tuple[Leaf, RealLeaf, RealLeaf]:
     e_g = rho * e_g + (1 - rho) * abs_sq(g)
     # Not the quotient times the square of the gradient, which may be zero times infinity.
     u = safe_sqrt((e_x + eps) / (e_g + eps)) * g

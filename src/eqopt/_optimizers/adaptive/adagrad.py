@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
@@ -11,7 +11,15 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Nonnegative,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq
 from ...tree._like import real_full_like
 from .rmsprop import over_root
@@ -25,12 +33,8 @@ class ScaleByRSSState(eqx.Module):
 
 @equation
 def rss(
-    g: Inexact[Array, "*leaf"],
-    sum_of_squares: Float[Array, "*leaf"],
-    *,
-    eps: Float[Array, ""],
-    eps_in_sqrt: bool,
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    g: Leaf, sum_of_squares: RealLeaf, *, eps: Scalar, eps_in_sqrt: bool
+) -> tuple[Leaf, RealLeaf]:
     sum_of_squares = sum_of_squares + abs_sq(g)
     return over_root(g, sum_of_squares, eps, eps_in_sqrt), sum_of_squares
 

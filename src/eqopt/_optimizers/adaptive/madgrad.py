@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
@@ -18,9 +18,12 @@ from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -50,17 +53,17 @@ class ScaleByMADGRADState(eqx.Module):
 
 @equation
 def madgrad(
-    g: Inexact[Array, "*leaf"],
-    grad_sum_sq: Float[Array, "*leaf"],
-    s: Inexact[Array, "*leaf"],
-    x0: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
+    g: Leaf,
+    grad_sum_sq: RealLeaf,
+    s: Leaf,
+    x0: Leaf,
+    p: Leaf,
     *,
-    k: Float[Array, ""],
-    learning_rate: Float[Array, ""],
-    momentum: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    k: Scalar,
+    learning_rate: Scalar,
+    momentum: Scalar,
+    eps: Scalar,
+) -> tuple[Leaf, RealLeaf, Leaf]:
     lamb = (learning_rate + eps) * jnp.sqrt(k + 1)
     grad_sum_sq = grad_sum_sq + lamb * abs_sq(g)
     s = s + lamb * g
@@ -69,7 +72,7 @@ def madgrad(
     return (1 - momentum) * (z - p), grad_sum_sq, s
 
 
-def _safe_cbrt(x: Float[Array, "*leaf"]) -> Float[Array, "*leaf"]:
+def _safe_cbrt(x: RealLeaf) -> RealLeaf:
     """The cube root, with derivative 0 at 0, like `safe_sqrt`."""
     positive = x > 0
     x_or_1 = jnp.where(positive, x, 1)

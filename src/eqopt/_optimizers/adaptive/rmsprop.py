@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
@@ -13,18 +13,21 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Nonnegative,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
 
 
-def over_root(
-    g: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    eps: Float[Array, ""],
-    eps_in_sqrt: bool = True,
-) -> Inexact[Array, "*leaf"]:
+def over_root(g: Leaf, nu: RealLeaf, eps: Scalar, eps_in_sqrt: bool = True) -> Leaf:
     """`g` over the root of `nu`; zero over zero is zero, so `eps` may be zero."""
     root = safe_sqrt(nu + eps) if eps_in_sqrt else safe_sqrt(nu) + eps
     return g / jnp.where(root == 0, 1, root)
@@ -46,14 +49,14 @@ class ScaleByRMSState(eqx.Module):
 
 @equation
 def rms(
-    g: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    nu: RealLeaf,
     *,
-    decay: Float[Array, ""],
-    eps: Float[Array, ""],
-    correction: Float[Array, ""] | None,
+    decay: Scalar,
+    eps: Scalar,
+    correction: Scalar | None,
     eps_in_sqrt: bool,
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, RealLeaf]:
     nu = (1 - decay) * abs_sq(g) + decay * nu
     nu_hat = nu if correction is None else nu / correction
     return over_root(g, nu_hat, eps, eps_in_sqrt), nu
@@ -131,15 +134,15 @@ class ScaleByStddevState(AbstractMomentsState):
 
 @equation
 def stddev(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    decay: Float[Array, ""],
-    eps: Float[Array, ""],
-    correction: Float[Array, ""] | None,
+    decay: Scalar,
+    eps: Scalar,
+    correction: Scalar | None,
     eps_in_sqrt: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - decay) * g + decay * mu
     nu = (1 - decay) * abs_sq(g) + decay * nu
     mu_hat, nu_hat = (m if correction is None else m / correction for m in (mu, nu))

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
@@ -16,7 +16,16 @@ from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._trees.leaves import is_leaf, parameters
-from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Nonnegative,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import abs_sq
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from .rmsprop import over_root
@@ -42,19 +51,13 @@ _Cover = tuple[Float[Array, "..."], ...]
 
 
 @equation
-def sm3(
-    g: Inexact[Array, "*leaf"],
-    nu: _Cover,
-    *,
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], _Cover]:
+def sm3(g: Leaf, nu: _Cover, *, b2: Scalar, eps: Scalar) -> tuple[Leaf, _Cover]:
     bound = b2 * functools.reduce(jnp.minimum, nu)
     bound = bound + jnp.where(b2 == 1, 1, 1 - b2) * abs_sq(g)
     return over_root(g, bound, eps), tuple(_maxima(bound, old.shape) for old in nu)
 
 
-def _maxima(x: Float[Array, "*leaf"], shape: tuple[int, ...]) -> Float[Array, "*set"]:
+def _maxima(x: RealLeaf, shape: tuple[int, ...]) -> Float[Array, "*set"]:
     """The maxima of `x` over all axes along which `shape` is 1."""
     axes = [axis for axis, size in enumerate(shape) if size == 1]
     # Zero is a lower bound, so that an array without elements also has a maximum.
@@ -63,14 +66,8 @@ def _maxima(x: Float[Array, "*leaf"], shape: tuple[int, ...]) -> Float[Array, "*
 
 @equation
 def sm3_momentum(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: _Cover,
-    *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], _Cover]:
+    g: Leaf, mu: Leaf, nu: _Cover, *, b1: Scalar, b2: Scalar, eps: Scalar
+) -> tuple[Leaf, Leaf, _Cover]:
     u, nu = sm3(g, nu, b2=b2, eps=eps)
     mu = b1 * mu + (1 - b1) * u
     return mu, mu, nu

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -13,7 +13,15 @@ from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, check_moments, counted, init_moments
 from ..own_decay import (
@@ -21,7 +29,7 @@ from ..own_decay import (
     shared_decay,
     with_own_decay,
 )
-from .projection import Leaf, check_projection, leaves_of, projected
+from .projection import Weight, check_projection, leaves_of, projected
 
 
 class ScaleByAdamPState(AbstractMomentsState):
@@ -37,23 +45,23 @@ class ScaleByAdamPState(AbstractMomentsState):
 
 @equation
 def adamp(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    leaf: Leaf,
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
+    p: Leaf,
+    leaf: Weight,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    delta: Float[Array, ""],
-    wd_ratio: Float[Array, ""],
-    weight_decay: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    delta: Scalar,
+    wd_ratio: Scalar,
+    weight_decay: Scalar,
     cautious: bool,
     nesterov: bool,
-    m_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    m_correction: Scalar,
+    nu_correction: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     m = (1 - b1) * g + b1 * mu if nesterov else mu

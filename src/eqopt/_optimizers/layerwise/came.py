@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
+from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
@@ -31,9 +31,11 @@ from ..._trees.axes import (
 from ..._trees.leaves import is_leaf, is_parameter, parameters
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -73,29 +75,21 @@ _Statistics: TypeAlias = PyTree[Float[Array, "..."]]
 
 @equation
 def came(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
     v_row: _Statistics,
     v_col: _Statistics,
     v: _Statistics,
     s_row: _Statistics,
     s_col: _Statistics,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    b3: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_confidence: Float[Array, ""],
-    clipping_threshold: Float[Array, ""] | None,
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    _Statistics,
-    _Statistics,
-    _Statistics,
-    _Statistics,
-    _Statistics,
-]:
+    b1: Scalar,
+    b2: Scalar,
+    b3: Scalar,
+    eps: Scalar,
+    eps_confidence: Scalar,
+    clipping_threshold: Scalar | None,
+) -> tuple[Leaf, Leaf, _Statistics, _Statistics, _Statistics, _Statistics, _Statistics]:
     is_factored = not isinstance(v_row, tuple)
     if is_factored:
         g, v_row, v_col = _averages(b2, abs_sq, eps, g, v_row, v_col)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
 
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
@@ -11,17 +10,12 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
-from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ..._types import Hyperparameter, Leaf, Params, Scalar, ScalarOrSchedule
 from ..moments import counted
 
 
 @equation
-def contract(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    learning_rate: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def contract(g: Leaf, p: Leaf, *, learning_rate: Scalar) -> Leaf:
     # 1 / sqrt(1 + eta^2) - 1; computed as a difference, it would lose all digits.
     shrinkage = jnp.expm1(-jnp.log1p(learning_rate**2) / 2)
     return g + shrinkage * (p + g)

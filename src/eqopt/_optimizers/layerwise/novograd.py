@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._arguments.owners import parts_of
@@ -17,7 +17,15 @@ from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from ..._trees.leaves import map_parameters
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    State,
+)
 from ...numerics import (
     abs_sq,
     as_float,
@@ -42,13 +50,8 @@ class ScaleByNovoGradState(AbstractMomentsState):
 
 @equation
 def normalize(
-    g: Inexact[Array, "*leaf"],
-    nu: Float[Array, ""],
-    *,
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    eps_root: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, ""]]:
+    g: Leaf, nu: Scalar, *, b2: Scalar, eps: Scalar, eps_root: Scalar
+) -> tuple[Leaf, Scalar]:
     nu = b2 * nu + (1 - b2) * jnp.sum(abs_sq(g))
     root = safe_sqrt(nu + eps_root) + eps
     return g / jnp.where(root == 0, 1, root), nu

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import PyTree
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
@@ -21,13 +21,13 @@ from ..._trees.axes import (
 )
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import resolve_mask
-from ..._types import Params
+from ..._types import Leaf, Params, Scalar
 from ...groups import module
 from ...numerics import safe_sqrt
 from ..own_decay import check_decay, decay_of
 
 
-class Leaf(eqx.Module):
+class Weight(eqx.Module):
     """The axes of a weight, empty for other arrays, and whether the leaf decays."""
 
     inputs: tuple[int, ...] = eqx.field(static=True)
@@ -37,7 +37,7 @@ class Leaf(eqx.Module):
 
 def leaves_of(
     owner: Any, params: Params | None, is_required: bool = False
-) -> PyTree[Leaf]:
+) -> PyTree[Weight]:
     """The values of the fields of `owner` for each leaf of the parameters.
 
     With `is_required`, there is an error if it is not known whether a leaf is a weight.
@@ -50,7 +50,7 @@ def leaves_of(
     mask = False if is_off(decay) else decay.mask
     flags = resolve_mask(mask, params, params)
     return treedef.unflatten(
-        Leaf(a.reduction if a else (), a.output if a else (), flag)
+        Weight(a.reduction if a else (), a.output if a else (), flag)
         for a, flag in zip(axes, flags, strict=True)
     )
 
@@ -64,14 +64,14 @@ def _weights(tree: PyTree) -> list[Numbers]:
 
 
 def projected(
-    d: Inexact[Array, "*leaf"],
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    leaf: Leaf,
-    delta: Float[Array, ""],
-    eps: Float[Array, ""],
-    wd_ratio: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Any]:
+    d: Leaf,
+    g: Leaf,
+    p: Leaf,
+    leaf: Weight,
+    delta: Scalar,
+    eps: Scalar,
+    wd_ratio: Scalar,
+) -> tuple[Leaf, Any]:
     """The direction `d`, projected if `g` requires it, and a factor of the decay."""
     if not leaf.inputs:
         return d, 1.0

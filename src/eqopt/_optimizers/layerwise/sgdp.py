@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
@@ -15,7 +15,15 @@ from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..own_decay import (
@@ -23,7 +31,7 @@ from ..own_decay import (
     shared_decay,
     with_own_decay,
 )
-from .projection import Leaf, check_projection, leaves_of, projected
+from .projection import Weight, check_projection, leaves_of, projected
 
 
 class ScaleBySGDPState(eqx.Module):
@@ -41,20 +49,20 @@ class ScaleBySGDPState(eqx.Module):
 
 @equation
 def sgdp(
-    g: Inexact[Array, "*leaf"],
-    trace: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    leaf: Leaf,
+    g: Leaf,
+    trace: Leaf,
+    p: Leaf,
+    leaf: Weight,
     *,
-    momentum: Float[Array, ""],
-    dampening: Float[Array, ""],
-    eps: Float[Array, ""],
-    delta: Float[Array, ""],
-    wd_ratio: Float[Array, ""],
-    weight_decay: Float[Array, ""],
+    momentum: Scalar,
+    dampening: Scalar,
+    eps: Scalar,
+    delta: Scalar,
+    wd_ratio: Scalar,
+    weight_decay: Scalar,
     cautious: bool,
     nesterov: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf]:
     trace = (1 - dampening) * g + momentum * trace
     d = g + momentum * trace if nesterov else trace
     u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)

@@ -21,6 +21,7 @@ from ..._types import (
     Mask,
     Nonnegative,
     Params,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -51,9 +52,9 @@ def adamuon(
     nu: Float[Array, "m n"],
     newton_schulz: NewtonSchulz,
     *,
-    beta: Float[Array, ""],
-    eps: Float[Array, ""],
-    consistent_rms: Float[Array, ""],
+    beta: Scalar,
+    eps: Scalar,
+    consistent_rms: Scalar,
     nesterov: bool,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m n"]]:
     mu = beta * mu + (1 - beta) * g

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import Array, DTypeLike, Inexact
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
@@ -15,7 +15,7 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Updates
 from ...numerics import abs_sq, safe_norm
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
@@ -63,9 +63,9 @@ def aurora(
     mu: Inexact[Array, "m n"],
     balanced: Balanced,
     *,
-    beta: Float[Array, ""],
-    pp_beta: Float[Array, ""],
-    eps: Float[Array, ""],
+    beta: Scalar,
+    pp_beta: Scalar,
+    eps: Scalar,
     nesterov: bool,
     scale: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:

@@ -22,6 +22,7 @@ from ..._types import (
     Mask,
     Nonnegative,
     Params,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -95,8 +96,8 @@ def dion2(
     newton_schulz: NewtonSchulz,
     largest: Largest,
     *,
-    ef_decay: Float[Array, ""],
-    eps: Float[Array, ""],
+    ef_decay: Scalar,
+    eps: Scalar,
     scale: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
     mu = mu + g
@@ -115,9 +116,9 @@ def nordion2(
     newton_schulz: NewtonSchulz,
     largest: Largest,
     *,
-    ef_decay: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
+    ef_decay: Scalar,
+    b2: Scalar,
+    eps: Scalar,
     scale: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m 1"]]:
     mu = mu + g

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_choice, check_range
 from ..._arguments.extra import required
@@ -26,7 +26,15 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers, resolve_dimension_numbers
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
 from ..moments import check_moments
@@ -43,37 +51,28 @@ class CorrectByMARSState(eqx.Module):
 
 
 def _corrected(
-    g: Inexact[Array, "*leaf"],
-    previous: Inexact[Array, "*leaf"],
-    gamma: Float[Array, ""],
-    b1: Float[Array, ""],
-    max_norm: Float[Array, ""] | None,
-) -> Inexact[Array, "*leaf"]:
+    g: Leaf, previous: Leaf, gamma: Scalar, b1: Scalar, max_norm: Scalar | None
+) -> Leaf:
     c = g + gamma * b1 / (1 - b1) * (g - previous)
     return c if max_norm is None else c / jnp.maximum(1, block_norm(c) / max_norm)
 
 
 @equation
 def mars(
-    g: Inexact[Array, "*leaf"],
-    previous_gradient: Inexact[Array, "*leaf"],
+    g: Leaf,
+    previous_gradient: Leaf,
     *,
-    gamma: Float[Array, ""],
-    b1: Float[Array, ""],
-    max_norm: Float[Array, ""] | None,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    gamma: Scalar,
+    b1: Scalar,
+    max_norm: Scalar | None,
+) -> tuple[Leaf, Leaf]:
     return _corrected(g, previous_gradient, gamma, b1, max_norm), g
 
 
 @equation
 def exact_mars(
-    g: Inexact[Array, "*leaf"],
-    previous_grad: Inexact[Array, "*leaf"],
-    *,
-    gamma: Float[Array, ""],
-    b1: Float[Array, ""],
-    max_norm: Float[Array, ""] | None,
-) -> Inexact[Array, "*leaf"]:
+    g: Leaf, previous_grad: Leaf, *, gamma: Scalar, b1: Scalar, max_norm: Scalar | None
+) -> Leaf:
     return _corrected(g, previous_grad, gamma, b1, max_norm)
 
 

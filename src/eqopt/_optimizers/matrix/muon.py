@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
@@ -21,7 +21,7 @@ from ..._core.transformation import (
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule
+from ..._types import Hyperparameter, Leaf, Mask, Params, Scalar, ScalarOrSchedule
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD
 from .parts.recipe import for_each_matrix, is_matrix
@@ -29,9 +29,7 @@ from .scale_by_muon import Coefficients, Preconditioning, ScaleByMuon
 
 
 @equation
-def stretch(
-    g: Inexact[Array, "*leaf"], factor: Float[Array, ""], *, rms: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def stretch(g: Leaf, factor: Scalar, *, rms: Scalar) -> Leaf:
     return (rms * factor) * g
 
 

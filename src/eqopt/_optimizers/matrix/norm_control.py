@@ -12,7 +12,7 @@ from ..._core.matrices import map_layouts
 from ..._core.matrixwise import AbstractMatrixwise, Rows, made
 from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers, map_matrices
-from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike
+from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike, Scalar
 from ...numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 
@@ -59,14 +59,14 @@ def relative_update(g: Matrix, p: Matrix, norms: Norms) -> Inexact[Array, "m n"]
 
 @equation
 def floor_norm(
-    g: Matrix, p: Matrix, norms: Norms, *, floor: Float[Array, ""]
+    g: Matrix, p: Matrix, norms: Norms, *, floor: Scalar
 ) -> Inexact[Array, "m n"]:
     return g * jnp.maximum(1, _over(floor * norms(p), norms(g)))
 
 
 @equation
 def brake_norm(
-    g: Matrix, p: Matrix, *, outward: Float[Array, ""], inward: Float[Array, ""]
+    g: Matrix, p: Matrix, *, outward: Scalar, inward: Scalar
 ) -> Inexact[Array, "m n"]:
     old, new = norm(p), norm(p + g)
     part = jnp.where(new > old, outward, inward)
@@ -77,7 +77,7 @@ def brake_norm(
 
 @equation
 def brake_component(
-    g: Matrix, p: Matrix, *, outward: Float[Array, ""], inward: Float[Array, ""]
+    g: Matrix, p: Matrix, *, outward: Scalar, inward: Scalar
 ) -> Inexact[Array, "m n"]:
     old = norm(p)
     is_zero = old == 0
@@ -91,7 +91,7 @@ def brake_component(
 
 @equation
 def keep_norm(
-    g: Matrix, p: Matrix, norms: Norms, *, radius: Float[Array, ""] | None
+    g: Matrix, p: Matrix, norms: Norms, *, radius: Scalar | None
 ) -> Inexact[Array, "m n"]:
     kept = norms(p)
     if radius is not None:

@@ -16,7 +16,7 @@ from ..._core.matrixwise import AbstractMatrixwise, everywhere
 from ..._core.pipeline import Leafwise
 from ..._transforms.normalize import zero_if_infinite
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Params
+from ..._types import Hyperparameter, Params, Scalar
 from ...numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
 from .parts.eigenbasis import gram
@@ -137,7 +137,7 @@ def orthogonalize(
     g: Matrix,
     newton_schulz: NewtonSchulz,
     *,
-    eps: Float[Array, ""],
+    eps: Scalar,
     scale: str,
     row_normalize: bool,
     renormalize: bool,

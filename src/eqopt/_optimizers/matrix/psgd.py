@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Inexact, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
@@ -24,6 +24,7 @@ from ..._types import (
     IntegerLike,
     Mask,
     Params,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -68,14 +69,14 @@ def psgd_kron(
     lipschitz: Any,
     turn: Turn,
     *,
-    b1: Float[Array, ""],
-    bias_correction: Float[Array, ""],
-    preconditioner_lr: Float[Array, ""],
-    damping: Float[Array, ""],
-    max_rms: Float[Array, ""],
-    max_abs: Float[Array, ""],
-    steps: Float[Array, ""],
-    precondition_frequency: Float[Array, ""],
+    b1: Scalar,
+    bias_correction: Scalar,
+    preconditioner_lr: Scalar,
+    damping: Scalar,
+    max_rms: Scalar,
+    max_abs: Scalar,
+    steps: Scalar,
+    precondition_frequency: Scalar,
     whiten_momentum: bool,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Any, Any]:
     mu = b1 * mu + (1 - b1) * g

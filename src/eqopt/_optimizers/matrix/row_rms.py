@@ -13,7 +13,7 @@ from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.pipeline import Leafwise
 from ..._transforms.normalize import zero_if_infinite
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Nonnegative, Params
+from ..._types import Hyperparameter, Nonnegative, Params, Scalar
 from ...numerics import abs_sq, safe_norm, safe_sqrt
 
 
@@ -42,8 +42,8 @@ def scale_by_row_rms(
     g: Inexact[Array, "m n"],
     nu: Float[Array, "#m #n"],
     *,
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
+    b2: Scalar,
+    eps: Scalar,
     side: Side,
 ) -> tuple[Inexact[Array, "m n"], Float[Array, "#m #n"]]:
     nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(g), _axis(g.shape, side), keepdims=True)

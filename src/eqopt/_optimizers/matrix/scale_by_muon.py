@@ -14,7 +14,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows, everywhere
 from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Params, Updates
+from ..._types import Hyperparameter, Params, Scalar, Updates
 from ...numerics import bias_correction, safe_increment
 from .parts.coefficients import STANDARD, TABLES, given_rows
 from .parts.newton_schulz import PRECONDITIONINGS, Iteration
@@ -46,10 +46,10 @@ def muon(
     mu: Inexact[Array, "m n"],
     iteration: Iteration,
     *,
-    beta: Float[Array, ""],
-    of_mu: Float[Array, ""],
-    of_g: Float[Array, ""] | None,
-    eps: Float[Array, ""],
+    beta: Scalar,
+    of_mu: Scalar,
+    of_g: Scalar | None,
+    eps: Scalar,
     adaptive: bool,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
     mu = beta * mu + (1 - beta) * g

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, Bool, DTypeLike, Inexact, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
@@ -13,7 +13,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Updates
+from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Scalar, Updates
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
 from .parts.eigenbasis import (
     Sides,
@@ -72,19 +72,19 @@ def shampoo(
     roots: Any,
     turn: Turn,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    b3: Float[Array, ""],
-    eps: Float[Array, ""],
-    exponent: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    b3: Scalar,
+    eps: Scalar,
+    exponent: Scalar,
     graft: str | None,
-    graft_b2: Float[Array, ""],
-    graft_eps: Float[Array, ""],
-    mu_left: Float[Array, ""],
-    factor_correction: Float[Array, ""],
-    graft_correction: Float[Array, ""],
-    steps: Float[Array, ""],
-    precondition_frequency: Float[Array, ""],
+    graft_b2: Scalar,
+    graft_eps: Scalar,
+    mu_left: Scalar,
+    factor_correction: Scalar,
+    graft_correction: Scalar,
+    steps: Scalar,
+    precondition_frequency: Scalar,
     is_start: Bool[Array, ""],
     is_on: Bool[Array, ""],
     kl: bool,

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import Array, DTypeLike, Inexact
 
 from ..._arguments.checks import check_choice, check_range
 from ..._arguments.fields import static_choice
@@ -19,7 +19,7 @@ from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers, MatrixDimensionNumbers
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Updates
 from ...numerics import safe_norm
 from .orthogonalize import NewtonSchulz, orthogonalize_of
 from .parts.coefficients import Coefficients
@@ -42,9 +42,9 @@ def lmo(
     mu: Inexact[Array, "m n"],
     newton_schulz: NewtonSchulz,
     *,
-    radius: Float[Array, ""],
-    beta: Float[Array, ""],
-    eps: Float[Array, ""],
+    radius: Scalar,
+    beta: Scalar,
+    eps: Scalar,
     norm: str,
     normalized: bool,
     at_least_one: bool,

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
@@ -16,9 +16,12 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -46,23 +49,17 @@ class ScaleByCOCOBState(eqx.Module):
 
 @equation
 def cocob(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    init_particles: Inexact[Array, "*leaf"],
-    cumulative_gradients: Inexact[Array, "*leaf"],
-    scale: Float[Array, "*leaf"],
-    subgradients: Float[Array, "*leaf"],
-    reward: Float[Array, "*leaf"],
+    g: Leaf,
+    p: Leaf,
+    init_particles: Leaf,
+    cumulative_gradients: Leaf,
+    scale: RealLeaf,
+    subgradients: RealLeaf,
+    reward: RealLeaf,
     *,
-    alpha: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-    Float[Array, "*leaf"],
-    Float[Array, "*leaf"],
-]:
+    alpha: Scalar,
+    eps: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf, RealLeaf, RealLeaf]:
     # Two arrays meet last: XLA on a CPU computes what ends in an array and a number, as
     # max(R, 0), again where it is used, from copies of the slots.
     theta = cumulative_gradients - g

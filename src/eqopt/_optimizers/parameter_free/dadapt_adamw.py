@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
@@ -17,9 +17,12 @@ from ..._transforms.scale import ratio
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -61,15 +64,15 @@ class DAdaptAdamWState(eqx.Module):
 
 @equation
 def dadapt_adamw_sums(
-    g: Inexact[Array, "*leaf"],
-    exp_avg_sq: Float[Array, "*leaf"],
-    grad_sum: Inexact[Array, "*leaf"],
+    g: Leaf,
+    exp_avg_sq: RealLeaf,
+    grad_sum: Leaf,
     *,
-    b3: Float[Array, ""],
-    step: Float[Array, ""],
-    eps: Float[Array, ""],
-    tiny: Float[Array, ""],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    b3: Scalar,
+    step: Scalar,
+    eps: Scalar,
+    tiny: Scalar,
+) -> tuple[Scalar, Scalar]:
     # Not `safe_sqrt`: for a sum, XLA on a CPU stores the result of a `where` in memory.
     direction = grad_sum / (jnp.sqrt(exp_avg_sq + tiny) + eps)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
@@ -78,22 +81,17 @@ def dadapt_adamw_sums(
 
 @equation
 def dadapt_adamw(
-    g: Inexact[Array, "*leaf"],
-    exp_avg: Inexact[Array, "*leaf"],
-    exp_avg_sq: Float[Array, "*leaf"],
-    grad_sum: Inexact[Array, "*leaf"],
+    g: Leaf,
+    exp_avg: Leaf,
+    exp_avg_sq: RealLeaf,
+    grad_sum: Leaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    b3: Float[Array, ""],
-    step: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-]:
+    b1: Scalar,
+    b2: Scalar,
+    b3: Scalar,
+    step: Scalar,
+    eps: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * step * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact
+from jaxtyping import Array, Bool, Float
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
@@ -17,9 +17,11 @@ from ..._transforms.scale import ScaleByLearningRate, ratio, scale
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Params,
     RealScalarLike,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -30,11 +32,7 @@ from ..measured import AbstractMeasured, scalar
 
 
 @equation
-def squares(
-    g: Inexact[Array, "*leaf"],
-    init_params: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def squares(g: Leaf, init_params: Leaf, p: Leaf) -> tuple[Scalar, Scalar]:
     return abs_sq(p - init_params).sum(), abs_sq(g).sum()
 
 
@@ -102,7 +100,7 @@ class ScaleByDoG(AbstractMeasured):
         return [Leafwise(scale, state, {"step_size": step_size})]
 
 
-def _relative(alpha: Hyperparameter, params: Params) -> Float[Array, ""]:
+def _relative(alpha: Hyperparameter, params: Params) -> Scalar:
     size = 1 + norm(params)
     return jnp.asarray(alpha, size.dtype) * size
 
@@ -275,8 +273,8 @@ class DoWG(AbstractOptimizer):
 
 
 def _squares(
-    updates: Updates, init_params: Params, params: Params, like: Float[Array, ""]
-) -> list[Float[Array, ""]]:
+    updates: Updates, init_params: Params, params: Params, like: Scalar
+) -> list[Scalar]:
     """The squared distance from the first parameters, and the squared gradient norm."""
     sums = sum_over_leaves(squares, updates, {"init_params": init_params, "p": params})
     return [x.astype(like.dtype) for x in sums]

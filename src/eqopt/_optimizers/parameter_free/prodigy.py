@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
@@ -17,9 +17,12 @@ from ..._transforms.scale import ratio
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
@@ -63,45 +66,33 @@ class ProdigyState(eqx.Module):
 
 @equation
 def weighted_sum(
-    g: Inexact[Array, "*leaf"],
-    grad_sum: Inexact[Array, "*leaf"],
-    *,
-    b3: Float[Array, ""],
-    weight: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, grad_sum: Leaf, *, b3: Scalar, weight: Scalar
+) -> tuple[Leaf, Leaf]:
     return g, b3 * grad_sum + weight * g
 
 
 @equation
-def progress(
-    g: Inexact[Array, "*leaf"],
-    params0: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-) -> Float[Array, ""]:
+def progress(g: Leaf, params0: Leaf, p: Leaf) -> Scalar:
     return (jnp.conj(g) * (params0 - p)).real.sum()
 
 
 @equation
-def size(grad_sum: Inexact[Array, "*leaf"]) -> Float[Array, ""]:
+def size(grad_sum: Leaf) -> Scalar:
     return jnp.abs(grad_sum).sum()
 
 
 @equation
 def prodigy(
-    g: Inexact[Array, "*leaf"],
-    exp_avg: Inexact[Array, "*leaf"],
-    exp_avg_sq: Float[Array, "*leaf"],
+    g: Leaf,
+    exp_avg: Leaf,
+    exp_avg_sq: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    d: Float[Array, ""],
-    step: Float[Array, ""],
-    eps: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-]:
+    b1: Scalar,
+    b2: Scalar,
+    d: Scalar,
+    step: Scalar,
+    eps: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * d * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * d**2 * abs_sq(g)
     update = -step * exp_avg / (safe_sqrt(exp_avg_sq) + eps)

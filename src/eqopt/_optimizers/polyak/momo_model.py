@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_value
@@ -19,34 +19,39 @@ from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import parameters
 from ..._trees.masks import mask_out
 from ..._trees.precision import compute_dtype
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
 from ...numerics import abs_sq, safe_increment
 from ..measured import AbstractMeasured
 from .polyak import capped_ratio
 
 
 @equation
-def momentum(
-    g: Inexact[Array, "*leaf"],
-    exp_avg: Inexact[Array, "*leaf"],
-    *,
-    b1: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+def momentum(g: Leaf, exp_avg: Leaf, *, b1: Scalar) -> tuple[Leaf, Leaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * g
     return exp_avg, exp_avg
 
 
 @equation
 def preconditioned_momentum(
-    g: Inexact[Array, "*leaf"],
-    exp_avg: Inexact[Array, "*leaf"],
-    exp_avg_sq: Float[Array, "*leaf"],
+    g: Leaf,
+    exp_avg: Leaf,
+    exp_avg_sq: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    correction: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     # The bound keeps the derivative of the root finite and the denominator positive. On
@@ -63,27 +68,23 @@ def preconditioned_momentum(
 
 @equation
 def momentum_products(
-    g: Inexact[Array, "*leaf"],
-    exp_avg: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    b1: Float[Array, ""],
-) -> tuple[Float[Array, ""], ...]:
+    g: Leaf, exp_avg: Leaf, p: Leaf, *, b1: Scalar
+) -> tuple[Scalar, ...]:
     return _products(g, p, *momentum(g, exp_avg, b1=b1))
 
 
 @equation
 def preconditioned_momentum_products(
-    g: Inexact[Array, "*leaf"],
-    exp_avg: Inexact[Array, "*leaf"],
-    exp_avg_sq: Float[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
+    g: Leaf,
+    exp_avg: Leaf,
+    exp_avg_sq: RealLeaf,
+    p: Leaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    correction: Float[Array, ""],
-) -> tuple[Float[Array, ""], ...]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    correction: Scalar,
+) -> tuple[Scalar, ...]:
     # Otherwise, XLA on a CPU stores the direction of this pass, a whole tree, for the
     # next pass.
     correction = materialized(correction)
@@ -99,12 +100,7 @@ def _products(g, p, direction, exp_avg):
 
 
 @equation
-def shrink(
-    g: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    decay: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def shrink(g: Leaf, p: Leaf, *, decay: Scalar) -> Leaf:
     # p + u = (p + g) / (1 + decay), without the cancellation.
     return (g - decay * p) / (1 + decay)
 
@@ -168,7 +164,7 @@ class AbstractMoMo(AbstractMeasured):
         state: State,
         momentum: Momentum,
         value: Any,
-        alpha: Float[Array, ""],
+        alpha: Scalar,
         sums: "Products",
         shrunk: "Products",
     ) -> State:
@@ -206,11 +202,7 @@ class AbstractMoMo(AbstractMeasured):
         )
 
     def _sums(
-        self,
-        updates: Updates,
-        params: Params,
-        momentum: Momentum,
-        decay: Float[Array, ""],
+        self, updates: Updates, params: Params, momentum: Momentum, decay: Scalar
     ) -> tuple["Products", ...]:
         """The products over all leaves, without and with the shrinking by the decay.
 

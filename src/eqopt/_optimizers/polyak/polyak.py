@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_value
@@ -13,14 +13,12 @@ from ..._combinators.chain import Chain
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at, scale
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Params, Scalar, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
 from ...tree import norm
 
 
-def capped_ratio(
-    gap: Float[Array, ""], slope: Float[Array, ""], cap: Float[Array, ""]
-) -> Float[Array, ""]:
+def capped_ratio(gap: Scalar, slope: Scalar, cap: Scalar) -> Scalar:
     """The smaller of `gap / slope` and `cap`, or 0 where `slope` is 0.
 
     This is the distance at which a line that starts at `gap` reaches zero. Differs from
@@ -118,9 +116,7 @@ class ScaleByPolyak(AbstractLeafwise):
         measure = functools.partial(self._step_size, value, cap)
         return Leafwise(scale, state, measure=measure)
 
-    def _step_size(
-        self, value: Any, cap: Any, updates: Updates
-    ) -> dict[str, Float[Array, ""]]:
+    def _step_size(self, value: Any, cap: Any, updates: Updates) -> dict[str, Scalar]:
         squared_norm = norm(updates, squared=True)
         value, f_min, eps, cap = (
             jnp.asarray(x, squared_norm.dtype)

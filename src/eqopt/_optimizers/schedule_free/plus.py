@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.extra import required_value
@@ -22,9 +22,12 @@ from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     IntegerLike,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     State,
     Updates,
@@ -68,11 +71,7 @@ _LARGEST_STEP = 1e9
 
 
 @equation
-def what_the_loss_says(
-    g: Inexact[Array, "*leaf"],
-    z: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def what_the_loss_says(g: Leaf, z: Leaf, p: Leaf) -> tuple[Scalar, Scalar]:
     # z - p is beta (z - x), with the beta of the step before.
     modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
     return jnp.sum(modulus), dot(g, z - p)
@@ -80,28 +79,23 @@ def what_the_loss_says(
 
 @equation
 def schedule_free_plus(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
-    z: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    decay: Float[Array, ""],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
+    z: Leaf,
+    p: Leaf,
+    decay: Scalar,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    eps: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-    nu_correction: Float[Array, ""],
-    eta: Float[Array, ""],
-    c: Float[Array, ""],
-    beta: Float[Array, ""],
-    next_beta: Float[Array, ""],
-) -> tuple[
-    Inexact[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-    Float[Array, "*leaf"],
-    Inexact[Array, "*leaf"],
-]:
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
+    eta: Scalar,
+    c: Scalar,
+    beta: Scalar,
+    next_beta: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_count, check_range, check_scalar
 from ..._arguments.fields import static_choice
@@ -12,7 +12,7 @@ from ..._combinators.chain import Chain
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
+from ..._types import Hyperparameter, IntegerLike, Mask, Scalar, ScalarOrSchedule
 from ..._wrappers.averages.schedule_free import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
 from ...schedules._dtypes import real_dtype
@@ -29,7 +29,7 @@ class WarmUp(AbstractSchedule):
         check_scalar(self, "learning_rate")
         check_count(self, "warmup_steps", 0)
 
-    def __call__(self, count: Any) -> Float[Array, ""]:
+    def __call__(self, count: Any) -> Scalar:
         eta = at(self, "learning_rate", count)
         dtype = real_dtype(eta)
         ramp = Linear(0.0, 1.0, self.warmup_steps)(count)

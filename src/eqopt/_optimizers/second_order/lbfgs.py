@@ -22,7 +22,7 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
 from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_state
-from ..._types import Params, ScalarOrSchedule, State, Updates
+from ..._types import Params, Scalar, ScalarOrSchedule, State, Updates
 from ...numerics import safe_increment
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
@@ -224,7 +224,7 @@ def _preconditioned(
     return new, last_p, last_g, s_memory, y_memory, rho
 
 
-def _gamma(rho: Float[Array, ""], yy: Float[Array, ""], g: _Leaves) -> Float[Array, ""]:
+def _gamma(rho: Scalar, yy: Scalar, g: _Leaves) -> Scalar:
     """The curvature of the last step, or a factor for a first step of length up to 1."""
     is_known, length = rho > 0, jnp.sqrt(lax.stop_gradient(_inner(g, g)))
     curvature = 1 / jnp.where(is_known, rho * yy, 1)
@@ -235,15 +235,15 @@ def _difference(new: Any, old: Any, real: Any) -> Inexact[Array, "..."]:
     return widen(new, real) - widen(old, real)
 
 
-def _inner(x: _Leaves, y: _Leaves) -> Float[Array, ""]:
+def _inner(x: _Leaves, y: _Leaves) -> Scalar:
     return sum(map(inner, x, y), jnp.zeros((), compute_dtype(x)))
 
 
-def _times(scale: Float[Array, ""], x: _Leaves) -> _Leaves:
+def _times(scale: Scalar, x: _Leaves) -> _Leaves:
     return [scale.astype(a.dtype) * a for a in x]
 
 
-def _plus(x: _Leaves, scale: Float[Array, ""], y: _Leaves) -> _Leaves:
+def _plus(x: _Leaves, scale: Scalar, y: _Leaves) -> _Leaves:
     return [a + b for a, b in zip(x, _times(scale, y), strict=True)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, PyTree
+from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
@@ -30,8 +30,11 @@ from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     IntegerLike,
+    Leaf,
     Mask,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     State,
     Updates,
@@ -61,16 +64,16 @@ class SophiaState(AbstractMomentsState):
 
 @equation
 def sophia(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    b1: Float[Array, ""],
-    eps: Float[Array, ""],
-    gamma: Float[Array, ""],
-    clip_threshold: Float[Array, ""] | None,
-    mu_correction: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    b1: Scalar,
+    eps: Scalar,
+    gamma: Scalar,
+    clip_threshold: Scalar | None,
+    mu_correction: Scalar,
+) -> tuple[Leaf, Leaf]:
     mu = (1 - b1) * g + b1 * mu
     u = (mu / mu_correction) / jnp.maximum(gamma * nu, eps)
     if clip_threshold is not None:
@@ -79,22 +82,20 @@ def sophia(
 
 
 @equation
-def average(
-    h: Inexact[Array, "*leaf"], nu: Float[Array, "*leaf"], *, b2: Float[Array, ""]
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"]]:
+def average(h: Leaf, nu: RealLeaf, *, b2: Scalar) -> tuple[Leaf, RealLeaf]:
     return h, (1 - b2) * h.real + b2 * nu
 
 
 @equation
 def wins(
-    mu: Inexact[Array, "*leaf"],
-    nu: Float[Array, "*leaf"],
+    mu: Leaf,
+    nu: RealLeaf,
     *,
-    eps: Float[Array, ""],
-    gamma: Float[Array, ""],
-    clip_threshold: Float[Array, ""],
-    mu_correction: Float[Array, ""],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    eps: Scalar,
+    gamma: Scalar,
+    clip_threshold: Scalar,
+    mu_correction: Scalar,
+) -> tuple[Scalar, Scalar]:
     size = jnp.abs(mu / mu_correction) / jnp.maximum(gamma * nu, eps)
     return jnp.sum(size < clip_threshold, dtype=nu.dtype), jnp.sum(jnp.ones_like(nu))
 

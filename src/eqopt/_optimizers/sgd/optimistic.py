@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Array, Bool, Int
 
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
@@ -12,7 +12,7 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._types import Params, ScalarOrSchedule, Updates
+from ..._types import Leaf, Params, Scalar, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import counted
 
@@ -32,13 +32,13 @@ class ScaleByOptimisticGradientState(eqx.Module):
 
 @equation
 def optimistic(
-    g: Inexact[Array, "*leaf"],
-    previous_gradient: Inexact[Array, "*leaf"],
+    g: Leaf,
+    previous_gradient: Leaf,
     *,
-    alpha: Float[Array, ""],
-    beta: Float[Array, ""],
+    alpha: Scalar,
+    beta: Scalar,
     is_first: Bool[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf]:
     beta = jnp.where(is_first, 0, beta)
     return (alpha + beta) * g - beta * previous_gradient, g
 

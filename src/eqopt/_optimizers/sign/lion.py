@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_choice, check_scalar
 from ..._arguments.fields import static_choice
@@ -16,7 +16,15 @@ from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._cpu import equations as on_cpu
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...tree._like import wide_zeros_like
 from ..moments import check_moments, counted
 
@@ -36,14 +44,14 @@ class ScaleByLionState(eqx.Module):
 
 @equation
 def lion(
-    g: Inexact[Array, "*leaf"],
-    mu: Inexact[Array, "*leaf"],
+    g: Leaf,
+    mu: Leaf,
     *,
-    b1: Float[Array, ""],
-    b2: Float[Array, ""],
-    smooth_beta: Float[Array, ""],
+    b1: Scalar,
+    b2: Scalar,
+    smooth_beta: Scalar,
     sign: Callable[[Array, Array], Array],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+) -> tuple[Leaf, Leaf]:
     c = b1 * mu + (1 - b1) * g
     return sign(c, smooth_beta), b2 * mu + (1 - b2) * g
 

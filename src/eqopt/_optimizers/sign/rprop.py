@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
@@ -14,7 +14,16 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._jax_internals import is_traced
 from ..._transforms.scale import Scale, at
-from ..._types import Hyperparameter, Nonnegative, Params, ScalarOrSchedule, Updates
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Nonnegative,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    Updates,
+)
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
 
@@ -38,16 +47,16 @@ class ScaleByRpropState(eqx.Module):
 
 @equation
 def rprop(
-    g: Inexact[Array, "*leaf"],
-    step_sizes: Float[Array, "*leaf"],
-    prev_updates: Inexact[Array, "*leaf"],
+    g: Leaf,
+    step_sizes: RealLeaf,
+    prev_updates: Leaf,
     *,
-    eta_minus: Float[Array, ""],
-    eta_plus: Float[Array, ""],
-    min_step_size: Float[Array, ""],
-    max_step_size: Float[Array, ""],
-    ratio: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Float[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    eta_minus: Scalar,
+    eta_plus: Scalar,
+    min_step_size: Scalar,
+    max_step_size: Scalar,
+    ratio: Scalar,
+) -> tuple[Leaf, RealLeaf, Leaf]:
     # Differs from Optax in: the update of this step is applied, as in the paper and in
     # torch, not the update of the previous step. And it is a product of signs, because
     # the product of two small gradients is zero.

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
@@ -13,11 +13,11 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractStateless
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._types import Hyperparameter, Params, ScalarOrSchedule
+from ..._types import Hyperparameter, Leaf, Params, ScalarOrSchedule
 
 
 @equation
-def sign(g: Inexact[Array, "*leaf"]) -> Inexact[Array, "*leaf"]:
+def sign(g: Leaf) -> Leaf:
     return jnp.sign(g)
 
 

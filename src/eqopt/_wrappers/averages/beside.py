@@ -5,21 +5,16 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Array, Bool, Int
 
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._trees.leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
-from ..._types import IntegerLike, Params, Updates
+from ..._types import IntegerLike, Leaf, Params, Scalar, Updates
 
 
 @equation
-def follow(
-    g: Inexact[Array, "*leaf"],
-    average: Inexact[Array, "*leaf"],
-    *,
-    weight: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+def follow(g: Leaf, average: Leaf, *, weight: Scalar) -> tuple[Leaf, Leaf]:
     """Here `g` is the parameter itself, not an update."""
     # The first value becomes the average itself, without the rounding of a difference.
     moved = average + weight * (g - average)
@@ -28,22 +23,13 @@ def follow(
 
 @equation
 def follow_updated(
-    g: Inexact[Array, "*leaf"],
-    average: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    weight: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, average: Leaf, p: Leaf, *, weight: Scalar
+) -> tuple[Leaf, Leaf]:
     return g, follow(p + g, average, weight=weight)[1]
 
 
 @equation
-def choose(
-    g: Inexact[Array, "*leaf"],
-    average: Inexact[Array, "*leaf"],
-    *,
-    weight_sum: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def choose(g: Leaf, average: Leaf, *, weight_sum: Scalar) -> Leaf:
     return jnp.where(weight_sum == 0, g, average)
 
 

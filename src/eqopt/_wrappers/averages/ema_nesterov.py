@@ -6,7 +6,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Float, Int
 
 from ..._arguments.checks import check_count, check_range, check_scalar
 from ..._core.equation import equation
@@ -16,7 +16,15 @@ from ..._transforms.scale import at
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, IntegerLike, Params, ScalarOrSchedule, State
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Leaf,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    State,
+)
 from ...numerics import as_float, safe_increment
 from ...tree._like import wide_zeros_like
 from .beside import put_beside
@@ -42,24 +50,14 @@ class EMANesterovState(eqx.Module):
 
 @equation
 def ema_nesterov(
-    g: Inexact[Array, "*leaf"],
-    velocity: Inexact[Array, "*leaf"],
-    *,
-    beta: Float[Array, ""],
-    next_beta: Float[Array, ""],
-    decay: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, velocity: Leaf, *, beta: Scalar, next_beta: Scalar, decay: Scalar
+) -> tuple[Leaf, Leaf]:
     velocity = decay * velocity + (1 - decay) * (beta * velocity + g)
     return g + next_beta * velocity, velocity
 
 
 @equation
-def behind(
-    p: Inexact[Array, "*leaf"],
-    velocity: Inexact[Array, "*leaf"],
-    *,
-    beta: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+def behind(p: Leaf, velocity: Leaf, *, beta: Scalar) -> Leaf:
     return p - beta * velocity
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_choice, check_range
 from ..._arguments.extra import required_params
@@ -14,7 +14,7 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractFused, AbstractTransformation
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Params, State
+from ..._types import Hyperparameter, Leaf, Params, Scalar, State
 from ...tree._like import wide_copy
 from .beside import put_beside
 from .schedule_free import average
@@ -38,14 +38,8 @@ class GPAState(eqx.Module):
 
 @equation
 def gpa(
-    g: Inexact[Array, "*leaf"],
-    z: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    mu_x: Float[Array, ""],
-    mu_y: Float[Array, ""],
-    z_is_first: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, z: Leaf, p: Leaf, *, mu_x: Scalar, mu_y: Scalar, z_is_first: bool
+) -> tuple[Leaf, Leaf]:
     # Solved for the parameters, so that the average is not stored. Two forms of the same
     # sum: whichever of z and p is replaced first, its old value is not needed any more.
     if z_is_first:

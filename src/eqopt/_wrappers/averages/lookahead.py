@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.construction import Module
@@ -20,7 +20,7 @@ from ..._trees.keys import keep_keys
 from ..._trees.leaves import is_leaf, parameters, restrict
 from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
-from ..._types import Hyperparameter, IntegerLike, Params, State
+from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ...tree._like import copy, wide_copy, zero_updates
 from .beside import beside, synced
 
@@ -211,11 +211,7 @@ class _Slow(eqx.Module):
 
 @equation
 def synchronize(
-    g: Inexact[Array, "*leaf"],
-    slow: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    slow_step_size: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, slow: Leaf, p: Leaf, *, slow_step_size: Scalar
+) -> tuple[Leaf, Leaf]:
     distance = p + g - slow
     return g - (1 - slow_step_size) * distance, slow_step_size * distance

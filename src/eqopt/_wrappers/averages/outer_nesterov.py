@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.extra import required_params
@@ -15,7 +15,7 @@ from ..._core.wrapper import AbstractWrapper, Call
 from ..._trees.control import filter_cond
 from ..._trees.states import check_state
 from ..._trees.stored import shapes_if_stored
-from ..._types import Hyperparameter, IntegerLike, Params, State, Updates
+from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State, Updates
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
 from .beside import beside, choose, put_beside, synced
 
@@ -47,14 +47,14 @@ class _Outer(eqx.Module):
 
 @equation
 def outer_nesterov(
-    g: Inexact[Array, "*leaf"],
-    slow: Inexact[Array, "*leaf"],
-    trace: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
+    g: Leaf,
+    slow: Leaf,
+    trace: Leaf,
+    p: Leaf,
     *,
-    learning_rate: Float[Array, ""],
-    momentum: Float[Array, ""],
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    learning_rate: Scalar,
+    momentum: Scalar,
+) -> tuple[Leaf, Leaf, Leaf]:
     # From the result of the inner steps instead of `slow`: if the outer step is to keep
     # it, it is kept to the last bit.
     inner = p + g

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._core.equation import equation
@@ -16,7 +16,7 @@ from ..._transforms.scale import at, ratio
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, State
+from ..._types import Hyperparameter, Leaf, Params, Scalar, ScalarOrSchedule, State
 from ...numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import put_beside
@@ -45,14 +45,8 @@ class ScheduleFreeState(eqx.Module):
 
 @equation
 def schedule_free(
-    g: Inexact[Array, "*leaf"],
-    z: Inexact[Array, "*leaf"],
-    p: Inexact[Array, "*leaf"],
-    *,
-    b1: Float[Array, ""],
-    c: Float[Array, ""],
-    z_is_first: bool,
-) -> tuple[Inexact[Array, "*leaf"], Inexact[Array, "*leaf"]]:
+    g: Leaf, z: Leaf, p: Leaf, *, b1: Scalar, c: Scalar, z_is_first: bool
+) -> tuple[Leaf, Leaf]:
     # The averages before and after the step, solved for the parameters, so that neither
     # is stored. There are two forms of the same sum, one for each order of replacing z
     # and p: the old value of the one replaced first is not needed afterwards.
@@ -63,9 +57,7 @@ def schedule_free(
 
 
 @equation
-def average(
-    p: Inexact[Array, "*leaf"], z: Inexact[Array, "*leaf"], *, b1: Float[Array, ""]
-) -> Inexact[Array, "*leaf"]:
+def average(p: Leaf, z: Leaf, *, b1: Scalar) -> Leaf:
     return z + (p - z) / b1
 
 

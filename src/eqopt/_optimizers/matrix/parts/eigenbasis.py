@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Inexact
 from ...._cpu.order import after
 from ...._transforms.normalize import zero_if_infinite
 from ...._trees.control import cond
+from ...._types import Scalar
 from ....numerics import abs_sq, safe_sqrt
 
 
@@ -67,7 +68,7 @@ def accumulated(
     is_first: Any,
     kl: bool,
     least: Any = 1e-8,
-) -> tuple[Sides, Float[Array, ""]]:
+) -> tuple[Sides, Scalar]:
     r"""$\beta L + (1 - \beta) G G^*$, and similarly for the other side.
 
     A side without a factor stays `None`. With `kl`, each side is whitened by the other
@@ -91,7 +92,7 @@ def accumulated(
 
 def averaged(
     factors: Sides, seen: Sequence[Matrix], beta: Any, weight: Any
-) -> tuple[Sides, Float[Array, ""]]:
+) -> tuple[Sides, Scalar]:
     """The next factors, from the `gram` of a matrix for each; and a number.
 
     It is 0 if the square of a matrix overflows, which then counts as zero, and otherwise

@@ -5,9 +5,10 @@ from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Inexact
 
 from ...._core.equation import equation
+from ...._types import Scalar
 from ....numerics import abs_sq, safe_norm
 
 
@@ -27,7 +28,7 @@ def _of_mean_square_one(x: Any, axis: int, least: Any) -> Any:
 
 
 @equation
-def row_norm(g: Matrix, *, eps: Float[Array, ""]) -> Inexact[Array, "m n"]:
+def row_norm(g: Matrix, *, eps: Scalar) -> Inexact[Array, "m n"]:
     return _of_mean_square_one(g, 1, eps * math.sqrt(g.shape[1]))
 
 
@@ -44,9 +45,7 @@ class Sinkhorn(eqx.Module):
 
 
 @equation
-def sinkhorn(
-    g: Matrix, iteration: Sinkhorn, *, eps: Float[Array, ""]
-) -> Inexact[Array, "m n"]:
+def sinkhorn(g: Matrix, iteration: Sinkhorn, *, eps: Scalar) -> Inexact[Array, "m n"]:
     return iteration(g, eps)
 
 
@@ -87,7 +86,7 @@ def spectral_sinkhorn(
     iteration: Sinkhorn,
     spectral_norm: SpectralNorm,
     *,
-    eps: Float[Array, ""],
+    eps: Scalar,
     spectral_target: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "1 n"]]:
     x = iteration(g, eps)

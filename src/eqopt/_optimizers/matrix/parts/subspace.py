@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Inexact
+from jaxtyping import Array, Bool, Inexact
 
 from ...._core.equation import Call, Equation, ShapeMismatch
 from ...._core.matrices import BATCH, Layout, batches
 from ...._cpu.order import after
 from ...._trees.control import filter_cond
+from ...._types import Leaf, Scalar
 
 
 def leading(
@@ -77,12 +78,12 @@ def _stacked(run: Callable, rows: list[tuple]) -> list[Any]:
 
 @_Reshaping
 def subspace(
-    g: Inexact[Array, "*leaf"],
+    g: Leaf,
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
     *,
     is_due: Bool[Array, ""],
-) -> tuple[Float[Array, ""], Inexact[Array, "*stack short rank"]]:
+) -> tuple[Scalar, Inexact[Array, "*stack short rank"]]:
     """Renews the projector if it is due. There is no update: an array would be copied."""
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
     shape = jax.eval_shape(layout.split, g).shape
@@ -97,11 +98,11 @@ def subspace(
 @_Reshaping
 def project(
     g: Inexact[Array, "..."],
-    full: Inexact[Array, "*leaf"],
+    full: Leaf,
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
     *,
-    one: Float[Array, ""],
+    one: Scalar,
 ) -> Inexact[Array, "*stack rank long"]:
     # Leaves wait for each other. Otherwise, XLA on a CPU would project all of them first.
     return projected(after(one, projector), layout.split(full))
@@ -110,11 +111,11 @@ def project(
 @_Reshaping
 def restore(
     g: Inexact[Array, "*stack rank long"],
-    full: Inexact[Array, "*leaf"],
+    full: Leaf,
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
     *,
-    scale: Float[Array, ""],
-) -> Inexact[Array, "*leaf"]:
+    scale: Scalar,
+) -> Leaf:
     # Leaves wait for each other, because the product is as large as the leaf.
     return layout.joined(scale * (projector @ after(scale, g)), full.shape)
