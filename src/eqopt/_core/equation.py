@@ -39,7 +39,7 @@ class Equation:
         """The results for several leaves; a batch has at most `limit` elements."""
         return [self(*leaves, **shared) for leaves, shared in calls]
 
-    def likeness(self, g: Any, *leaves: Any) -> Hashable:
+    def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         """A key that is equal for leaves that `of_all` computes at once.
 
         It is `None` if `of_all` never does this.

@@ -88,8 +88,8 @@ def _evaluate(
             result, slots = in_two_passes(run, packed, g, *arguments)
             return result, *slots
         on_cpu = tuple(op._replace(equation=op.on_cpu or op.equation) for op in program)
-        tricks = functools.partial(_run, on_cpu, takes_params, kind)
-        run_on_cpu = run if on_cpu == program else tricks
+        for_cpu = functools.partial(_run, on_cpu, takes_params, kind)
+        run_on_cpu = run if on_cpu == program else for_cpu
         order = _order(program)
         result, slots = reordered(run, run_on_cpu, order, packed, g, *arguments)
         return result, *slots

@@ -140,7 +140,7 @@ class _OnMatrices(Equation):
         if slots and not any(map(jnp.iscomplexobj, slots)):
             raise ShapeMismatch("a complex update for real slots")
 
-    def likeness(self, g: Any, *leaves: Any) -> Hashable:
+    def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         """A key that two leaves share if their matrices can be in one batch.
 
         It is `None` if two of these matrices are too large for one batch.

@@ -220,6 +220,6 @@ def _as(x, like, dtype):
     return x.real.astype(real)
 
 
-def everywhere(value: PyTree) -> Callable[[Updates], PyTree]:
+def same_for_each_leaf(value: PyTree) -> Callable[[Updates], PyTree]:
     """For [`eqopt.Leafwise.reads`][eqopt.Leafwise]: the same value for each leaf."""
     return lambda updates: jtu.tree_map(lambda _: value, updates)

@@ -19,8 +19,8 @@ from .._trees.leaves import (
     briefly,
     flatten_updates,
     keystr,
-    narrow,
     parameters,
+    too_narrow,
 )
 from .kernel import Operation
 
@@ -209,7 +209,7 @@ def _is_array_type(annotation: Any) -> bool:
 def no_parameter(path: str, p: Any) -> Exception:
     """The error for an update at `path`, where the parameters have `p`."""
     if hasattr(p, "dtype") and jnp.issubdtype(p.dtype, jnp.inexact):
-        return TypeError(narrow("params", path, p))
+        return TypeError(too_narrow("params", path, p))
     if not hasattr(p, "dtype"):
         found = f"no array, but {briefly(p)}"
         fix = "Pass the model whose gradients these are."

@@ -149,9 +149,9 @@ def _has_equal(kernel: LeafKernel, rows: dict[int, list]) -> bool:
         found = []
         for i, row in rows.items():
             own = [columns[x][i] if x in columns else row[1] for x in equation.leaves]
-            likeness = equation.likeness(row[0], *own)
-            if likeness is not None:
-                found.append(likeness)
+            batch_key = equation.batch_key(row[0], *own)
+            if batch_key is not None:
+                found.append(batch_key)
         if len({*found}) < len(found):
             return True
     return False

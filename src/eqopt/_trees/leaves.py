@@ -69,13 +69,13 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
         if leaf is not None and not is_parameter(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
         if leaf is not None and leaf.dtype.itemsize < 2:
-            raise TypeError(narrow("updates", keystr(updates, i), leaf))
+            raise TypeError(too_narrow("updates", keystr(updates, i), leaf))
         if isinstance(leaf, np.ndarray | np.generic):
             leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
 
 
-def narrow(name: str, path: str, leaf: Any) -> str:
+def too_narrow(name: str, path: str, leaf: Any) -> str:
     """The message for a float of 8 bits or fewer."""
     return (
         f"`{name}` has an array of dtype {leaf.dtype} at `{path}`, but eqopt needs "

@@ -11,7 +11,7 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, Rows, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, Rows, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -145,7 +145,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
         **extra: Any,
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
-        reads = {"newton_schulz": everywhere(newton_schulz)}
+        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
         return Leafwise(adamuon, state, reads=reads)
 
 

@@ -14,7 +14,7 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.matrices import map_layouts
-from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -252,7 +252,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     def _keys(self, epoch: Any, params: Params | None, updates: Updates) -> Updates:
         """A tuple for each matrix, of keys with the axes of the stack."""
         if self.proj == "svd":
-            return everywhere((None,))(updates)
+            return same_for_each_leaf((None,))(updates)
         key = jr.fold_in(as_key(self.key), epoch)
 
         def of_one(layout, x, i):

@@ -10,7 +10,7 @@ from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -156,7 +156,7 @@ class ScaleByAurora(AbstractMatrixwise):
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
         balanced = Balanced(newton_schulz, self.pp_iterations)
-        return Leafwise(aurora, state, reads={"balanced": everywhere(balanced)})
+        return Leafwise(aurora, state, reads={"balanced": same_for_each_leaf(balanced)})
 
 
 class Aurora(AbstractOptimizer):

@@ -12,7 +12,7 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -225,8 +225,8 @@ class ScaleByDion2(AbstractMatrixwise):
     ) -> Leafwise:
         by_row = self.b2 is not None
         reads = {
-            "newton_schulz": everywhere(orthogonalize_of(self).newton_schulz()),
-            "largest": everywhere(Largest(self.fraction, by_row)),
+            "newton_schulz": same_for_each_leaf(orthogonalize_of(self).newton_schulz()),
+            "largest": same_for_each_leaf(Largest(self.fraction, by_row)),
         }
         return Leafwise(nordion2 if by_row else dion2, state, reads=reads)
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._transforms.normalize import zero_if_infinite
 from ..._trees.axes import DimensionNumbers
@@ -291,5 +291,5 @@ class Orthogonalize(AbstractMatrixwise):
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        reads = {"newton_schulz": everywhere(self.newton_schulz())}
+        reads = {"newton_schulz": same_for_each_leaf(self.newton_schulz())}
         return Leafwise(orthogonalize, state, reads=reads)

@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, Rows, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, Rows, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Scalar, Updates
@@ -210,5 +210,5 @@ class ScaleByMuon(AbstractMatrixwise):
             muon,
             ScaleByMuonState(count, state.mu),
             {"of_mu": of_mu, "of_g": of_g},
-            {"iteration": everywhere(iteration)},
+            {"iteration": same_for_each_leaf(iteration)},
         )

@@ -13,7 +13,7 @@ from ..._arguments.checks import check_choice, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
@@ -162,7 +162,7 @@ class ScaleByLMO(AbstractMatrixwise):
         self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
-        reads = {"newton_schulz": everywhere(newton_schulz)}
+        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
         return Leafwise(lmo, state, reads=reads)
 
 

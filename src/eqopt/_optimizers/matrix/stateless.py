@@ -11,7 +11,7 @@ from ..._arguments.checks import check_choice, check_count, check_range, check_s
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core.matrixwise import AbstractMatrixwise, everywhere
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
@@ -165,10 +165,10 @@ class ScaleBySinkhorn(AbstractMatrixwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        reads = {"iteration": everywhere(Sinkhorn(self.steps))}
+        reads = {"iteration": same_for_each_leaf(Sinkhorn(self.steps))}
         if self.spectral_target is None:
             return Leafwise(sinkhorn, reads=reads)
-        reads["spectral_norm"] = everywhere(SpectralNorm(self.power_steps))
+        reads["spectral_norm"] = same_for_each_leaf(SpectralNorm(self.power_steps))
         return Leafwise(spectral_sinkhorn, state, reads=reads)
 
 

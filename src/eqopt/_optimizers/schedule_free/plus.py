@@ -32,8 +32,7 @@ from ..._types import (
     State,
     Updates,
 )
-from ..._wrappers.averages.beside import put_beside
-from ..._wrappers.averages.schedule_free import average
+from ..._wrappers.averages.schedule_free import with_average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
 from ..measured import AbstractMeasured, scalar, value_at
@@ -208,8 +207,7 @@ class ScheduleFreePlus(AbstractMeasured):
         - `state`, `params`: as returned by the last `step`.
         """
         check_state(self, state)
-        reads, shared = {"z": state.z}, {"b1": state.beta}
-        return put_beside(state, params, Leafwise(average, shared=shared, reads=reads))
+        return with_average(state, params, state.beta)
 
     def stages(
         self,

@@ -16,8 +16,7 @@ from ..._core.transformation import AbstractFused, AbstractTransformation
 from ..._trees.states import check_state
 from ..._types import Hyperparameter, Leaf, Params, Scalar, State
 from ...tree._like import wide_copy
-from .beside import put_beside
-from .schedule_free import average
+from .schedule_free import with_average
 
 
 Place: TypeAlias = Literal["z", "y"]
@@ -125,8 +124,7 @@ class GPA(AbstractFused):
             of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
-        reads, shared = {"z": state.z}, {"b1": self.mu_y}
-        return put_beside(state, params, Leafwise(average, shared=shared, reads=reads))
+        return with_average(state, params, self.mu_y)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -57,8 +58,16 @@ def schedule_free(
 
 
 @equation
-def average(p: Leaf, z: Leaf, *, b1: Scalar) -> Leaf:
+def recover_average(p: Leaf, z: Leaf, *, b1: Scalar) -> Leaf:
     return z + (p - z) / b1
+
+
+def with_average(state: Any, params: Params, b1: Any) -> Params:
+    """The model with the average, $x$, whose share in the parameters is `b1`."""
+    reads, shared = {"z": state.z}, {"b1": b1}
+    return put_beside(
+        state, params, Leafwise(recover_average, shared=shared, reads=reads)
+    )
 
 
 class ScheduleFree(AbstractFused):
@@ -148,8 +157,7 @@ class ScheduleFree(AbstractFused):
             of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
-        reads, shared = {"z": state.z}, {"b1": state.b1}
-        return put_beside(state, params, Leafwise(average, shared=shared, reads=reads))
+        return with_average(state, params, state.b1)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)

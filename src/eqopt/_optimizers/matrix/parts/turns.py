@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ...._core.matrices import Layout
-from ...._core.matrixwise import AbstractMatrixwise, everywhere
+from ...._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ...._types import Params, Updates
 
 
@@ -28,7 +28,7 @@ def turns(
 ) -> Updates:
     """The position of each leaf among the matrices; without `stagger`, all are equal."""
     if not getattr(owner, "stagger", False):
-        return everywhere(Turn(0, 1))(updates)
+        return same_for_each_leaf(Turn(0, 1))(updates)
     layouts = owner._layouts(updates, params)
     matrices, treedef = jtu.tree_flatten(
         layouts, is_leaf=lambda x: isinstance(x, Layout)
