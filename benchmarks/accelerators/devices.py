@@ -1,9 +1,13 @@
-"""Devices to compile for, which need not exist on this machine."""
+"""Devices to compile for, which need not exist on this machine.
+
+`python -m benchmarks.accelerators.devices` prints the packages that compiling needs.
+"""
 
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import shlex
 from typing import Any, NamedTuple
 
 from jax.experimental import topologies
@@ -16,14 +20,15 @@ class Platform(NamedTuple):
     - `lowering`: its platform in JAX.
     - `bandwidth`: of its memory, in bytes per second.
     - `needs`: modules of which one must be installed.
-    - `install`: the command that installs it, for a version of JAX.
+    - `packages`: what installs it. A name without a version has the version that JAX
+        requires.
     """
 
     title: str
     lowering: str
     bandwidth: float
     needs: tuple[str, ...]
-    install: str
+    packages: tuple[str, ...]
 
 
 PLATFORMS = {
@@ -32,12 +37,9 @@ PLATFORMS = {
         "cuda",
         3.35e12,
         ("jax_cuda13_plugin", "jax_cuda12_plugin"),
-        # Neither the CUDA libraries nor a driver are needed to compile.
-        "pip install --no-deps jax-cuda13-plugin=={jax} jax-cuda13-pjrt=={jax}",
+        ("jax-cuda13-plugin=={jax}", "jax-cuda13-pjrt=={jax}"),
     ),
-    "tpu": Platform(
-        "a TPU v5e", "tpu", 819e9, ("libtpu",), 'pip install "jax[tpu]=={jax}"'
-    ),
+    "tpu": Platform("a TPU v5e", "tpu", 819e9, ("libtpu",), ("libtpu",)),
 }
 TARGET = pathlib.Path(__file__).parent / "h100.txtpb"
 
@@ -56,18 +58,37 @@ def is_installed(name: str) -> bool:
     return any(importlib.util.find_spec(module) for module in PLATFORMS[name].needs)
 
 
+def packages(name: str) -> list[str]:
+    """What to install for `name`, in the versions that belong to the installed JAX."""
+    jax = importlib.metadata.version("jax")
+    required = [
+        requirement.partition(";")[0].strip()
+        for requirement in importlib.metadata.requires("jax") or ()
+    ]
+    return [
+        next((one for one in required if one.startswith(f"{package}=")), package)
+        for package in (one.format(jax=jax) for one in PLATFORMS[name].packages)
+    ]
+
+
+def check_installed(name: str) -> None:
+    """Raises an error with the command that installs what is missing for `name`."""
+    if not is_installed(name):
+        # Neither the CUDA libraries nor a driver are needed to compile.
+        raise ModuleNotFoundError(
+            f"compiling for {PLATFORMS[name].title} needs the module "
+            f"{' or '.join(PLATFORMS[name].needs)}, which is not installed. Run: "
+            f"pip install --no-deps {shlex.join(packages(name))}"
+        )
+
+
 def device(name: str) -> Any:
     """A device to compile for. Call it before JAX makes its first array.
 
     `name` is a key of `PLATFORMS`.
     """
     platform = PLATFORMS[name]
-    if not is_installed(name):
-        command = platform.install.format(jax=importlib.metadata.version("jax"))
-        raise ModuleNotFoundError(
-            f"compiling for {platform.title} needs the module "
-            f"{' or '.join(platform.needs)}, which is not installed. Run: {command}"
-        )
+    check_installed(name)
     for key, value in _ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     if platform.lowering == "cuda":
@@ -77,3 +98,7 @@ def device(name: str) -> Any:
     else:
         found = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
     return found.devices[0]
+
+
+if __name__ == "__main__":
+    print(*(package for name in PLATFORMS for package in packages(name)))

@@ -1,0 +1,73 @@
+"""Compiles the steps for a platform, and prints or writes their figures."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+
+if __name__ == "__main__":  # before JAX starts
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jax
+from benchmarks.accelerators.cases import CASES, Case
+from benchmarks.accelerators.devices import PLATFORMS, device
+from benchmarks.accelerators.stepping import compiled, counted
+
+from .figures import COMPARED, Figures, write
+from .rows import LEAFWISE, ONE_MATRIX, ROWS, SHAPES, rows_of
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.compiled")
+    parser.add_argument("platform", choices=PLATFORMS)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
+    parser.add_argument("--write", action="store_true", help="of all rows")
+    parser.add_argument(
+        "--leafwise", action="store_true", help="methods that are at their limit, too"
+    )
+    options = parser.parse_intermixed_args(arguments)
+    for name in options.rows:
+        if name not in ROWS:
+            parser.error(f"row: {name!r} is not one of {', '.join(ROWS)}")
+    if options.rows and options.write:
+        parser.error("--write: writes all rows; found names of rows, leave them out")
+    device(options.platform)
+    found: dict[str, Figures] = {}
+    for name in options.rows or rows_of(options.platform):
+        found[name] = _figures(ROWS[name], SHAPES, options.platform)
+        print(json.dumps({"row": name, **found[name]}), flush=True)
+    if options.leafwise:
+        for line in _leafwise(options.platform):
+            print(json.dumps(line), flush=True)
+    failed = [name for name, figures in found.items() if "failure" in figures]
+    if options.write and not failed:
+        kept = lambda figures: {key: figures[key] for key in COMPARED}
+        write(options.platform, {name: kept(row) for name, row in found.items()})
+    return 1 if failed else 0
+
+
+def _leafwise(platform: str) -> Iterator[Figures]:
+    """Each program is compiled once: the rows have some of the methods."""
+    for name in LEAFWISE:
+        if name not in ROWS:
+            yield {"row": name, **_figures(CASES[name], ONE_MATRIX, platform)}
+
+
+def _figures(case: Case, shapes: dict[str, tuple[int, ...]], platform: str) -> Figures:
+    params = {
+        name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in shapes.items()
+    }
+    try:
+        step = compiled(case.ours(), params, platform)
+    except Exception as error:  # the others are still compiled
+        return {"failure": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    found = counted(step, PLATFORMS[platform].bandwidth)
+    return {key: round(found[key], 4) for key in ("limit", *COMPARED)}
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_compilation_cache_dir", None)
+    sys.exit(main())

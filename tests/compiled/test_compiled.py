@@ -1,0 +1,169 @@
+"""What steps cost, compiled for an H100 and for a TPU, is what `figures.json` says.
+
+`.ci/run` selects these tests by their marker, and then they fail without the plugins that
+compile. Otherwise, they are skipped without them.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from benchmarks.accelerators import devices
+
+from .__main__ import main
+from .figures import Figures, above_the_limit, differences, minor, read, versions
+from .rows import ABOVE_THE_LIMIT, LEAFWISE, METHODS, PLATFORMS, rows_of
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+ACCELERATORS = [pytest.mark.slow, pytest.mark.accelerators]
+
+# What other tests set, and a step on a device has not. A program from the cache would
+# have been compiled with that.
+OF_OTHER_TESTS = {
+    *("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_COMPILATION_CACHE_DIR"),
+}
+
+
+def compile_for(platform: str, config: pytest.Config) -> dict[str, Figures]:
+    """Compiles all rows in one process: a plugin must start with JAX."""
+    try:
+        devices.check_installed(platform)
+    except ModuleNotFoundError as error:
+        is_selected = "accelerators" in config.getoption("markexpr")
+        (pytest.fail if is_selected else pytest.skip)(str(error))
+    command = [sys.executable, "-m", "tests.compiled", platform]
+    command += ["--leafwise"] if platform == "h100" else []
+    env = {key: x for key, x in os.environ.items() if key not in OF_OTHER_TESTS}
+    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    found = [json.loads(row) for row in ran.stdout.splitlines() if row[:1] == "{"]
+    if not found:
+        pytest.fail(f"`{' '.join(command)}` failed:\n{ran.stderr[-3000:]}")
+    return {row.pop("row"): row for row in found}
+
+
+@pytest.fixture(scope="session")
+def h100(request):
+    return compile_for("h100", request.config)
+
+
+@pytest.fixture(scope="session")
+def tpu(request):
+    return compile_for("tpu", request.config)
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [
+        pytest.param(platform, name, marks=ACCELERATORS)
+        for platform in PLATFORMS
+        for name in rows_of(platform)
+    ],
+)
+def test_steps_cost_what_they_did(platform, name, request):
+    found, expected = request.getfixturevalue(platform), read()[platform]
+    now, then = versions(platform), expected["versions"]
+    is_same = minor(now["jax"]) == minor(then["jax"])
+    differ = differences(name, platform, found[name], expected["rows"][name], is_same)
+    assert not differ, "\n".join(
+        [
+            *differ,
+            f"The figures are those of {then}; these are {now}. To see them again, run "
+            f'`python -m tests.compiled {platform} "{name}"`. If they should be so, run '
+            f"`python -m tests.compiled {platform} --write`.",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "platform", [pytest.param(name, marks=ACCELERATORS) for name in PLATFORMS]
+)
+def test_figures_are_of_this_release(platform, request):
+    """Says so if they are not."""
+    request.getfixturevalue(platform)
+    now, then = versions(platform)["jax"], read()[platform]["versions"]["jax"]
+    if minor(now) != minor(then):
+        pytest.skip(
+            f"the figures for {platform} are those of JAX {then}, and this is JAX {now}: "
+            "compared with 10 % of slack. Write new ones: "
+            f"`python -m tests.compiled {platform} --write`"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.accelerators
+@pytest.mark.parametrize("name", LEAFWISE)
+def test_leafwise_methods_move_each_array_once(name, h100):
+    found = above_the_limit(name, h100[name])
+    assert not found, found[0]
+
+
+# Each array once, and for the norm of all gradients the gradients twice.
+BY_HAND = {"SGD": 3, "momentum": 5, "Lion": 5, "Adam": 7, "AdamW": 7, "clip + AdamW": 8}
+
+
+@pytest.mark.parametrize(("name", "moved"), BY_HAND.items())
+def test_figures_agree_with_a_count_by_hand(name, moved):
+    figures = read()["h100"]["rows"][name]
+    assert figures["least"] == figures["most"] == pytest.approx(moved, abs=0.005)
+    assert figures["temporary"] < 0.001
+
+
+def test_all_rows_have_figures():
+    figures = read()
+    assert list(figures) == [*PLATFORMS]
+    for platform in PLATFORMS:
+        assert list(figures[platform]["rows"]) == rows_of(platform)
+    assert {*ABOVE_THE_LIMIT} <= {*METHODS}
+
+
+EXPECTED = {"least": 3.0, "most": 7.0, "temporary": 0.0, "kernels": 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "same", "other"),
+    [
+        ({}, "", ""),
+        ({"most": 7.1, "temporary": 0.004, "kernels": 9}, "", ""),
+        ({"most": 7.5}, "moved 7.5 sizes of the parameters, expected 7 with 2%", ""),
+        ({"most": 9.0}, "moved 9 sizes of the parameters", "expected 7 with 10%"),
+        ({"least": 4.0}, "moved in the cheapest branch 4", "expected 3 with 10%"),
+        ({"temporary": 1.0}, "temporary memory 1 sizes", "expected 0 with 10%"),
+        ({"kernels": 11}, "kernels 11, expected 8 with 2%", "expected 8 with 10%"),
+        ({"most": 6.0}, r"expected 7 with 2% of slack \(less is better", ""),
+        ({"failure": "Error: no"}, "does not compile for an H100", "Error: no"),
+    ],
+)
+def test_differences(change, same, other):
+    for is_same, match in ((True, same), (False, other)):
+        found = differences("AdamW", "h100", EXPECTED | change, EXPECTED, is_same)
+        assert len(found) == bool(match)
+        for text in found:
+            assert text.startswith("AdamW ") and " an H100: " in text
+            assert re.search(match, text)
+
+
+def test_above_the_limit():
+    assert not above_the_limit("Adam", {"limit": 7.0, "most": 7.3})
+    (text,) = above_the_limit("Adam", {"limit": 7.0, "most": 8.0})
+    assert "Adam on an H100: moved 8 sizes" in text and "its limit, 7," in text
+    (text,) = above_the_limit("Adam", {"failure": "Error: no"})
+    assert "Adam does not compile" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["h100", "Adam W"], "row: 'Adam W' is not one of momentum, SGD"),
+        (["h100", "AdamW", "--write"], "--write: writes all rows; found names of rows"),
+        (["v100"], "invalid choice: 'v100'"),
+    ],
+)
+def test_errors_of_the_command(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
