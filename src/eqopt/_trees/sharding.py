@@ -97,7 +97,12 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     if not arrays or not places or is_in_shard_map():
         return state
     if any(map(is_traced, [arrays[0], *leaves])):
-        # JAX places what a program returns where the arguments are that it uses.
+        # JAX places what a program returns where the arguments are that it uses, and
+        # slots like a parameter are made from it.
+        if {x.shape for x in arrays} & {
+            leaves[i].shape for i in places if leaves[i].ndim
+        }:
+            return state
         first = places[0]
         leaves[first], _ = lax.optimization_barrier((leaves[first], arrays[0]))
         return treedef.unflatten(leaves)
