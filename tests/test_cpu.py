@@ -11,6 +11,8 @@ import eqopt
 from eqopt._cpu.order import after, materialized
 from eqopt._cpu.slots import Order, reordered
 
+from .interpreter import interpreted, on_an_accelerator
+
 
 X, FIRST = jnp.arange(6.0).reshape(2, 3), jnp.ones(4)
 
@@ -57,6 +59,28 @@ def test_slots_in_order(order, dtype):
         found = fn(run, run, order, *arguments)
         assert jax.tree.structure(found) == jax.tree.structure(expected)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_slots_in_a_chain(dtype):
+    """On a TPU, the last slots wait for the result, and change no value."""
+
+    def run(packed, g, mu, nu):
+        mu = mu + packed * g
+        return g - mu, [mu, {"small": nu.sum(), "nu": nu * g}, g]
+
+    arguments = [jnp.asarray(x, dtype) for x in (2, X, X + 1, X + 2)]
+    in_order = lambda *arguments: reordered(run, run, Order(last=(1,)), *arguments)
+    comparisons = {}
+    for platform in ("cuda", "tpu"):
+        with on_an_accelerator(platform):
+            found = interpreted(in_order)(*arguments)
+        jax.tree.map(np.testing.assert_array_equal, found, run(*arguments))
+        lowered = jax.jit(in_order).trace(*arguments)
+        text = lowered.lower(lowering_platforms=(platform,)).as_text()
+        comparisons[platform] = text.count("stablehlo.compare")
+    # One for each slot, except for the first one, which the result reads, and the sum.
+    assert comparisons == {"cuda": 0, "tpu": 2}
 
 
 PARAMS = {"a": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(5)}

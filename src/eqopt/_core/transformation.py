@@ -12,7 +12,7 @@ from .._arguments.construction import Module
 from .._arguments.owners import name_error, parts_of
 from .._trees.leaves import check_parameters
 from .._trees.masks import resolve_mask
-from .._trees.sharding import on_all_devices
+from .._trees.sharding import placed
 from .._trees.states import check_state
 from .._trees.stored import full_params, with_arrays
 from .._typecheck import no_type_check
@@ -26,7 +26,7 @@ _Finished: TypeAlias = tuple[Params, Callable[[], State]]
 
 
 def _with_checks(init: Callable) -> Callable:
-    """`init`, which also rejects what would fail later, with a result on all devices."""
+    """`init`, which also rejects arguments that would fail or do nothing in a step."""
 
     @functools.wraps(init)
     def with_checks(self: Any, params: Any) -> Any:
@@ -36,7 +36,7 @@ def _with_checks(init: Callable) -> Callable:
         for name, kind in kinds(type(self)).items():
             if kind == "mask" and getattr(self, name) is not None:
                 resolve_mask(getattr(self, name), params, params)
-        return on_all_devices(init(self, params), params)
+        return init(self, params)
 
     return with_checks
 
@@ -57,7 +57,7 @@ class AbstractTransformation(Module):
         super().__init_subclass__(**kwargs)
         this: Any = cls
         if "init" in vars(cls):
-            this.init = _with_checks(this.init)
+            this.init = placed(_with_checks(this.init))
         for name in {"update", "step"} & vars(cls).keys():
             loads = with_arrays if cls._loads == "all" else lambda fn: fn
             setattr(this, name, explained(loads(getattr(cls, name))))

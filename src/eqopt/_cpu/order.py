@@ -77,8 +77,12 @@ def _after_of_many(size: int, is_mapped: list, x: Array, first: Array) -> tuple:
 
 def read_after(x: Array, first: Array) -> Array:
     with jax.named_scope(SCOPE):
-        is_less = first.real < -jnp.inf if x.shape == first.shape else _never(first)
-        return jnp.where(is_less, jnp.zeros_like(x), x)
+        return selected_after(x, first)
+
+
+def selected_after(x: Array, first: Array) -> Array:
+    is_less = first.real < -jnp.inf if x.shape == first.shape else _never(first)
+    return jnp.where(is_less, jnp.zeros_like(x), x)
 
 
 @jax.custom_batching.custom_vmap

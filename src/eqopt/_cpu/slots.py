@@ -8,12 +8,18 @@ are already stored.
 Measured on two cores, float32, 20 leaves of 1M elements, everything donated: a step of
 ADOPT, or of Schedule-Free with weight decay, takes no temporary memory instead of a
 copy of the parameters.
+
+XLA for a TPU also copies a donated array if the result needs both its old value and the
+new value of another slot: it computes them in two passes. It computes a chain of values
+in one pass, so there the order is a chain. Compiled for a TPU v5e: a step of Adadelta,
+ACProp or GPA takes no temporary memory instead of a copy of the parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
@@ -62,6 +68,8 @@ def reordered(
     arguments, which are read again. They do not use intermediate values: XLA would
     store a quotient, as large as the leaf, for the results that share it. Dividing
     again takes no memory.
+
+    On a TPU, each slot waits for the one before it, and the first one for the result.
     """
     plain = lambda: fn(packed, g, *arguments)
     has_order = wanted.first or wanted.last or fn is not fn_on_cpu
@@ -90,16 +98,15 @@ def _reordered(
         return _in_order(other, wanted, places, leaves)
 
     plain = lambda *leaves: evaluate(jaxpr, leaves)
-    results = lax.platform_dependent(*leaves, cpu=in_order, default=plain)
+    chain = lambda *leaves: _chained(jaxpr, leaves)
+    results = lax.platform_dependent(*leaves, cpu=in_order, tpu=chain, default=plain)
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def _in_order(
     jaxpr: ClosedJaxpr, wanted: Order, places: list[range], leaves: Sequence[Array]
 ) -> list[Array]:
-    used = {v for x in jaxpr.eqns for v in x.invars if not isinstance(v, Literal)}
-    outputs = jaxpr.jaxpr.outvars
-    is_read = lambda x: not isinstance(x, Literal) and x in used
+    outputs, is_read = jaxpr.jaxpr.outvars, _is_read(jaxpr)
     is_used = lambda i: all(is_read(outputs[j]) for j in places[i])
     first = wanted.first if all(map(is_used, wanted.first)) else ()
     last = [*wanted.last, *(i for i in wanted.earlier if not is_used(i))]
@@ -140,6 +147,25 @@ def _in_order(
             results[j] = _elementwise(previous, new[j])
             previous = results[j] if results[j].shape == shape else previous
     return results
+
+
+def _chained(jaxpr: ClosedJaxpr, leaves: Sequence[Array]) -> list[Array]:
+    results, is_read = evaluate(jaxpr, leaves), _is_read(jaxpr)
+    given, last = jaxpr.jaxpr.invars, results[0]
+    for j, x in enumerate(results[1:], 1):
+        # If others are computed from it, it is in the chain already.
+        y = jaxpr.jaxpr.outvars[j]
+        is_end = not is_read(y) or y in given
+        is_like_last = x.shape == last.shape and jnp.issubdtype(x.dtype, jnp.inexact)
+        if is_end and is_like_last:
+            results[j] = last = order.selected_after(x, last)
+    return results
+
+
+def _is_read(jaxpr: ClosedJaxpr) -> Callable[[Any], bool]:
+    """Whether a value is the argument of an equation."""
+    read = {v for x in jaxpr.eqns for v in x.invars if not isinstance(v, Literal)}
+    return lambda x: not isinstance(x, Literal) and x in read
 
 
 def _vary_alike(leaves: Sequence[Array]) -> bool:

@@ -6,7 +6,9 @@ leave it to XLA, as on automatic axes.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
@@ -86,7 +88,30 @@ def _is_array(x):
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
-def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
+_is_within: ContextVar[bool] = ContextVar("_is_within", default=False)
+
+
+def placed(init: Callable) -> Callable:
+    """`init`, whose result is on all devices of the parameters, also if it is a scalar.
+
+    The outermost `init` places the states of all parts.
+    """
+
+    @functools.wraps(init)
+    def placing(self: Any, params: PyTree) -> PyTree:
+        if _is_within.get():
+            return init(self, params)
+        token = _is_within.set(True)
+        try:
+            state = init(self, params)
+        finally:
+            _is_within.reset(token)
+        return _on_all_devices(state, params)
+
+    return placing
+
+
+def _on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     """`state`, where arrays that are on one device are on each device of `params`.
 
     The first step would put them there, and the second one would be another program.

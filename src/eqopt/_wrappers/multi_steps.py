@@ -168,6 +168,10 @@ class MultiSteps(AbstractWrapper):
             "is_first": is_first,
             "mean": self.use_grad_mean,
         }
+        # Not in the branches, which would read the sum once less: the gradients of a
+        # branch are stored, but here XLA adds them in the backward pass. Compiled for a
+        # TPU v5e, with 4 layers of 4096 x 4096, a mini-step moves 8 sizes of the
+        # parameters, but 10 with the sum in the branches.
         promise = pipeline.push("MultiSteps", Leafwise(gather, state, shared))
         pipeline.finish()
         acc_grads = promise().acc_grads
