@@ -62,7 +62,8 @@ class Leafwise(NamedTuple):
     - `last`: fields of the state, shaped like the leaf, that are computed and stored
         after the result, one after the other. Name a field here if the result or
         another field needs its *old* value, or shares a quotient or a root with it.
-        Otherwise, XLA on a CPU would make a temporary array. The values do not change.
+        Otherwise, XLA on a CPU or a TPU would make a temporary array. The values do not
+        change.
     - `on_cpu`: a function that is equal to `equation` up to rounding, and that XLA
         compiles to faster code for a CPU.
     """

@@ -1,1 +1,1 @@
-"""Code that is only compiled for a CPU. Accelerators run the equations as written."""
+"""The order in which a CPU computes, and a TPU stores slots. A GPU needs no order."""

@@ -1,4 +1,4 @@
-"""The order in which XLA on a CPU computes the result and the slots of a kernel.
+"""The order in which XLA on a CPU or a TPU computes the result and slots of a kernel.
 
 If the result needs the old value of a slot, and the slot needs the old parameter, XLA
 copies a donated array. If both share a quotient, XLA stores the quotient. With the
@@ -69,7 +69,8 @@ def reordered(
     store a quotient, as large as the leaf, for the results that share it. Dividing
     again takes no memory.
 
-    On a TPU, each slot waits for the one before it, and the first one for the result.
+    On a TPU, it calls `fn`, and slots from which nothing else is computed wait for the
+    result, one after the other.
     """
     plain = lambda: fn(packed, g, *arguments)
     has_order = wanted.first or wanted.last or fn is not fn_on_cpu
@@ -153,7 +154,7 @@ def _chained(jaxpr: ClosedJaxpr, leaves: Sequence[Array]) -> list[Array]:
     results, is_read = evaluate(jaxpr, leaves), _is_read(jaxpr)
     given, last = jaxpr.jaxpr.invars, results[0]
     for j, x in enumerate(results[1:], 1):
-        # If others are computed from it, it is in the chain already.
+        # A value from which others are computed is in the chain already.
         y = jaxpr.jaxpr.outvars[j]
         is_end = not is_read(y) or y in given
         is_like_last = x.shape == last.shape and jnp.issubdtype(x.dtype, jnp.inexact)
