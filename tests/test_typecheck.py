@@ -1,6 +1,5 @@
 """What users call checks the types of its arguments; what the library calls does not."""
 
-import dataclasses
 import inspect
 import pickle
 import sys
@@ -93,7 +92,9 @@ def test_constructors_and_public_methods_are_checked():
     unchecked = []
     for cls in concrete_transformations():
         for name, method in inspect.getmembers(cls, inspect.isfunction):
-            is_ours = method.__module__.startswith("eqopt.")
+            is_ours = (
+                method.__module__.startswith("eqopt.") and "." in method.__qualname__
+            )
             is_public = not name.startswith("_") or name == "__init__"
             # `init`, `update` and `step` have other wrappers around the check.
             found = inspect.unwrap(method, stop=lambda fn: not needs_check(fn))
@@ -103,10 +104,34 @@ def test_constructors_and_public_methods_are_checked():
 
 
 def test_default_functions_are_the_public_ones():
+    """Otherwise, what has the default could not be copied, and differs from itself."""
+    found = []
     for cls in concrete_transformations():
-        for field in dataclasses.fields(cls):
-            is_ours = getattr(field.default, "__module__", "").startswith("eqopt.")
-            assert not (is_ours and needs_check(field.default)), (cls, field.name)
+        for parameter in inspect.signature(cls).parameters.values():
+            default = parameter.default
+            if (
+                isinstance(default, types.FunctionType)
+                and default.__module__.startswith("eqopt.")
+                and default.__name__.isidentifier()  # no `lambda`
+            ):
+                found.append(default)
+                module = sys.modules[default.__module__]
+                assert getattr(module, default.__name__, default) is default, cls
+    assert eqopt.groups.layer_blocks in found
+
+
+def public_classes(room):
+    found = [getattr(room, name) for name in dir(room)]
+    return [x for x in found if isinstance(x, type)]
+
+
+def test_decorated_methods_are_checked_inside():
+    """A schedule takes arrays of counts, one by one."""
+    schedule = eqopt.schedules.Linear(1.0, 0.0, 5)
+    assert schedule(jnp.arange(3)).shape == (3,)
+    calls = [vars(cls).get("__call__") for cls in public_classes(eqopt.schedules)]
+    decorated = [call for call in calls if hasattr(call, "__wrapped__")]
+    assert decorated and all(hasattr(call, "_is_checked") for call in decorated)
 
 
 def test_classes_of_users_are_not_checked():

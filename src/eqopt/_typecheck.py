@@ -52,11 +52,16 @@ def checked(fn: Callable) -> Callable:
 
 
 def needs_check(fn: Any) -> bool:
-    """Whether `fn` is an annotated function that neither has nor excludes checks."""
+    """Whether `fn` is an annotated function that neither has nor excludes checks.
+
+    The annotations of a decorated function are about the function inside, which the
+    decorator has to check.
+    """
     return (
         isinstance(fn, FunctionType)
         and bool(fn.__annotations__)
         and not hasattr(fn, "_is_checked")
+        and not hasattr(fn, "__wrapped__")
         and not hasattr(fn, "__no_type_check__")
     )
 
@@ -64,12 +69,14 @@ def needs_check(fn: Any) -> bool:
 def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace of a class, with checks of its public methods."""
 
-    def is_public(name):
+    def is_public(name, x):
         is_private = name.startswith("_") and not name.endswith("__")
+        # The default of a field is no method, even if it is a function.
+        is_method = x.__qualname__ == f"{namespace['__qualname__']}.{name}"
         # A transformation calls its own `leafwise`, and has checked the arguments.
-        return not is_private and name != "leafwise"
+        return is_method and not is_private and name != "leafwise"
 
     return {
-        name: checked(x) if is_public(name) and needs_check(x) else x
+        name: checked(x) if needs_check(x) and is_public(name, x) else x
         for name, x in namespace.items()
     }

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._typecheck import checked
 from .._types import RealScalarLike
 
 
@@ -30,6 +31,7 @@ _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 def of_counts(call):
     """Makes a function of a schedule and one count accept arrays of counts too."""
+    call = checked(call)  # its annotations are about one count
 
     @functools.wraps(call)
     def of_each(schedule, count):
