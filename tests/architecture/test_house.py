@@ -109,6 +109,28 @@ def test_public_names_are_there():
         assert value.__doc__, f"{package}.{alias.name} has no docstring"
 
 
+def names_in(tree):
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def test_public_signatures_show_shapes():
+    """The names for what equations take are for equations: pages show signatures."""
+    hidden = []
+    for stub, module, alias in origins():
+        path = stub.parent.joinpath(*(module or "").split(".")).with_suffix(".py")
+        for node in ast.parse(path.read_text()).body if module else ():
+            if getattr(node, "name", None) != alias.name:
+                continue
+            for fn in [node] if isinstance(node, ast.FunctionDef) else node.body:
+                if isinstance(fn, ast.FunctionDef) and not fn.name.startswith("_"):
+                    seen = names_in(fn.args) | (
+                        names_in(fn.returns) if fn.returns else set()
+                    )
+                    if seen & {"Leaf", "RealLeaf", "Scalar"}:
+                        hidden.append(f"{alias.name}: {fn.name}")
+    assert not hidden
+
+
 def test_every_public_class_is_abstract_or_final():
     """A concrete class has no subclass, and no concrete method is overridden."""
     concrete = concrete_transformations()

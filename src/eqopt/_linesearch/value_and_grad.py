@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
@@ -15,7 +16,7 @@ from ..tree import get_all_with_path
 
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
-) -> Callable[..., tuple[Scalar, Updates]]:
+) -> Callable[..., tuple[Float[Array, ""], Updates]]:
     """Like `eqx.filter_value_and_grad`, but reuses the results of a line search.
 
     A line search ends with the loss and its gradient at the new parameters, where the

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._arguments.checks import check_range
 from .._core.equation import equation
@@ -15,14 +15,16 @@ from .._core.transformation import AbstractStateless
 from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.layers import stacks
 from .._trees.leaves import align, is_leaf
-from .._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..numerics import abs_sq, at_least_float32, safe_sqrt
 
 
 _Axis: TypeAlias = int | tuple[int, ...] | None
 
 
-def unitwise_norm(x: Leaf, axis: _Axis = None) -> RealLeaf:
+def unitwise_norm(
+    x: Inexact[Array, "*leaf"], axis: _Axis = None
+) -> Float[Array, "*leaf"]:
     r"""The norms of the slices of `x` along some axes, repeated over each slice.
 
     **Arguments:**
@@ -67,8 +69,11 @@ def _input_axes(x: Array) -> tuple[int, ...]:
 
 
 def unitwise_clip(
-    g_norm: RealLeaf, max_norm: RealLeaf, grad: Leaf, div_eps: Hyperparameter = 1e-6
-) -> Leaf:
+    g_norm: Float[Array, "*leaf"],
+    max_norm: Float[Array, "*leaf"],
+    grad: Inexact[Array, "*leaf"],
+    div_eps: Hyperparameter = 1e-6,
+) -> Inexact[Array, "*leaf"]:
     """Scales `grad` down to `max_norm` where `g_norm` is not smaller.
 
     **Arguments:**

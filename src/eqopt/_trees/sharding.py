@@ -124,9 +124,8 @@ def _on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     if any(map(is_traced, [arrays[0], *leaves])):
         # JAX places what a program returns where the arguments are that it uses, and
         # slots like a parameter are made from it.
-        if {x.shape for x in arrays} & {
-            leaves[i].shape for i in places if leaves[i].ndim
-        }:
+        slots = {leaves[i].shape for i in places if leaves[i].ndim}
+        if slots & {x.shape for x in arrays}:
             return state
         first = places[0]
         leaves[first], _ = lax.optimization_barrier((leaves[first], arrays[0]))

@@ -148,7 +148,7 @@ class DynamicLossScale(AbstractWrapper):
             inner_state=self.inner.init(params),
         )
 
-    def scale_loss(self, loss: Scalar, state: State) -> Scalar:
+    def scale_loss(self, loss: Float[Array, ""], state: State) -> Float[Array, ""]:
         """The function to differentiate: the loss, multiplied by the scale.
 
         **Arguments:**

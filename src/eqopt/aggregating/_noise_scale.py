@@ -32,7 +32,7 @@ class GradientNoiseScale(Module):
     squared_norm: Float[Array, ""]
 
     @property
-    def noise_scale(self) -> Scalar:
+    def noise_scale(self) -> Float[Array, ""]:
         r"""$\mathcal B_{\text{simple}} = \operatorname{tr} \Sigma / |G|^2$."""
         return self.trace / self.squared_norm
 
