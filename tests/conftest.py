@@ -12,10 +12,11 @@ import tempfile
 import zlib
 
 
-# Before JAX starts: the laws on sharding need several devices. And most of the time goes
-# into compiling programs that run for a moment: one piece of code for each program takes
-# less time. So does the older of two ways to make it, which jaxlib 0.10 still has. (XLA
-# does not start with a flag that it does not know.)
+# Before JAX starts, when XLA reads its flags. The laws on sharding need several
+# devices. The other flags shorten compilation, which takes most of the time: each
+# program is compiled as one piece of code, and jaxlib 0.10 uses its older and faster
+# code generator. Later releases lack that flag, and XLA does not start with a flag that
+# it does not know.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
@@ -27,12 +28,13 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 )
 
-# The tests are about what is computed, not how fast: compiling is most of the cost. The
-# memory that a program takes is the same. Programs that tests start inherit this.
+# The tests check results, not speed, and compiling takes most of their time. Without
+# most optimizations, programs take the same memory. Processes that tests start inherit
+# this.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
-# A third of the programs have been compiled by another worker, or before the last time
-# that all were forgotten. Workers have the environment of the process that starts them.
+# A third of the programs were compiled before, by another worker or before the caches
+# were last cleared. Workers inherit this variable from the process that starts them.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="eqopt-programs-")
     atexit.register(
@@ -53,17 +55,17 @@ from .extras import needs_extras
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Nobody reads which line of Python a piece of a program comes from. And pytest hides
-# what it should of the way to an error.
+# No test needs to know which line of Python an operation comes from, and pytest already
+# hides the frames of a traceback that do not help.
 jax.config.update("jax_include_full_tracebacks_in_locations", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.config.update("jax_traceback_filtering", "off")
 contexts.share()
-# A CPU computes the laws' small leaves in the order that large ones need.
+# A CPU takes large leaves in turn. This makes it treat the laws' small leaves as large.
 order.SMALL = 0
-# A release of JAX whose programs cannot be read fails, instead of taking other ways.
+# If eqopt cannot read the programs of a release of JAX, fail instead of falling back.
 _jax_internals.raises = True
-# Nearly every program takes less than the second that is worth a file by default.
+# By default, JAX stores only programs that compile for a second, which few of these do.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
@@ -72,12 +74,13 @@ _finished = 0
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
 def pytest_collection_modifyitems(items):
-    """All laws of a row are asked one after the other: they share compiled programs.
+    """Sorts and marks the tests.
 
-    Tests that need extra packages are slow ones: `.ci/run` has these packages only then.
-    The first case of a costly test is a quick one, and each fourth after it. The slow
-    laws of two rows in three are asked of the older release of JAX, which compiles in a
-    quarter of the time; so each law is asked of many rows at both ends.
+    All laws of a row run one after the other, because they share compiled programs.
+    Tests that need extra packages are slow tests, for which `.ci/run` has these
+    packages. The first case of a costly test and every fourth one after it are quick.
+    The slow laws of two rows in three run only with the older release of JAX, which
+    compiles four times as fast. So each law runs with many rows at both releases.
     """
     seen = collections.Counter()
     for item in items:
@@ -100,9 +103,10 @@ def _row_of(item):
 
 
 def pytest_collection_finish():
-    """What there is by now stays: looking for garbage in it took a twentieth of the time.
+    """Excludes all present objects from garbage collection: it took 5 % of the time.
 
-    And JAX makes a great many small things, most of which are gone soon.
+    JAX makes very many small objects and soon frees most of them, so collect less
+    often.
     """
     gc.collect()
     gc.freeze()
@@ -110,17 +114,17 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    """What is in use is not garbage: pytest looks for that five times, a second each."""
+    """At the end, pytest collects garbage five times, which took a second each."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_teardown():
-    """Every now and then, forgets all compiled programs.
+    """Clears all compiled programs from time to time.
 
-    Each of them takes half a megabyte, and maps some memory, of which a process on Linux
-    may have 65,530 pieces: a compilation that needs more is the end of the process. To
-    forget more often than needed is to trace again what most tests share.
+    Each program takes half a megabyte and some memory mappings. Linux allows a process
+    65,530 of these, and ends a process whose compilation needs more. After clearing,
+    programs that most tests share are traced again, so this must not happen too often.
     """
     global _finished
     _finished += 1
@@ -137,13 +141,13 @@ def _is_time_to_forget() -> bool:
 
 @pytest.fixture
 def getkey(request):
-    """Other numbers for each test, and the same ones each time that it runs."""
+    """Keys that differ from test to test, and are the same each time a test runs."""
     return eqxi.GetKey(zlib.crc32(request.node.nodeid.encode()) >> 1)
 
 
 @pytest.fixture
 def standard_promotion():
-    """For tests that run code of others, which may rely on implicit promotion."""
+    """For tests that run other libraries, which may rely on implicit promotion."""
     jax.config.update("jax_numpy_dtype_promotion", "standard")
     jax.config.update("jax_numpy_rank_promotion", "allow")
     yield
@@ -153,8 +157,8 @@ def standard_promotion():
 
 @pytest.fixture
 def all_optimizations():
-    """For tests of what rounding decides, which is another one if XLA takes its time."""
-    jax.clear_caches()  # JAX does not look at the option before it takes a program
+    """For tests whose result depends on rounding, which optimizations change."""
+    jax.clear_caches()  # JAX would reuse programs without regard to the option
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)

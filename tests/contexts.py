@@ -1,22 +1,23 @@
-"""One context of MLIR for many programs, if JAX makes one for each.
+"""Lets many programs share one context of MLIR, if JAX makes one for each program.
 
-JAX 0.10 does so, and fills each with all dialects that there are. For a small program,
-that is most of lowering; it is a seventh of the time of tests of optimizers, and most of
-the memory that a program keeps. JAX 0.12 itself has one for about ten programs. There, to
-share more would save a hundredth, so this does nothing.
+JAX 0.10 makes a new context for each program and loads all dialects into it. This takes
+most of the time of lowering a small program, a seventh of the time of tests of
+optimizers, and most of the memory that a program keeps. JAX 0.12 itself uses one
+context for about ten programs. Sharing it among more would save a hundredth, so this
+does nothing there.
 """
 
 import threading
 
 
-# Constants and types stay in a context for as long as there is one.
+# Not all programs: a context keeps their constants and types for as long as it exists.
 PROGRAMS = 300
 
 
 def share() -> None:
-    """From now on, each thread lowers `PROGRAMS` of them in one context."""
-    # This is inside of JAX. It only saves time, so tests do without it in a release that
-    # has no such function, or another one.
+    """From now on, each thread uses one context for `PROGRAMS` programs."""
+    # This replaces an internal function of JAX. It only saves time, so the tests run
+    # without it if a release lacks the function or has a different one.
     try:
         from jax._src.interpreters import mlir
 

@@ -1,13 +1,13 @@
 """Runs what JAX traces without compiling it.
 
-Some steps of a tiny model take a hundred times as long to compile as to run, and few
-laws are about the compiler. So their programs are traced as usual, and NumPy does the
-arithmetic. JAX itself does the rest, one operation at a time: what is more than
-arithmetic, and what NumPy might round differently.
+A few steps of a tiny model take a hundred times as long to compile as to run, and few
+laws are about the compiler. So programs are traced as usual, and NumPy does the
+arithmetic. JAX runs everything else, one operation at a time: operations that are more
+than arithmetic, and those that NumPy might round differently.
 
-JAX promises nothing about the programs that it traces. All names that the tests read
-from them are in the table at the end of this file, and an error says which of them a
-release does not have.
+JAX promises nothing about the programs that it traces. The table at the end of this
+file has all names that the tests read from them, and an error says which of these names
+a release lacks.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from . import operations
 
 
 class _Result(eqx.Module):
-    """What a program returns: arrays, and all else, which is known when it is traced."""
+    """What a program returns: arrays, and everything else, which tracing determines."""
 
     arrays: Any
     others: Any = eqx.field(static=True)
 
 
 def interpreted(function: Callable) -> Callable:
-    """`eqx.filter_jit`, but for the compilation: it traces for the same arguments."""
+    """Traces for the same arguments as `eqx.filter_jit`, but does not compile."""
 
     def traced(arrays, others):
         leaves, treedef = others
@@ -64,7 +64,7 @@ _platform = contextvars.ContextVar("platform", default="cpu")
 
 @contextlib.contextmanager
 def on_an_accelerator(platform: str = "tpu"):
-    """Here, programs are interpreted as they are compiled for an accelerator."""
+    """In this context, programs take the branches for an accelerator."""
     token = _platform.set(platform)
     try:
         yield
@@ -112,7 +112,7 @@ def _apply(equation, args):
 
 
 def _by_numpy(equation, args):
-    """`None` if JAX has to do it."""
+    """The result, or `None` if JAX has to compute it."""
     if any(isinstance(x, jax.Array) for x in args):  # random keys
         return None
     if equation.name in ARITHMETIC:
@@ -161,7 +161,7 @@ def _while(args, condition, condition_consts, body, body_consts):
 
 
 def _select(which, new, old):
-    """Mapped over, a loop goes on where its condition holds."""
+    """In a mapped loop, only elements whose own condition holds take new values."""
     if not np.ndim(which):
         return new
     return np.where(np.reshape(which, [*which.shape, *[1] * (new.ndim - 1)]), new, old)
@@ -185,9 +185,9 @@ def _stack(leaves):
 
 
 def _platform_index(platforms):
-    """The branch that is taken: the platform's own, or the default one.
+    """The index of the platform's own branch, or of the default one.
 
-    Without either, it is the first one of another accelerator.
+    If there is neither, it is the index of the first branch for another accelerator.
     """
     mine = _platform.get()
     for fits in (
@@ -242,7 +242,7 @@ class Equation(NamedTuple):
 
 
 def parameters(equation: Equation, names: Sequence[str | Callable]) -> list:
-    """Those with these names, or what these functions find in the equation."""
+    """The parameters with these names; for a function, its value for the equation."""
     params = equation.params
     for name in names:
         if isinstance(name, str) and name not in params:
@@ -303,11 +303,11 @@ def is_condition(equation: Equation) -> bool:
 
 
 def _scan_counts(equation):
-    """How many inputs of a `scan` are constant, and how many it carries on.
+    """How many inputs of a `scan` are constant, and how many it carries.
 
-    Until JAX 0.10, its parameters `num_consts` and `num_carry` say so; since then, the
-    trees `ft_in` and `ft_out` do. Shapes do in both: outside of the body, what is
-    stacked has an axis more.
+    Until JAX 0.10, the parameters `num_consts` and `num_carry` have these numbers;
+    since then, the trees `ft_in` and `ft_out` do. Shapes work for both: a stacked array
+    has one more axis outside the body than inside it.
     """
     _, inputs, _, outputs = opened(*parameters(equation, ["jaxpr"]))
     ndim = lambda x: len(attributes(SHAPE, x))

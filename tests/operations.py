@@ -1,4 +1,4 @@
-"""Operations of JAX in NumPy; `None` where JAX might round in another way."""
+"""JAX's operations in NumPy; `None` if JAX might round differently."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ def select_n(which, *cases):
 
 
 def convert_element_type(x, dtype):
-    """Numbers that are out of the range of integers are left to JAX."""
+    """A float that becomes an integer is left to JAX: it may be out of range."""
     is_safe = _is_real_float(x.dtype) and _is_real_float(dtype)
     return x.astype(dtype) if is_safe or x.dtype.kind in "biu" else None
 

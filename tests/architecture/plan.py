@@ -1,7 +1,8 @@
 """The floor plan of the library, from its imports.
 
-A room is a package of `src/eqopt`, or a module beside them. It stands one floor above
-the highest room from which it imports. This writes the plan into `CONTRIBUTING.md`:
+A room is a package of `src/eqopt`, or a module next to these packages. It is one floor
+above the highest room from which it imports. This command writes the plan into
+`CONTRIBUTING.md`:
 
     python -m tests.architecture.plan
 """
@@ -24,7 +25,7 @@ Module = tuple[str, ...]
 
 
 def name_of(path: pathlib.Path) -> Module:
-    """The module at `path`, as what is after `eqopt` in its full name."""
+    """The module at `path`: the parts of its full name after `eqopt`."""
     *parts, last = path.relative_to(SRC).with_suffix("").parts
     return (*parts, last) if last != "__init__" else tuple(parts)
 
@@ -33,9 +34,10 @@ PATHS = {name_of(path): path for path in sorted(SRC.rglob("*.py"))}
 
 
 def imports(module: Module, paths: Mapping[Module, pathlib.Path]) -> Iterator[Module]:
-    """The modules of eqopt that a module imports from, inside functions, too.
+    """The modules of eqopt that a module imports from, also inside functions.
 
-    What it takes from a package is in the module that the stub of the package names.
+    A name that is imported from a package counts for the module that defines it, which
+    the stub of the package names.
     """
     path = paths[module]
     package = module if path.name == "__init__.py" else module[:-1]
@@ -48,7 +50,7 @@ def imports(module: Module, paths: Mapping[Module, pathlib.Path]) -> Iterator[Mo
 
 
 def _origin(package: Module, name: str, paths: Mapping[Module, pathlib.Path]) -> Module:
-    """The module that has a name which is imported from a module or package."""
+    """The module that defines `name`, which is imported from a module or package."""
     if (*package, name) in paths:
         return (*package, name)
     stub = paths[package].with_suffix(".pyi")
@@ -65,7 +67,7 @@ IMPORTS = {module: {*imports(module, PATHS)} - {()} for module in PATHS if modul
 
 
 def rooms(size: int = 1) -> dict[Module, set[Module]]:
-    """From which rooms each room imports.
+    """The rooms from which each room imports.
 
     `size`: how many parts of its name determine the room of a module.
     """

@@ -1,4 +1,4 @@
-"""What must not start JAX: `jax.distributed.initialize` has to come first."""
+"""Building optimizers must not start JAX: `jax.distributed.initialize` comes first."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ eqopt.LBFGS()
 eqopt.schedules.WarmupCosineDecay(0.0, 1e-3, 10, 100)
 """
 
-# JAX takes this setting until it starts, and raises an error from then on.
+# JAX accepts this setting only before it starts, and raises an error afterwards.
 PROGRAM = """
 import eqopt
 import jax
@@ -41,5 +41,5 @@ def test_building_optimizers_starts_nothing():
 
 @pytest.mark.slow
 def test_an_array_starts_jax():
-    """So the test above would notice."""
+    """The test above relies on this error."""
     assert "RuntimeError" in run("jnp.ones(2)").stderr

@@ -22,7 +22,7 @@ SRC = plan.SRC
 MODULES = sorted(SRC.rglob("*.py"))
 STUBS = sorted(SRC.rglob("*.pyi"))
 
-# What an abstract class does by default, and a subclass may do better.
+# Methods that an abstract class implements, and that a subclass may override.
 DEFAULTS = {"step", "eval_params", "_feed", "_finish"}
 
 
@@ -40,7 +40,7 @@ def test_the_floor_plan_is_the_one_on_the_page():
 
 
 def test_circles_are_seen(tmp_path):
-    """Also if one of the imports is inside a function, and by way of a package."""
+    """Also circles through an import inside a function, and through a package."""
     files = {
         "room/__init__.py": "",
         "room/__init__.pyi": "from ._a import f as f",
@@ -58,19 +58,19 @@ def test_circles_are_seen(tmp_path):
         graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_rooms_are_no_corridors():
-    """A list of more than twenty files is to be sorted by what they are about."""
+def test_folders_have_few_modules():
+    """A folder has at most twenty modules: sort longer lists by subject."""
     for folder in {path.parent for path in MODULES}:
         assert len([*folder.glob("*.py")]) <= 21, folder
 
 
-def test_rooms_are_small():
+def test_modules_are_short():
     long = {p.name: n for p in MODULES if (n := len(p.read_text().splitlines())) > 320}
     assert not long
 
 
 def origins():
-    """All public names, with the stubs they stand in and what they come from."""
+    """All public names: the stub of each, the module that defines it, and the alias."""
     for stub in STUBS:
         for node in ast.parse(stub.read_text()).body:
             assert isinstance(node, ast.ImportFrom), f"{stub}: imports alone"
@@ -96,7 +96,7 @@ def test_one_public_name_one_place():
         seen[source] = stub
 
 
-def test_public_names_are_there():
+def test_public_names_exist_and_have_docstrings():
     for stub, _, alias in origins():
         package = ".".join(stub.parent.relative_to(SRC.parent).parts)
         value = getattr(
@@ -114,7 +114,7 @@ def names_in(tree):
 
 
 def test_public_signatures_show_shapes():
-    """The names for what equations take are for equations: pages show signatures."""
+    """Pages show these signatures: aliases like `Leaf` would hide the shapes."""
     hidden = []
     for stub, module, alias in origins():
         path = stub.parent.joinpath(*(module or "").split(".")).with_suffix(".py")
@@ -150,7 +150,7 @@ def test_every_public_class_is_abstract_or_final():
 
 
 def test_masks_are_choices():
-    """NumPy's bools in a mask are arrays to Equinox, which would trace them."""
+    """A converter replaces NumPy's bools, which Equinox would trace as arrays."""
     for cls in concrete_transformations():
         for field in dataclasses.fields(cls):
             is_mask = kinds(cls)[field.name] == "mask"

@@ -1,4 +1,4 @@
-"""What eqopt uses of JAX: its public interface, and in one file a few names more."""
+"""eqopt uses the public interface of JAX, and a few other names in one file."""
 
 import ast
 import functools
@@ -22,11 +22,11 @@ PUBLIC = {
 }
 HIDDEN = [["core"], ["extend"], ["experimental"], ["interpreters"], ["lib"]]
 
-# In `_jax_internals.py`, which says what happens without them.
+# `_jax_internals.py` uses these names, and says what happens without them.
 PROGRAMS = ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var")
 INTERNAL = {"jax.core.Tracer", *(f"jax.extend.core.{name}" for name in PROGRAMS)}
 
-# What belongs to traced programs is read by these, inside `attempt`.
+# Only these files read traced programs, and only inside `attempt`.
 READERS = {
     *("_jax_internals.py", "_core/narrowing.py"),
     *("_cpu/order.py", "_cpu/slots.py"),
@@ -62,7 +62,7 @@ def names_of_jax(tree):
 def is_public(name):
     parts = name.split(".")
     modules = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
-    # `jax.lax.cond` is a name in `jax.lax`, and `jax.extend.core` is one in no module.
+    # `jax.lax.cond` is in the public module `jax.lax`; `jax.extend.core` is in none.
     inside = max((m for m in modules if m in PUBLIC), key=len)
     rest = parts[inside.count(".") + 1 :]
     is_hidden = any(x.startswith("_") for x in rest) or rest[:1] in HIDDEN

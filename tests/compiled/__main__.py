@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _leafwise(platform: str) -> Iterator[Figures]:
-    """Each program is compiled once: the rows have some of the methods."""
+    """The figures of leafwise methods, except for those that the rows already have."""
     for name in LEAFWISE:
         if name not in ROWS:
             yield {"row": name, **_figures(CASES[name], ONE_MATRIX, platform)}
@@ -62,7 +62,7 @@ def _figures(case: Case, shapes: dict[str, tuple[int, ...]], platform: str) -> F
     }
     try:
         step = compiled(case.ours(), params, platform)
-    except Exception as error:  # the others are still compiled
+    except Exception as error:  # report it, and compile the other rows
         return {"failure": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     found = counted(step, PLATFORMS[platform].bandwidth)
     return {key: round(found[key], 4) for key in ("limit", *COMPARED)}

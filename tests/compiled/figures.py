@@ -1,4 +1,4 @@
-"""The figures that steps should have, and how far others may be from them."""
+"""The expected figures of steps, and how large differences may be."""
 
 import json
 import pathlib
@@ -45,22 +45,23 @@ def write(platform: str, rows: dict[str, Figures]) -> None:
 
 
 def versions(platform: str) -> dict[str, str]:
-    """Of what compiles for a platform."""
+    """The versions of the packages that compile for a platform."""
     names = ("jax", "libtpu") if platform == "tpu" else ("jax",)
     return {name: version(name) for name in names}
 
 
 def minor(release: str) -> str:
-    """`"0.12"` of `"0.12.0.1"`."""
+    """The minor release: `"0.12"` for `"0.12.0.1"`."""
     return ".".join(release.split(".")[:2])
 
 
 def differences(
     row: str, platform: str, found: Figures, expected: Figures, is_same_release: bool
 ) -> list[str]:
-    """What is not as expected, in words.
+    """Describes each figure that differs from the expected one.
 
-    With another minor release of JAX, the slack is larger, and less is no difference.
+    With another minor release of JAX, more slack is allowed, and smaller figures are
+    accepted.
     """
     if "failure" in found:
         return [f"{row} does not compile for {PLATFORMS[platform].title}: {found}"]
@@ -81,7 +82,7 @@ def differences(
 
 
 def above_the_limit(name: str, found: Figures) -> list[str]:
-    """Whether a method moves more than 1.05 of its limit, in words."""
+    """Describes what a method moves, if that is more than 1.05 of its limit."""
     if "failure" in found:
         return [f"{name} does not compile for an H100: {found}"]
     limit = found["limit"]

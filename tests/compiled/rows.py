@@ -9,8 +9,8 @@ from ..methods import BY_FAMILY
 
 PLATFORMS = "h100", "tpu"
 
-# Together with a state and gradients, more than the 128 MB of a TPU's fast memory: arrays
-# that fit into it move no bytes. Few shapes, because each one is compiled.
+# With gradients and a state, these take more than the 128 MB of a TPU's fast memory.
+# Arrays that fit into it would move no bytes. Few shapes, because each one is compiled.
 SHAPES = {"emb": (8192, 1024), "q": (1024, 1024), "k": (1024, 1024), "n": (1024,)}
 ONE_MATRIX = {"w": (4096, 4096)}
 
@@ -32,8 +32,8 @@ def rows_of(platform: str) -> list[str]:
     return [name for name in ROWS if name not in SKIPPED.get(platform, ())]
 
 
-# Compiled for an H100, these move more than each array once. They are not compiled here,
-# unless they are among the rows.
+# Methods that move more than each array once on an H100, and why. The tests compile
+# them only if they are among the rows.
 _NORM = "a norm of all gradients or of an array is needed before the step"
 _MEAN = "means of rows or columns are needed before the step"
 _COPY = "the gradient itself is stored, which XLA does in another kernel"
@@ -45,7 +45,7 @@ ABOVE_THE_LIMIT = {
     **dict.fromkeys(("MoMoAdam", "DAdaptAdamW", "DoG", "DoWG", "Prodigy"), _NORM),
     "ScheduleFreePlus": _NORM,
 }
-# Methods for matrices are products of matrices.
+# Without methods for matrices: products of matrices decide what those cost.
 METHODS = [
     method.name
     for family, methods in BY_FAMILY.items()

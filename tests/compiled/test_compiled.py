@@ -1,7 +1,7 @@
-"""What steps cost, compiled for an H100 and for a TPU, is what `figures.json` says.
+"""Steps cost what `figures.json` says, compiled for an H100 and for a TPU.
 
-`.ci/run` selects these tests by their marker, and then they fail without the plugins that
-compile. Otherwise, they are skipped without them.
+These tests need the plugins that compile for accelerators. Without them, the tests fail
+if they are selected by their marker, as `.ci/run` does, and otherwise they are skipped.
 """
 
 import json
@@ -22,8 +22,8 @@ from .rows import ABOVE_THE_LIMIT, LEAFWISE, METHODS, PLATFORMS, rows_of
 ROOT = pathlib.Path(__file__).parents[2]
 ACCELERATORS = [pytest.mark.slow, pytest.mark.accelerators]
 
-# What other tests set, and a step on a device has not. A program from the cache would
-# have been compiled with that.
+# Variables that other tests set, and that a step on a device would not have. The cache
+# may hold programs that were compiled with the first two.
 OF_OTHER_TESTS = {
     *("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_COMPILATION_CACHE_DIR"),
 }
@@ -83,7 +83,7 @@ def test_steps_cost_what_they_did(platform, name, request):
     "platform", [pytest.param(name, marks=ACCELERATORS) for name in PLATFORMS]
 )
 def test_figures_are_of_this_release(platform, request):
-    """Says so if they are not."""
+    """Skips with a message if they are from another minor release of JAX."""
     request.getfixturevalue(platform)
     now, then = versions(platform)["jax"], read()[platform]["versions"]["jax"]
     if minor(now) != minor(then):
@@ -102,7 +102,7 @@ def test_leafwise_methods_move_each_array_once(name, h100):
     assert not found, found[0]
 
 
-# Each array once, and for the norm of all gradients the gradients twice.
+# Each array is moved once. For the norm of all gradients, gradients are read twice.
 BY_HAND = {"SGD": 3, "momentum": 5, "Lion": 5, "Adam": 7, "AdamW": 7, "clip + AdamW": 8}
 
 
