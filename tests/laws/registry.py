@@ -1,7 +1,8 @@
 """Every transformation once: the subjects of the laws.
 
-An optimizer has its rows in `tests/methods`. Any other transformation is one more row, in
-the module here that is about its like. Whatever is special about it stands in its row.
+The rows of optimizers are in `tests/methods`. All other rows are in `tests/laws/rows`,
+in the module for their kind. A row also states what is special about its
+transformation.
 """
 
 import importlib
@@ -24,7 +25,8 @@ REGISTRY: list[Row] = [row for method in METHODS.values() for row in method.laws
 for module in pkgutil.iter_modules(rows.__path__):
     REGISTRY += importlib.import_module(f"{rows.__name__}.{module.name}").ROWS
 
-# Of each family and each kind the row that says most: the quick set asks the laws of it.
+# The row of each family and kind that tells most: the quick set tests the laws on
+# these.
 TELLING = {
     "AddNoise",
     "ApplyIfFinite(SGD)",
@@ -46,9 +48,9 @@ assert {row.name for row in REGISTRY} >= TELLING
 def law(
     quick: Container[str] = TELLING, names: Container[str] | None = None
 ) -> Callable[[Callable], Callable]:
-    """Asks a test of all rows, or of those named, but for the ones that are exempt.
+    """Runs a test on all rows, or on those named, except for rows that are exempt.
 
-    It is slow, but for the rows named in `quick`.
+    Rows are slow unless `quick` names them.
     """
 
     def of_each_row(test):

@@ -1,4 +1,4 @@
-"""What a row of the registry is made of."""
+"""A row of the registry, and what rows are made from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from eqopt._trees.stored import load
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A subject.
+    """A transformation to test.
 
     - `make`: builds it, from hyperparameters by name.
     - `data`: numeric hyperparameters with a value for each, other than the default.
@@ -31,14 +31,14 @@ class Row:
 
     @property
     def subject(self) -> type[AbstractTransformation]:
-        """The class that it is about."""
+        """The class of the transformation."""
         opt = self()
         is_adapted = isinstance(opt, Evaluated | PerExample)
         return type(opt.inner if is_adapted else opt)
 
 
 def is_matrix(params):
-    """A mask that keeps biases and other vectors out."""
+    """A mask that excludes biases and other vectors."""
     return jax.tree.map(lambda p: p.ndim >= 2, params)
 
 
@@ -67,12 +67,12 @@ def nested(learning_rate=0.01):
     )
 
 
-# The second one has Adam in it.
+# The second one contains Adam.
 INNER = {"SGD": lambda: eqopt.SGD(0.1), "nested": nested}
 
 
 def row(make, /, *, at=None, name=None, exempt=None, **data):
-    """A row of what `make` makes, at a learning rate if it has none of its own."""
+    """A row for `make`; `at` is a learning rate, if `make` has no default for it."""
     made = make if at is None else _at(make, at)
     return Row(name or make.__name__, made, data, exempt or {})
 
@@ -82,7 +82,7 @@ def _at(make, rate):
 
 
 def around(wrapper, *, exempt=None, **arguments):
-    """A wrapper round one stateless transformation, and round a nest of others."""
+    """Two rows: the wrapper around SGD, and around a nested chain."""
 
     def make(inner):
         return lambda **data: wrapper(inner=inner(), **{**arguments, **data})
@@ -97,7 +97,7 @@ JOINED = {
     "test_state_is_sharded_like_parameters": "one vector of all parameters has no "
     "sharding to keep"
 }
-# The normal numbers of a key are others in float64; without noise the law has rows, too.
+# A key gives other normal numbers in float64. The law also has rows without noise.
 OTHER_NOISE = {"test_float64": "float64 noise is other noise than float32 noise"}
 IN_TURNS = dict.fromkeys(
     (
@@ -113,7 +113,7 @@ LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 
 class Evaluated(AbstractTransformation):
-    """Hands down extra arguments: a loss with its value and gradient."""
+    """Passes extra arguments to `inner`: a loss, its value and its gradient."""
 
     _loads = "nothing"
 
@@ -145,7 +145,7 @@ def _evaluated(params):
 
 
 class PerExample(AbstractTransformation):
-    """Makes a batch of three gradients of one, for what takes per-example gradients."""
+    """Turns each gradient into a batch of three, as if from three examples."""
 
     _loads = "nothing"
 
@@ -169,5 +169,5 @@ def _batch_of(updates):
 
 
 def evaluated(make, *arguments, **keywords):
-    """A function that makes what `make` does, from data besides, `Evaluated`."""
+    """A function like `make` of its data, whose result is inside `Evaluated`."""
     return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))

@@ -17,7 +17,7 @@ from .row import Row
 
 
 class Awkward(eqx.Module):
-    """A model with one of everything that is not a parameter."""
+    """A model with a leaf of every kind that is not a parameter."""
 
     layers: eqx.nn.Linear  # stacked
     bias: Array
@@ -60,7 +60,8 @@ def awkward(dtype=jnp.float32) -> Awkward:
 def params_of(dtype=jnp.float32, seed=0) -> PyTree:
     """A small tree with a matrix, a vector, a scalar and a `None`.
 
-    Each shape is another kernel to compile, which is most of what the laws spend time on.
+    It has few shapes, because the laws spend most of their time compiling a kernel for
+    each shape.
     """
     matrix, vector, scalar = normal(seed, [(3, 2), (3,), ()], 3 * [dtype])
     return {"matrix": matrix, "more": [vector, None, {"scalar": scalar}]}
@@ -75,9 +76,9 @@ def grads_of(params: PyTree, step: int, dtype=None) -> PyTree:
 
 
 def normal(seed, shapes, dtypes) -> list[Array]:
-    """Normally distributed numbers, the same in each dtype but for rounding.
+    """Normally distributed numbers, equal in each dtype except for rounding.
 
-    NumPy's: JAX compiles a program for each shape and dtype.
+    NumPy draws them, because JAX would compile a program for each shape and dtype.
     """
     rng = np.random.default_rng(seed)
 
@@ -102,13 +103,13 @@ def step(opt, grads, state, params):
 
 @interpreted
 def both(opt, grads, state, params):
-    """What `update` and `step` return: one program for all that is asked of either."""
+    """What `update` and `step` return, in one program that all laws share."""
     traces["both"] += 1
     return opt.update(grads, state, params), opt.step(grads, state, params)
 
 
 def train(opt, params, steps, *, call=step, grads=grads_of):
-    """Some steps on made-up gradients: the parameters and the state."""
+    """The parameters and the state after some steps on made-up gradients."""
     state = opt.init(params)
     for i in range(steps):
         params, state = call(opt, grads(params, i), state, params)
@@ -119,7 +120,7 @@ class Moment(NamedTuple):
     """A moment in training.
 
     - `traces`: how often `both` had been traced by then.
-    - `updated`: what `update` returned on the way to it.
+    - `updated`: what `update` returned in the step before it.
     """
 
     params: PyTree
@@ -128,10 +129,10 @@ class Moment(NamedTuple):
     updated: Any = None
 
 
-# A row has trails in some precisions, which its laws ask for one after the other.
+# A row has a trail for each precision, and the laws of a row run one after the other.
 @functools.lru_cache(maxsize=8)
 def trail(row: Row, dtype=jnp.float32, grad_dtype=None, steps=5) -> list[Moment]:
-    """The first moments in training, for all laws that have something to compare."""
+    """The first moments in training, shared by all laws that compare results."""
     opt, params = row(), params_of(dtype)
     moments = [Moment(params, opt.init(params), traces["both"])]
     for i in range(steps):
@@ -152,7 +153,7 @@ def arrays(tree: PyTree) -> list:
 
 
 def all_finite(tree: PyTree) -> bool:
-    """By NumPy: JAX compiles a program for each shape and dtype."""
+    """Checks in NumPy, because JAX would compile a program for each shape and dtype."""
     return all(np.isfinite(np.asarray(x)).all() for x in arrays(tree))
 
 
@@ -169,7 +170,7 @@ def avals(tree: PyTree) -> PyTree:
 
 
 def assert_close(left: PyTree, right: PyTree, rtol=3e-5, atol=3e-6) -> None:
-    """Equal trees, but for rounding: the bias corrections cancel all but a few digits."""
+    """Equal except for rounding: bias corrections leave only a few digits."""
     assert jax.tree.structure(left) == jax.tree.structure(right)
     for a, b in zip(arrays(left), arrays(right), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=atol)

@@ -20,7 +20,7 @@ from .registry import law
 from .subjects import assert_close, train
 
 
-# Of all methods for matrices, and of their building blocks.
+# Rows for all methods for matrices, and for their building blocks.
 ROWS = {row.name for method in BY_FAMILY["matrix"] for row in method.laws}
 QUICK = {"ScaleByMuon", "SOAP"}
 
@@ -64,7 +64,7 @@ def times(n, found):
     return collections.Counter({name: n * count for name, count in found.items()})
 
 
-# Sums and elementwise operations only.
+# These take only sums and elementwise operations.
 NOTHING_EXPENSIVE = {
     "CorrectByMARS",
     "Hyperball(Adam)",
@@ -96,8 +96,8 @@ def test_equal_matrices_are_computed_at_once(row):
 
 
 @pytest.mark.parametrize("opt", [eqopt.SOAP(0.1), eqopt.Shampoo(0.1)], ids=repr)
-def test_a_cpu_takes_one_after_the_other(opt):
-    """So the law above counts what there is."""
+def test_a_cpu_computes_matrices_one_by_one(opt):
+    """This shows that the law above counts the expensive operations."""
     alone = expensive(opt, equal(1), "cpu")
     assert expensive(opt, equal(3), "cpu") == times(3, alone)
     assert "lapack_ssyevd_ffi" in {name for _, name in alone}
@@ -116,13 +116,13 @@ def limit_batches(monkeypatch):
     def limit(size):
         for platform in matrices.BATCH:
             monkeypatch.setitem(matrices.BATCH, platform, size)
-        kernel_of_all.cache_clear()  # what was traced has other batches
+        kernel_of_all.cache_clear()  # programs traced before have other batches
 
     yield limit
     kernel_of_all.cache_clear()
 
 
-# In elements: for all, for two matrices, and for less than two.
+# Limits in elements that fit all matrices, two matrices, and not even two.
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 3), (23, 4)])
 def test_batches_are_limited(size, batches, limit_batches):
     limit_batches(size)
@@ -140,7 +140,7 @@ def test_batches_of_projections_are_limited(size, batches, limit_batches):
 
 
 def test_precisions_share_a_batch():
-    """Both are computed in float32."""
+    """Matrices of both dtypes are computed in float32."""
     opt, mixed = eqopt.ScaleByMuon(), [jnp.ones((4, 3), x) for x in ("f4", "bfloat16")]
     assert expensive(opt, mixed) == expensive(opt, equal(1))
 
@@ -153,12 +153,12 @@ def test_batches_do_not_change_results(row, limit_batches):
     tolerance = {"rtol": 1e-4, "atol": 1e-5}
     for size in (1, 24, 2**24):
         limit_batches(size)
-        # A function of its own, which is traced again.
+        # A new function, so that it is traced again with the new limit.
         call = interpreted(lambda opt, grads, *rest: opt.step(grads, *rest))
         with on_an_accelerator():
             found = train(opt, params, 3, call=call)
         if size == 1 and is_coarse:
-            # Of three updates whose numbers are of size one.
+            # Products in bfloat16, in three updates with elements of size one.
             assert_close(found, expected, rtol=0.0, atol=0.3)
             expected = found
         else:
@@ -171,9 +171,9 @@ LAWS = ["test_float16_zero_gradients", "test_gradients_through_steps", "test_vma
 @law((), ROWS)
 @pytest.mark.parametrize("name", LAWS)
 def test_laws_hold_on_an_accelerator(row, name):
-    """In that branch of the programs, which no other law takes."""
+    """They hold in the branch for accelerators, which no other law takes."""
     if name not in row.exempt:
-        subjects.trail.cache_clear()  # what the others compare with is of a CPU
+        subjects.trail.cache_clear()  # the laws would compare with a CPU's results
         with on_an_accelerator():
             getattr(test_laws, name)(row)
         subjects.trail.cache_clear()

@@ -1,4 +1,4 @@
-"""What is skipped and what is done return one tree: what differs is named."""
+"""Both branches of a condition must return one tree; errors name the difference."""
 
 import functools
 import math
@@ -110,7 +110,7 @@ class NoBool:
         return 0
 
 
-def test_comparisons_that_say_nothing():
+def test_leaves_whose_comparison_is_not_a_bool():
     x = NoBool()
     assert both(x, x) is x
     with pytest.raises(ValueError, match=r"At `\(the root\)`, one has <.*NoBool"):
@@ -123,14 +123,14 @@ def test_arrays_of_numpy_are_arrays():
 
 
 def test_without_tracing():
-    """Only one branch is taken then."""
+    """Then only one branch runs, so there is nothing to compare."""
     with jax.disable_jit():
         assert both({"a": 1}, {"a": 2}, False) == {"a": 2}
     assert filter_cond(jnp.asarray(True), lambda: 1, lambda: 2) == 1
 
 
 class Counting(eqopt.AbstractTransformation):
-    """A transformation of somebody who counts with a Python number."""
+    """A user's transformation that counts with a Python number."""
 
     def init(self, params):
         return {"count": 0}
@@ -155,7 +155,7 @@ WRAPPERS = {
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_states_that_change_without_arrays(name):
-    """Before, the count of the first branch was kept, whether or not it was taken."""
+    """Otherwise, the count of the first branch would be kept, even if not taken."""
     opt, params = WRAPPERS[name](Counting()), {"w": jnp.ones(2)}
     state = opt.init(params)
     with pytest.raises(ValueError, match=r"\['count'\]`, one has .*must be an array"):
@@ -163,7 +163,7 @@ def test_states_that_change_without_arrays(name):
 
 
 def test_what_varies_between_devices():
-    """Inside `shard_map`: in one branch, after one round, or after two."""
+    """Inside `shard_map`, a value may vary in one branch, or after a round or two."""
 
     def work(same, own):
         chosen = [
@@ -182,7 +182,7 @@ def test_what_varies_between_devices():
         lambda same, own: work(same, own[0]),
         mesh=mesh,
         in_specs=(spec(), spec("x")),
-        out_specs=(spec("x"), spec()),  # what is the same in both branches stays so
+        out_specs=(spec("x"), spec()),  # the same on all devices, as in both branches
     )
     own = jnp.arange(4.0)
     (chosen, looped), same_again = jax.jit(mapped)(jnp.asarray(7.0), own)

@@ -1,8 +1,9 @@
-"""Which parameters `eval_params` gives: of every wrapper, and of every pair of them.
+"""`eval_params` returns the right parameters, for each wrapper and pair of wrappers.
 
-What is expected is computed from the parameters that training went through, by a model of
-each wrapper that knows nothing of its state: at which of its calls does the inner one
-step, and what is to be evaluated then. Where averages nest, it is the outermost one.
+A model of each wrapper computes the expected parameters from those that training went
+through. It does not use the wrapper's state: it only models at which calls the inner
+transformation steps, and what to evaluate with then. If averages nest, the outermost
+one decides.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ class ProbeState(eqx.Module):
 
 
 class Probe(AbstractTransformation):
-    """Gradient descent that asks to be evaluated far off, depending on its steps."""
+    """Gradient descent that counts its steps in the parameters to evaluate with."""
 
     def init(self, params):
         return ProbeState(jnp.zeros((), jnp.int32))
@@ -61,8 +62,8 @@ class Call:
     after: np.ndarray
 
 
-# Each of these gives the value of a leaf to evaluate with, from the calls of a wrapper so
-# far, the value of the leaf now, which leaf it is, and what the inner one says.
+# Models of wrappers. Each returns the value of a leaf to evaluate with, given the
+# wrapper's calls so far, the leaf's value now, its index, and the inner model.
 
 
 def _forward(calls, now, leaf, inner):
@@ -82,12 +83,12 @@ def _on(leaves):
 
 
 def halved(params):
-    """No projection, but one can see that it has been there."""
+    """Not a projection, but one whose effect is visible."""
     return jax.tree.map(lambda p: p / 2, params)
 
 
 def _project(calls, now, leaf, inner):
-    # What is inside has seen the parameters before they were halved.
+    # The inner transformation made these parameters, before they were halved.
     evaluated = inner([Call(call.before, 2 * call.after) for call in calls], now)
     return now if evaluated is now else evaluated / 2
 
@@ -126,7 +127,7 @@ def _gpa(calls, now, leaf, inner, mu_x=0.5, mu_y=0.75):
 
 
 def _ema_nesterov(calls, now, leaf, inner, beta=0.5, decay=0.5):
-    """Solves for where the inner one came from each change of the parameters."""
+    """Solves for the result of the inner transformation from each change."""
     v = 0
     for call in calls:
         x = call.before - beta * v
@@ -199,12 +200,12 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     ),
     "ZeRO1": (lambda opt: eqopt.ZeRO1(opt, mesh=ALONE), _forward),
 }
-# One vector has no leaves to be told apart.
+# `Flatten` makes one vector, in which these cannot select leaves.
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 AVERAGES = "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
-# The documentation of the first says that the second does not belong inside.
+# According to the documentation of the first, the second does not belong inside it.
 MISPLACED = {*itertools.product(["Cautious", "Mechanic"], AVERAGES)}
-# What these hold makes no parameters, or sees none.
+# Not in the table of wrappers, for these reasons.
 NOT_EVALUATED = {
     "StoreParams": "its parameters are of half precision: see `test_stored`",
     "ScaleByGaLore": "it shows its inner transformation no parameters",
@@ -264,7 +265,7 @@ def test_each_pair_gives_the_right_parameters(outer, inner):
 @pytest.mark.parametrize("average", ["ParamEMA", "SWA"])
 @pytest.mark.parametrize("call", ["update", "step"])
 def test_an_average_sees_what_follows_in_the_chain(average, call):
-    """Not its own updates alone, but where the parameters are after the whole step."""
+    """It averages the parameters after the whole step, not just after its updates."""
     wrap, expect = WRAPPERS[average]
     opt = eqopt.Chain(wrap(Probe()), eqopt.Trace(0.5), eqopt.Stateless(_halved))
     params, calls = params_of(), []
@@ -300,13 +301,13 @@ def test_a_fallback_is_evaluated():
 
 
 def holds_transformations(cls):
-    """One that stands for a number does not count."""
+    """Whether it contains transformations, except for one in place of a number."""
     fields = [x for x in dataclasses.fields(cls) if x.name != "weight_decay"]
     return any("Transformation" in str(field.type) for field in fields)
 
 
-def test_whoever_holds_a_transformation_asks_it():
-    """A new wrapper cannot forget: it says what is evaluated, and is in the table."""
+def test_each_class_that_holds_transformations_is_tested():
+    """A new wrapper must define `eval_params`, and be in the table."""
     holders = {
         cls
         for cls in concrete_transformations()

@@ -1,8 +1,8 @@
 """Law 5, over many steps: by default, no state of a bfloat16 model stands still.
 
-What averages or sums up over steps is stored in at least float32, which moves as it
-does for a float32 model. Only a copy of a parameter or of a gradient has its dtype, in
-which it is exact. So types tell of most rows, and many steps of the others.
+Averages and sums over steps are stored in at least float32, so they move as they do for
+a float32 model. Only a copy of a parameter or of a gradient has its dtype, which is
+exact. So types are enough to check most rows, and the others take many steps.
 """
 
 import dataclasses
@@ -21,13 +21,14 @@ from .subjects import both, grads_of, params_of
 
 
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "ScheduleFree(SGD)"}
-STEPS = 500  # with one gradient, and as many with another
+STEPS = 500  # with one gradient, and then with twice that gradient
 
 
 def after_many_steps(opt, dtype):
     """The state before and after many steps, from numbers that bfloat16 can express.
 
-    The parameters are given, as parameters in bfloat16 would not follow small updates.
+    Each step gets new parameters, because those in bfloat16 would not follow small
+    updates.
     """
     half = params_of(jnp.bfloat16)
     params, grads = (
@@ -64,7 +65,7 @@ def numbers(tree):
 
 @law(QUICK)
 def test_no_default_stands_still(row):
-    """Each state ends where it ends in float32, and what is narrow does so exactly."""
+    """Each state ends as it does in float32, and exactly so if it is narrower."""
     state = jax.eval_shape(row().init, params_of(jnp.bfloat16))
     is_narrow = lambda x: jnp.issubdtype(x.dtype, jnp.inexact) and x.dtype.itemsize < 4
     if row.name not in QUICK and not any(map(is_narrow, jax.tree.leaves(state))):
@@ -76,7 +77,7 @@ def test_no_default_stands_still(row):
         if dtype.itemsize < 4:
             np.testing.assert_array_equal(found, expected, err_msg=path)
         elif np.isfinite(expected).all():
-            # What starts at infinity moves from there to anywhere.
+            # A value that starts at infinity may move to any number.
             moved = np.abs(expected - np.where(np.isfinite(first), first, 0))
             atol = 2**-5 * np.max(moved, initial=0) + 1e-6
             np.testing.assert_allclose(found, expected, 0, atol, err_msg=path)
@@ -119,7 +120,7 @@ HALF = jnp.ones((8, 8), jnp.bfloat16)
 
 
 def dtypes_of(opt, params=HALF):
-    """Of all arrays in the state with the shape of the parameter."""
+    """The dtypes of all arrays in the state with the shape of the parameter."""
     state = jax.eval_shape(opt.init, params)
     return {x.dtype for x in jax.tree.leaves(state) if x.shape == params.shape}
 
@@ -140,7 +141,7 @@ def dtypes_of(opt, params=HALF):
     ids=["Adam", "Muon", "SGD", "ParamEMA", "MultiSteps", "GPA"],
 )
 def test_arguments_set_other_dtypes(make, names):
-    """Exactly the ones that they name. The default of wider parameters is their dtype."""
+    """They set exactly the named slots. By default, wider parameters set the dtype."""
     assert dtypes_of(make()) == {jnp.dtype("float32")}
     for dtype in (jnp.bfloat16, jnp.float16):
         assert dtypes_of(make(**dict.fromkeys(names, dtype))) == {jnp.dtype(dtype)}
@@ -149,7 +150,7 @@ def test_arguments_set_other_dtypes(make, names):
 
 
 def parts_of(opt):
-    """The transformations inside an optimizer that keep states of their own."""
+    """The transformations in an optimizer, with the parts of each recipe instead."""
     found = []
     is_opt = lambda x: isinstance(x, eqopt.AbstractTransformation)
     jax.tree.leaves(opt, is_leaf=lambda x: found.append(x) if is_opt(x) else False)
@@ -159,7 +160,7 @@ def parts_of(opt):
 
 
 def test_a_dtype_that_the_state_does_not_have():
-    """Each argument for a dtype is compared with the state of each class, in a step."""
+    """In a step, each class rejects a state with another dtype than its argument."""
     params, seen = {"matrix": jnp.zeros((130, 130)), "vector": jnp.zeros(2)}, set()
     with_dtype = lambda opt, name, dtype: dataclasses.replace(opt, **{name: dtype})
     for part in [part for row in REGISTRY for part in parts_of(row())]:
@@ -171,7 +172,7 @@ def test_a_dtype_that_the_state_does_not_have():
             )
             try:
                 states = [jax.eval_shape(x.init, params) for x in (narrow, wide)]
-            except (TypeError, ValueError):  # of other parameters, or with a schedule
+            except (TypeError, ValueError):  # it needs other parameters, or a schedule
                 continue
             seen.add((type(part), name))
             for opt, own, other in zip(
@@ -185,7 +186,7 @@ def test_a_dtype_that_the_state_does_not_have():
 
 
 def test_a_state_can_be_converted():
-    """With the line that the error shows."""
+    """The line of code in the error message converts it."""
     old, opt = (eqopt.Adam(0.1, mu_dtype=x) for x in (jnp.float32, jnp.bfloat16))
     model = {"w": jnp.ones(3), "z": jnp.ones(2, jnp.complex64), "none": None}
     state = old.init(model)
@@ -204,8 +205,8 @@ def test_one_moment_in_half_precision():
 
 
 @pytest.mark.parametrize("reset_state", [False, True])
-def test_slow_weights_are_rounded_where_they_leave(reset_state):
-    """The slow weights keep their digits, and fast and evaluated ones their dtype."""
+def test_slow_weights_are_rounded_when_returned(reset_state):
+    """The state keeps all digits; fast and evaluated weights have the model's dtype."""
     inner = eqopt.Chain(eqopt.Trace(0.9), eqopt.SGD(2.0**-7))
     opt = eqopt.Lookahead(inner, 2, 0.25, reset_state)
     params = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
@@ -225,7 +226,7 @@ def test_slow_weights_are_rounded_where_they_leave(reset_state):
 
 
 def test_a_numpy_leaf():
-    """JAX has no float64 here, and neither has the state."""
+    """JAX has no float64 here, so the state has float32."""
     params = np.ones(3)
     for opt in (eqopt.Mechanic(eqopt.SGD(1.0)), eqopt.Adam(0.1)):
         state = jax.tree.leaves(opt.init(params))

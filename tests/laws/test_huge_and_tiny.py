@@ -19,13 +19,13 @@ QUICK = {"AdaClipGN", "Adafactor", "Mechanic(SGD)", "ScaleByAdam", "ScaleByPSGDK
 
 
 def all_of_size(params, i, size):
-    """All gradients have this modulus."""
+    """Gradients whose elements all have this modulus."""
     signs = lambda g: jnp.asarray(np.where(np.asarray(g) < 0, -size, size), g.dtype)
     return jax.tree.map(signs, grads_of(params, i))
 
 
 def one_of_size(params, i, size):
-    """One element of the matrix has this modulus; all others are as usual."""
+    """Gradients as usual, except for one element of the matrix with this modulus."""
     grads = grads_of(params, i)
     matrix = np.array(grads["matrix"])
     matrix[1, 0] = size
@@ -39,7 +39,7 @@ def as_usual(params, i, size):
 @pytest.mark.parametrize("size", [1e25, 1e-25])
 @law(QUICK)
 def test_finite_gradients_give_finite_steps(row, size):
-    """In the first steps, and after a step as usual."""
+    """Both as the first gradients, and after an ordinary one."""
     opt = row()
     for given in (
         [all_of_size, all_of_size, as_usual],
@@ -74,7 +74,7 @@ HUGE = 1e25 * MATRIX
 )
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_huge_gradient_counts_as_zero(opt, first):
-    """For the preconditioner, the moments and the update."""
+    """The preconditioner, the moments and the update ignore it."""
     params, state = MATRIX, opt.init(MATRIX)
     for _ in range(first):
         params, state = step(opt, MATRIX, state, params)
@@ -121,7 +121,7 @@ def test_a_spike_has_the_norm_of_other_updates():
     ids=lambda opt: type(opt).__name__,
 )
 def test_no_step_where_a_norm_overflows(opt):
-    """But an infinity stays visible."""
+    """But an infinite gradient is not hidden: it gives a NaN."""
     state = opt.init(MATRIX)
     (updates, _), _ = both(opt, HUGE, state, MATRIX)
     assert not np.any(updates)
@@ -130,7 +130,7 @@ def test_no_step_where_a_norm_overflows(opt):
 
 
 def test_norms_of_huge_matrices():
-    """The update of an ordinary gradient is finite."""
+    """An ordinary gradient of such a matrix gives a finite update."""
     for opt in (
         eqopt.RelativeUpdate(),
         eqopt.UpdateNormFloor(),

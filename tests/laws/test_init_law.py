@@ -1,4 +1,4 @@
-"""What `init` refuses, of every transformation: what would fail in the first step."""
+"""`init` of every transformation rejects what would fail in the first step."""
 
 import equinox as eqx
 import jax
@@ -32,7 +32,7 @@ def test_trees_without_parameters(row):
             opt.init(params)
 
 
-# What `Snapshot(tree)` measures is the first parameter.
+# `Snapshot(tree)` measures the first parameter, so it needs one.
 @pytest.mark.parametrize(
     "row",
     [row for row in REGISTRY if row.name != "Snapshot(tree)"],
@@ -47,7 +47,7 @@ LIKE_PARAMETERS = {"labels", "factors", "weight_dimension_numbers"}
 
 
 def _wrong_fields():
-    """Each class with such a field, from wherever it is in the registry."""
+    """Each such field, with a transformation in the registry that has it."""
     seen = {}
 
     def visit(node):
@@ -77,7 +77,7 @@ def test_every_class_with_such_a_field_is_seen():
 
 
 @pytest.mark.parametrize("place", WRONG_FIELDS, ids=".".join)
-def test_what_does_not_fit_the_parameters(place):
+def test_fields_that_do_not_fit_the_parameters(place):
     node, (_, name) = WRONG_FIELDS[place], place
     for wrong in (groups.path("biass"), {"matrix": True, "else": True}):
         opt = eqx.tree_at(
@@ -90,7 +90,7 @@ def test_what_does_not_fit_the_parameters(place):
             eqx.filter_eval_shape(opt.init, params_of())
 
 
-def test_the_issue():
+def test_error_of_a_misspelt_path():
     model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"path\('biass'\).*\.layers\[0\]\.weight"):
         eqopt.AdamW(1e-3, mask=groups.path("biass")).init(model)

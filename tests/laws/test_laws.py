@@ -1,9 +1,9 @@
-"""One test per law, over every transformation in the registry.
+"""One test per law, for every transformation in the registry.
 
-Nearly all of the time would go into compiling. So a law about types traces and does not
-compile, what is computed is compared with one `trail` of moments in training, and
-programs are `interpreted`. What is about the compiler compiles: donated buffers, shards,
-and steps outside of `jit`.
+Compiling would take nearly all of the time. So laws about types only trace, laws about
+results compare with one `trail` of moments in training, and programs are `interpreted`.
+Only the laws about the compiler compile: donated buffers, shards, and steps outside
+`jit`.
 """
 
 import dataclasses
@@ -45,8 +45,8 @@ from .subjects import (
 
 SLOW = pytest.mark.slow
 
-# The quick set asks the laws of a few building blocks, but for these: they take long, or
-# fail as a rule only where another law does, too.
+# The quick set tests a few building blocks, but not these laws: they take long, or
+# usually fail only if another law fails, too.
 LONG_TAIL = {
     "test_eager_is_jitted",
     "test_float16_zero_gradients",
@@ -75,7 +75,7 @@ def test_every_transformation_is_in_the_registry():
 
     for row in REGISTRY:
         jax.tree.leaves(row(), is_leaf=visit)
-    # Its parameters are of half precision: `test_stored` asks its laws.
+    # `StoreParams` needs parameters in half precision: `test_stored` tests its laws.
     assert concrete_transformations() - {eqopt.StoreParams} <= seen
 
 
@@ -87,7 +87,7 @@ def _case(dtype, grad_dtype=None, *, slow=False):
 
 @law
 def test_shapes_and_dtypes_stay(row):
-    """Laws 1 and 2: updates like gradients, state like the one of `init`; one trace."""
+    """Laws 1 and 2: updates are like gradients, states as from `init`; one trace."""
     check_shapes_and_dtypes(row, jnp.float32)
 
 
@@ -107,7 +107,7 @@ def test_shapes_and_dtypes_stay_in_any_precision(row, dtype, grad_dtype):
 
 
 def check_shapes_and_dtypes(row, dtype, grad_dtype=None):
-    is_shared = dtype == jnp.float32  # with other laws, which look further
+    is_shared = dtype == jnp.float32  # with other laws, which need more steps
     first, *later = trail(row, dtype, grad_dtype, *[] if is_shared else [2])
     params, before = first.params, avals(first.state)
     assert avals(eqx.filter_eval_shape(row().init, params)) == before
@@ -123,7 +123,7 @@ def check_shapes_and_dtypes(row, dtype, grad_dtype=None):
 
 @law
 def test_step_is_update_and_apply(row):
-    """`step` and `update` + `apply_updates` are one thing, but for rounding."""
+    """`step` is `update` and `apply_updates`, except for rounding."""
     opt, params = row(), params_of()
     state = opt.init(params)
     for i, together in enumerate(trail(row)[1:]):
@@ -139,13 +139,13 @@ def test_eager_is_jitted(row):
 
 
 def strong(v):
-    """A hyperparameter as it is in a program that takes any."""
+    """A hyperparameter as an array without a weak type, like an argument of `jit`."""
     return jnp.asarray(v, jnp.float32)
 
 
 @law
 def test_hyperparameters_are_data(row):
-    """Law 3: a number and a 0-d array give the same; a new value is no new trace."""
+    """Law 3: a number and a 0-d array give the same; a new value needs no new trace."""
     params = params_of()
     opt = row(**{k: strong(v) for k, v in row.data.items()})
     after = train(opt, params, 3)
@@ -162,7 +162,7 @@ def test_hyperparameters_are_data(row):
 
 @law
 def test_hyperparameters_take_schedules(row):
-    """Law 3: changing numbers by hand and by schedules within `Scheduled` is the same."""
+    """Law 3: `Scheduled` gives the same as changing the numbers by hand."""
     fields = dataclasses.fields(row.subject)
     by_themselves = {field.name for field in fields if field.type == ScalarOrSchedule}
     takes = by_themselves.union(hyperparameters(row.subject))
@@ -201,8 +201,8 @@ def test_populations(row):
 def test_gradients_through_steps(row):
     """Law 3: finite derivatives with respect to hyperparameters and gradients.
 
-    Through jitted steps: JAX differentiates what it has traced, when no equation allows
-    implicit promotion any more.
+    The steps are jitted. JAX then differentiates them after tracing, when equations no
+    longer allow implicit promotion.
     """
     data = {k: jnp.asarray(v) for k, v in row.data.items()}
     step = jax.jit(lambda data, *args: row(**data).step(*args))
@@ -241,7 +241,7 @@ def test_equal_optimizers_share_a_trace(row):
 
 @law
 def test_whole_models(row):
-    """Law 4: raw models in, raw models out."""
+    """Law 4: whole models go in, and only their parameters change."""
     opt, model = row(), awkward()
     state = opt.init(model)
     for _ in range(2):
@@ -266,14 +266,14 @@ def slopes(model):
 
 @law
 def test_float16_zero_gradients(row):
-    """Law 5: a zero gradient is no NaN."""
+    """Law 5: a zero gradient gives no NaN."""
     opt, params = row(), params_of(jnp.float16)
     state = opt.init(params)
     zeros = jax.tree.map(jnp.zeros_like, params)
     for _ in range(3):
         (updates, _), (params, state) = both(opt, zeros, state, params)
         assert all_finite((updates, params))
-    # In the end: what is the least so far may be infinite as long as there is nothing.
+    # Only at the end: the smallest value so far is infinite until there is one.
     assert all_finite(state)
 
 
@@ -309,7 +309,7 @@ def test_float64(row, x64):
 
 @law
 def test_a_nan_that_is_left_out_leaves_no_trace(row):
-    """Law 6: as if it had never been, for whatever is inside of the switches."""
+    """Law 6: after a NaN is skipped, all is as if it had never occurred."""
     params = params_of()
     guarded = eqopt.MultiSteps(eqopt.ApplyIfFinite(row(), 2), 2)
 
@@ -330,7 +330,7 @@ def test_a_nan_that_is_left_out_leaves_no_trace(row):
 
 @law
 def test_vmap(row):
-    """Law 7: mapping over parameters is training each by itself."""
+    """Law 7: mapped steps train each tree of parameters as by itself."""
     opt = row()
     several = [params_of(seed=seed) for seed in range(2)]
     params = stack(several)
@@ -379,9 +379,9 @@ def test_abstract_init(row):
 
 @functools.lru_cache(maxsize=1)
 def donated(row):
-    """Three compiled steps that may write over all that they are given.
+    """Three compiled steps that may overwrite all of their arguments.
 
-    What `update` and `step` return in each, and how often the program was traced.
+    Returns the results of `update` and `step` in each, and the number of traces.
     """
     opt, traced, seen = row(), 0, []
 
@@ -393,7 +393,7 @@ def donated(row):
         moved = jax.tree.map(lambda p, u: p + u, params, updates)
         return (moved, updated), opt.step(grads, state, params)
 
-    # Copies, so that each leaf has a buffer of its own.
+    # Copies, so that each leaf has its own buffer.
     params = jax.tree.map(jnp.copy, params_of())
     state = opt.init(params)
     for i in range(3):
@@ -406,7 +406,7 @@ def donated(row):
 @law
 @pytest.mark.parametrize("call", [pytest.param("update", marks=SLOW), "step"])
 def test_donation(row, call):
-    """Law 7: no two buffers of parameters and state are one, from the first step on."""
+    """Law 7: parameters and state share no buffers, from the first step on."""
     seen, traced = donated(row)
     assert traced == 1
     for i, (updated, stepped) in enumerate(seen):
@@ -417,7 +417,7 @@ def test_donation(row, call):
 @law
 def test_state_is_sharded_like_parameters(row):
     """Law 7: on several devices, also when `init` is compiled on an automatic mesh."""
-    # As many as there are rows, so that one device knows the result already.
+    # As many devices as rows of the matrix. Results on one device are known already.
     mesh = Mesh(np.array(jax.devices()[:3]), ("x",))
     split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
 
@@ -437,7 +437,7 @@ def test_state_is_sharded_like_parameters(row):
     opt, params = row(), place(params_of())
     in_blocks = eqopt.storage.BlockwiseQuantized(block_size=2)
     stored = eqopt.StoreState(opt, in_blocks, eqopt.groups.everything)
-    # A code has the place of the number that it stands for.
+    # Each code is where the number that it encodes is.
     compiled, codes = jax.jit(lambda p: (opt.init(p), stored.init(p)))(params)
     check(codes)
     step = jax.jit(opt.step)
@@ -451,7 +451,8 @@ def test_state_is_sharded_like_parameters(row):
         for i in range(2):
             placed, state = step(place(grads_of(params, i)), state, place(placed))
             check((placed, state))
-            # All else is anywhere, and stays there: the next step is the same program.
+            # Other arrays may be anywhere, but stay there: the next step is the same
+            # program.
             for x, y in zip(arrays(state), arrays(compiled), strict=True):
                 assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
         assert_close(jax.device_put((placed, state), whole), moment(row, 2))
@@ -459,7 +460,7 @@ def test_state_is_sharded_like_parameters(row):
 
 @law
 def test_resume_is_bit_identical(row):
-    """Law 8."""
+    """Law 8: a stored and loaded run continues with the same bits."""
     opt = row()
     file = io.BytesIO()
     eqx.tree_serialise_leaves(file, moment(row, 3))

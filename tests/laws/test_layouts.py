@@ -20,10 +20,10 @@ from .subjects import arrays, assert_close, normal
 pytestmark = pytest.mark.slow
 
 
-# Whose steps are also taken inside `shard_map`; the types tell of the others.
+# Rows that also take their steps inside `shard_map`. For others, types are enough.
 RUN_TOO = {"ScaleByAdam", "ClipByGlobalNorm"}
 
-# Each leaf in a layout of its own. Every size is as large as that of no other leaf.
+# Each leaf has its own layout, and a size that differs from all other leaves.
 LAYOUT = {
     "rows": ((128, 3), P("x", None)),
     "columns": ((3, 256), P(None, "x")),
@@ -57,7 +57,7 @@ def two_steps(opt, params, grads):
 
 
 def stands_for(path, x):
-    """The leaf that a part of a state stands for, told by its path and shape."""
+    """The parameter to which a leaf of the state belongs, by path and shape."""
     for name, (shape, _) in LAYOUT.items():
         if f"'{name}'" in jax.tree_util.keystr(path) and x.shape == shape:
             return name
@@ -66,7 +66,7 @@ def stands_for(path, x):
 
 @law()
 def test_explicit_axes(row):
-    """State and parameters have the explicit shards of the parameters, for ever."""
+    """State and parameters keep the explicit sharding of the parameters."""
     mesh = mesh_of(AxisType.Explicit)
     like = shardings(mesh)
     given = {
@@ -74,7 +74,7 @@ def test_explicit_axes(row):
         for k, (shape, _) in LAYOUT.items()
     }
     with jax.set_mesh(mesh):
-        # What explicit axes change is decided by the types, without a compilation.
+        # Explicit axes are part of the types, so nothing needs to be compiled.
         result = eqx.filter_eval_shape(
             functools.partial(two_steps, row()), given, given
         )
@@ -84,14 +84,15 @@ def test_explicit_axes(row):
             assert x.sharding.spec == like[name].spec, jax.tree_util.keystr(path)
 
 
-# Of those that JAX would ask where their results are to be.
+# Rows with operations for which JAX needs to know the sharding of the results.
 ASKED = {"AdaptiveGradClip", "Flatten(nested)", "Muon", "ScaleByGaLore"}
 ASKED |= {"Shampoo", "NorMuon", "Dion2"}
 ON_ARRAYS_ALONE = {"AdaMuon", "Aurora", "Scion", "PSGDKron", "KLShampoo", "APOLLO"}
 ON_ARRAYS_ALONE |= {"SinkGD", "SCALE(last layer)", "SOAP", "SOAPMuon"}
 ON_ARRAYS_ALONE |= {"ScaleBySOAP(one-sided, KL, staggered)"}
-# The gradients have a low rank in the long sides, and any basis of the null space is one
-# of eigenvectors: only the types are compared. One-sided, there is no null space.
+# The gradients have a low rank in the long sides, where any basis of the null space
+# consists of eigenvectors: only types are compared. One-sided methods have no null
+# space.
 NOT_UNIQUE = {"SOAP", "SOAPMuon"}
 
 
@@ -102,7 +103,7 @@ def test_results_on_explicit_axes(row):
 
 @law(names=ASKED | ON_ARRAYS_ALONE)
 def test_results_on_arrays_alone(row):
-    """Without `jax.set_mesh`, only the arrays tell that their axes are explicit."""
+    """Without `jax.set_mesh`, only the arrays say that their axes are explicit."""
     check_explicit_axes(row, in_use=False)
 
 
@@ -122,7 +123,7 @@ def check_explicit_axes(row, in_use):
 
 @law()
 def test_inside_shard_map(row):
-    """Data parallelism by hand: JAX checks that all devices come to one result."""
+    """Data parallelism by hand: JAX checks that all devices get the same result."""
 
     def work(params, x):
         grads = jax.tree.map(lambda p: jax.lax.pmean(p * x[0], "x"), params)
@@ -139,13 +140,13 @@ def test_inside_shard_map(row):
     assert_close(jax.jit(mapped)(params, x)[0], alone(row, params, grads))
 
 
-# Whose steps are also taken with parameters that differ: they have branches and loops.
+# Rows that also take their steps on different models: they have branches and loops.
 RUN_APART = {"LBFGS", "MultiSteps(SkipNotFinite)", "ScaleByZoomLinesearch"}
 
 
 @law()
 def test_apart_inside_shard_map(row):
-    """Each device trains a model of its own."""
+    """Each device trains its own model."""
 
     def scaled(factor, tree):
         return jax.tree.map(lambda p: p * factor, tree)
@@ -155,7 +156,7 @@ def test_apart_inside_shard_map(row):
         return _apart(two_steps(row(), params, params))
 
     refused = pytest.raises((TypeError, ValueError), match="mesh")
-    is_refused = "ZeRO1" in row.name  # its state is spread over another mesh
+    is_refused = "ZeRO1" in row.name  # its state is sharded over another mesh
     with refused if is_refused else contextlib.nullcontext():
         mapped, params, x = _by_hand(work), values(), jnp.arange(1.0, 9.0)
         jax.eval_shape(mapped, params, x)
@@ -169,7 +170,7 @@ def test_apart_inside_shard_map(row):
 
 @law(names={"ScaleByADOPT", "ScaleByAdam", "ScheduleFreeAdamW", "EMANesterov(SGD)"})
 def test_gradients_apart_inside_shard_map(row):
-    """The parameters are the same on all devices before the first step."""
+    """Each device has its own gradients, but the parameters are equal at first."""
 
     def work(params, x):
         grads = jax.tree.map(lambda p: p * x[0], params)
@@ -179,7 +180,7 @@ def test_gradients_apart_inside_shard_map(row):
 
 
 def _apart(tree):
-    """The arrays of each device with an axis for the devices."""
+    """The arrays of each device, with an axis for the devices."""
     return jax.tree.map(lambda x: x[None], eqx.filter(tree, eqx.is_array))
 
 
@@ -195,11 +196,11 @@ def _compiled_alone(name):
 
 
 def alone(row, params, grads):
-    """The parameters that one device comes to."""
+    """The parameters after two steps on one device."""
     return _compiled_alone(row.name)(params, grads)
 
 
-# What gathers whole leaves that are sharded, and why it has to.
+# Rows that gather whole sharded leaves, and why they must.
 GATHERS = {
     "Flatten": "one vector of all parameters is what it works on",
     "all wrappers": "it holds a `Flatten`",
@@ -210,7 +211,7 @@ GATHERS = {
 
 @law(names=TELLING)
 def test_layouts_of_every_kind(row):
-    """Compiled from shapes alone, on automatic axes: sharded alike, nothing gathered."""
+    """On automatic axes, states are sharded like parameters and nothing is gathered."""
     like = shardings(mesh_of(AxisType.Auto))
     given = {
         k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])

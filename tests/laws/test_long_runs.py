@@ -1,4 +1,4 @@
-"""Long runs in miniature: counters at their end, a million steps, memory that stays."""
+"""Long runs in miniature: full counters, a million steps, constant memory."""
 
 import gc
 import resource
@@ -25,7 +25,7 @@ LAST = np.iinfo(np.int32).max
 
 
 #
-# The end of the counters
+# The maximum of the counters
 #
 
 
@@ -56,8 +56,8 @@ QUICK = {"ScaleByAdam", "MultiSteps(SGD)", "SWA(SGD)", "ScaleByProdigy"}
         if row.name in TELLING
     ],
 )
-def test_counters_stay_at_their_end(row):
-    """None turns negative: they stay, begin anew or count down. The steps are steps."""
+def test_counters_stay_at_their_maximum(row):
+    """Counters stay, start again or count down; none is negative. Steps are finite."""
     opt, params = row(), params_of()
     params, state = step(opt, grads_of(params, 0), opt.init(params), params)
     state = jax.tree.map(late, state)
@@ -69,8 +69,8 @@ def test_counters_stay_at_their_end(row):
 
 
 @pytest.mark.parametrize("first", [LAST, LAST - 1])
-def test_what_follows_from_a_counter_at_its_end(first):
-    """The schedule keeps its last value, the bias correction is none, and so on."""
+def test_steps_after_a_counter_reaches_its_maximum(first):
+    """The schedule keeps its last value, and the bias correction has no effect."""
     schedule = eqopt.schedules.Linear(1.0, 0.5, LAST)
     opt, params = eqopt.Adam(schedule), jnp.ones(3)
     state, grads = opt.init(params), jnp.full(3, 2.0)
@@ -91,15 +91,15 @@ MILLION = 10**6
 
 
 class Run(NamedTuple):
-    """A wrapper, the gradients it gets, and what has to come of them.
+    """A wrapper, the gradients it gets, and the expected result.
 
     - `make`: the optimizer.
     - `grad`: the gradient as a function of the step and the parameter.
     - `expected`: values in the state after a million steps, by the name of their field;
         `param` is the parameter, `evaluated` the one to evaluate with.
-    - `rtol`: how far the values may be off. Counters are always exact. A mean in float32
-        stands still where what it would move by is less than half of its last digit:
-        with a decay of 0.999, that is 500 digits, or 3e-5, short of what it should be.
+    - `rtol`: the tolerance for values. Counters are always exact. A mean in float32
+        stops when its next change is less than half of its last digit: with a decay of
+        0.999, that is 500 digits, or 3e-5, short of its limit.
     """
 
     make: Callable[[], Any]
@@ -214,7 +214,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_million_steps(name):
-    """Counters neither overflow nor miss one; what is summed up does not drift."""
+    """Counters neither overflow nor miss a step, and sums do not drift."""
     make, grad, expected, rtol = RUNS[name]
     opt = make()
 
@@ -251,7 +251,7 @@ def test_a_million_steps(name):
 
 
 def test_a_long_loop_takes_no_more_memory():
-    """No array is left over, the process does not grow, nothing compiles again."""
+    """No arrays remain, the process does not grow, and nothing compiles again."""
     opt = eqopt.MultiSteps(
         eqopt.ParamEMA(eqopt.ApplyIfFinite(eqopt.AdamW(FALLING), 5), 0.99), 2
     )
@@ -279,6 +279,6 @@ def test_a_long_loop_takes_no_more_memory():
             before = taken()
     after = taken()
     assert after[0] == before[0]
-    # An array of this model is 4 kB: one in ten steps would be 4 MB.
+    # An array of this model has 4 kB: one for every ten steps would take 4 MB.
     assert after[1] - before[1] < 2e6
     assert state.gradient_step == 5000 and jnp.isfinite(loss)

@@ -12,7 +12,7 @@ from .registry import law
 from .subjects import awkward, params_of
 
 
-# Whose parameters cannot be inferred from the state alone.
+# Rows whose parameters cannot be inferred from only the state.
 NOT_INFERRED = {
     "ScaleBySM3(no momentum)": "it has accumulators by axis alone",
     "SM3(schedule, matrices)": "it has accumulators by axis alone",
@@ -27,7 +27,7 @@ NOT_INFERRED = {
     "Snapshot(tree)": "what it measures is defined for its parameters alone",
 }
 
-# By the paths in `params_of`: the shapes there, and others of as many axes.
+# By path in `params_of`: the shape there, and another one with as many axes.
 PLACES = {
     "['matrix']": ((3, 2), (5, 7)),
     "['more'][0]": ((3,), (11,)),
@@ -49,9 +49,9 @@ def by_path(state):
 
 @functools.lru_cache(maxsize=1)
 def expected_of(row):
-    """The paths of the leaves that stand for parameters, told by the paths themselves.
+    """The paths of the leaves that stand for parameters, by their paths and shapes.
 
-    A scalar parameter is told by what a vector in its place would have in the state.
+    A leaf stands for a scalar parameter if it is a vector when the parameter is one.
     """
     opt, params = row(), params_of()
     here, there = (
@@ -100,7 +100,7 @@ def test_parameters_are_found(row):
 @pytest.mark.slow
 @law()
 def test_parameters_are_inferred(row):
-    """From the state alone, or it is an error."""
+    """They are inferred from only the state, or `map_params` raises an error."""
     if row.name in NOT_INFERRED:
         with pytest.raises(ValueError, match="params=model"):
             found(row())
@@ -111,7 +111,7 @@ def test_parameters_are_inferred(row):
 @pytest.mark.slow
 @law()
 def test_in_whole_models(row):
-    """Each leaf meets the parameter whose shape it has."""
+    """Each leaf is paired with the parameter that has its shape."""
     opt, model = row(), awkward()
     state = eqx.filter_eval_shape(opt.init, model)
     shapes = []

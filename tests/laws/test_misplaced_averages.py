@@ -1,4 +1,4 @@
-"""What `eval_params` gives where, by the documentation, an average does not belong."""
+"""What `eval_params` returns if an average is where the docs advise against it."""
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from .test_eval_params import (
     ],
 )
 def test_an_average_inside_is_returned_as_it_is(outer, inner):
-    """The wrapper asks it, although training has not gone through its parameters."""
+    """The wrapper returns it, although training has not gone through its parameters."""
     average = WRAPPERS[inner][0](Probe())
     opt = WRAPPERS[outer][0](average)
     params = params_of()
@@ -44,8 +44,8 @@ def test_an_average_inside_is_returned_as_it_is(outer, inner):
     assert not np.allclose(evaluated["matrix"], old["matrix"])
 
 
-def test_an_average_around_stored_parameters_is_that_of_the_visible_ones():
-    """Inside `StoreParams`, it would see those of full precision."""
+def test_an_average_around_stored_parameters_averages_the_visible_ones():
+    """Inside `StoreParams`, it would average the parameters of full precision."""
     stored = eqopt.StoreParams(eqopt.SGD(0.1), eqopt.storage.SplitMasterWeights())
     make, expect = WRAPPERS["ParamEMA"]
     opt, params = make(stored), params_of(jnp.bfloat16)

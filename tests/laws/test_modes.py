@@ -1,4 +1,4 @@
-"""Law 7, for those who debug: JAX's modes, and copies of optimizers and states."""
+"""Law 7, for debugging: JAX's modes, and copies of optimizers and states."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 
 @law
 def test_without_jit_and_with_debug_nans(row):
-    """Each operation on its own gives the same, and no NaN on the way to where."""
+    """Single operations give the same, and not even a discarded value is NaN."""
     params = params_of()
     with jax.disable_jit(), jax.debug_nans(True):
         opt = row()
@@ -43,9 +43,9 @@ def test_without_jit_and_with_debug_nans(row):
 
 @law
 def test_eager_steps(row):
-    """Outside of `jit` nothing is compiled in each step, and no buffer is shared.
+    """Outside `jit`, later steps compile nothing, and no two arrays share a buffer.
 
-    So what comes out can be donated to the next step.
+    So the results can be donated to the next step.
     """
     opt, params = row(), params_of()
     state = opt.init(params)

@@ -1,4 +1,4 @@
-"""No noise comes twice: not in another step, leaf, group or wrapper."""
+"""No noise is repeated: not in another step, leaf, group or wrapper."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from .test_pairs import BY_LEAF, LABELS, WRAPPERS
 
 
 class Watched(AbstractTransformation):
-    """Hands on the updates of `inner`, and shows them to `see`."""
+    """Returns the updates of `inner`, and shows them to `see`."""
 
     inner: AbstractTransformation
     see: Any
@@ -46,7 +46,7 @@ OTHERS = {
     "SAM(opaque)": lambda opt: eqopt.SAM(eqopt.SGD(0.1), opt, 3, True, True),
 }
 ALL = WRAPPERS | OTHERS
-# One shape compiles faster, and leaves of one shape are the ones that could be confused.
+# Only leaves of one shape could get the same noise, and one shape compiles faster.
 LIKE = {"matrix": jnp.zeros(3), "more": [jnp.zeros(3), None, {"scalar": jnp.zeros(3)}]}
 
 
@@ -66,7 +66,7 @@ def check_no_noise_comes_twice(opt, seen, params=LIKE, calls=5):
     assert len(np.unique(numbers)) == len(numbers)
 
 
-# The quick set has what could confuse groups or steps.
+# The quick set has the cases in which groups or steps could get the same noise.
 TELLING = "alone", "Lookahead(reset)", "Flatten"
 
 
@@ -94,7 +94,7 @@ def test_each_step_leaf_and_group_has_noise_of_its_own(name, noise):
     "wrap", [lambda opt: opt, eqopt.Chain, eqopt.Flatten, eqopt.SplitRealAndImaginary]
 )
 def test_masked_parts_with_one_seed(wrap):
-    """Of complex parameters and real ones, so that pairs and single arrays mix."""
+    """With complex and real parameters, so that pairs and single arrays mix."""
     seen, like = [], {"a": jnp.zeros(2, jnp.complex64), "b": jnp.zeros(3), "c": None}
     like = {**like, "c": jnp.ones(2, jnp.complex64), "d": jnp.ones(4)}
     part = lambda: wrap(Watched(NOISE["AddNoise"](), seen.append))
@@ -121,8 +121,8 @@ def keys_in(state):
     return [np.ravel(x) for x in leaves if eqx.is_array(x) and x.dtype == jnp.uint32]
 
 
-# Their numbers are those of the key and of the step. A restart may draw the same ones
-# again, as it may begin with the same gradients: they are no noise, but directions.
+# They draw directions, not noise, from the key and the step. After a restart they may
+# draw the same ones again, just as gradients may repeat.
 OF_THE_STEP = eqopt.APOLLO, eqopt.ScaleByAPOLLO
 
 

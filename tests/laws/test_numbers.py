@@ -1,4 +1,4 @@
-"""Law 3, at its widest: a hyperparameter is a number, of whatever type it is."""
+"""Law 3, in general: a hyperparameter may be a number of any type."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def rebuilt(node, convert):
     by_name = {p.name for p in takes if p.kind is not p.VAR_POSITIONAL}
     if {field.name for field in dataclasses.fields(node)} <= by_name:
         return dataclasses.replace(node, **changed)
-    # Its `__init__` has other arguments.
+    # Its `__init__` takes other arguments than its fields.
     places = lambda n: [getattr(n, name) for name in changed]
     return eqx.tree_at(places, node, [*changed.values()])
 
@@ -66,7 +66,7 @@ def as_small_arrays(node, field, value):
 
 
 def as_integers(node, field, value):
-    """A small integer that the field takes for a float."""
+    """A small integer that the field accepts instead of a float."""
     if isinstance(value, int):
         return value
     fitting = (n for n in (1, 0, 2) if admitted(n, None, node, field) is not None)
@@ -84,7 +84,7 @@ def as_integer_arrays(node, field, value):
     return jnp.asarray(number) if is_new else value
 
 
-# Integers last: the law below takes them up.
+# Integers are last, so that the next law finds their program in the cache.
 KINDS = [as_numpy, as_small_numpy, as_small_arrays, as_integer_arrays, as_integers]
 
 
@@ -111,7 +111,7 @@ def changes(row, kind):
 
 @law
 def test_numbers_of_any_type(row):
-    """Updates and state have the same types, whatever the numbers are made of."""
+    """The types of updates and state do not depend on the type of the numbers."""
     expected, expected_shapes, _ = program(row)
     for kind in KINDS:
         if changes(row, kind):
@@ -122,7 +122,7 @@ def test_numbers_of_any_type(row):
 
 @law
 def test_integers_are_floats(row):
-    """An integer gives what the float of the same value gives, to the last operation."""
+    """An integer gives the same program as the float of the same value."""
     if changes(row, as_integers):
         made, _, _ = program(row, as_integers)
         expected, _, _ = program(row, as_whole_floats)

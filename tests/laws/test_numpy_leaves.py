@@ -1,4 +1,4 @@
-"""Parameters and gradients may be arrays of NumPy: they are those of JAX."""
+"""Parameters and gradients may be NumPy arrays, with the same results as JAX arrays."""
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ def of_numpy(tree):
 
 @law()
 def test_types(row):
-    """What comes out is of the same types, traced or not."""
+    """NumPy arrays give the same types as JAX arrays."""
     opt, params = row(), params_of()
     grads = grads_of(params, 0)
 
@@ -24,7 +24,7 @@ def test_types(row):
         return state, new, opt.update(grads, state, params), opt.eval_params(*new[::-1])
 
     expected, found = (
-        # As constants: arrays of NumPy that go into a trace are none inside.
+        # As constants: as arguments, NumPy arrays would be traced like JAX arrays.
         eqx.filter_eval_shape(lambda tree=tree: run(*tree))
         for tree in ((grads, params), (of_numpy(grads), of_numpy(params)))
     )
@@ -34,7 +34,7 @@ def test_types(row):
 
 @law()
 def test_init_copies(row):
-    """The state holds the same values, as arrays of JAX, and in memory of its own."""
+    """The state has the same values, in JAX arrays with their own memory."""
     opt, params = row(), params_of()
     given = of_numpy(params)
     state, expected = opt.init(given), opt.init(params)

@@ -20,7 +20,7 @@ def _takes_numbers(row):
 
 ROWS = {row.name for row in REGISTRY if _takes_numbers(row)}
 QUICK = {"AdamP", "MARS", "Muon", "SM3", "SOAP", "ScaleByMuon"}
-# What those say of arrays in general that have a rule for all of them.
+# Words in the documentation of the classes that have a rule for all arrays.
 RULES = {
     eqopt.ScaleByFactoredRMS: "the shape of a parameter decides whether it is a matrix",
     eqopt.ScaleByCAME: "the last two axes of all arrays with at least two axes",
@@ -48,7 +48,7 @@ def test_own_arrays_are_not_skipped_in_silence(row):
 
 @law(QUICK, ROWS)
 def test_own_stacks_are_separate_matrices(row):
-    """If numbers are given, as the same matrices in leaves of their own."""
+    """With dimension numbers, a stack trains like its matrices in separate leaves."""
     opt = eqopt.tree.set(row(), weight_dimension_numbers=NUMBERS)
     rng = np.random.default_rng(0)
     start = rng.normal(size=(3, 4, 4)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Every wrapper inside of every other one, guards round all of them, and resuming."""
+"""Every wrapper inside every other one, guards around all of them, and resuming."""
 
 import io
 import itertools
@@ -49,7 +49,7 @@ WRAPPERS = {
     "SplitRealAndImaginary": eqopt.SplitRealAndImaginary,
     "ZeRO1": lambda opt: eqopt.ZeRO1(opt, mesh=ALONE),
 }
-# One vector has no leaves to be told apart.
+# `Flatten` makes one vector, in which these cannot select leaves.
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 GUARDS = {
     "ApplyIfFinite": WRAPPERS["ApplyIfFinite"],
@@ -63,7 +63,7 @@ ADAM = eqopt.Adam(0.01)
 
 
 class Pair(NamedTuple):
-    """A wrapper inside of another one."""
+    """A wrapper inside another one."""
 
     outer: str
     inner: str
@@ -74,7 +74,7 @@ class Pair(NamedTuple):
 
 
 def over(outer):
-    """Runs a test over all pairs with one of these on the outside."""
+    """Runs a test on all pairs whose outer wrapper is one of these."""
     pairs = [Pair(*names) for names in itertools.product(outer, WRAPPERS)]
     return pytest.mark.parametrize("row", pairs, ids=lambda pair: pair.name)
 
@@ -84,7 +84,7 @@ VALUE = np.float32(1)
 
 @interpreted
 def both(opt, grads, state, params):
-    """What `update` and `step` return: for all that is asked of a pair."""
+    """What `update` and `step` return, in one program that all tests share."""
     args = grads, state, params
     return opt.update(*args, value=VALUE), opt.step(*args, value=VALUE)
 
@@ -114,7 +114,7 @@ def test_pairs_compose(row):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @over(GUARDS)
 def test_a_guard_keeps_all_finite(row, bad):
-    """Whatever the step in which one number of one leaf is not finite."""
+    """One element of one leaf is not finite, in any of the steps."""
     opt = GUARDS[row.outer](WRAPPERS[row.inner](ADAM))
     for when in range(4):
         params = params_of()

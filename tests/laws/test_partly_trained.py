@@ -1,7 +1,7 @@
-"""Models of which a part is trained: gradients have `None` at all other parameters.
+"""Models that are trained in part: gradients are `None` at all other parameters.
 
-Whether `init` was given that part or the whole model, the whole model goes into `step`,
-`update` and `eval_params`, and comes out as if the part had been trained alone.
+Whether `init` got only that part or the whole model, `step`, `update` and `eval_params`
+get the whole model, and return it as if the part had been trained alone.
 """
 
 import functools
@@ -27,11 +27,11 @@ TREE = {"matrix": True, "more": [True, None, {"scalar": False}]}
 
 
 def model_of(row):
-    """Twice the same, of which one is trained, and what is no parameter."""
-    # The made-up loss of some rows is a norm of all parameters.
+    """Two equal trees, of which one is trained, and leaves that are not parameters."""
+    # The made-up loss of some rows is a norm of all parameters, so these must be zero.
     factor = 0.0 if isinstance(row(), Evaluated) else 1.0
     frozen = jax.tree.map(lambda p: factor * p, params_of(seed=1))
-    # Not every shape of them: each takes time.
+    # Not all leaves, because each shape takes time to compile.
     return {
         "trained": eqx.filter(params_of(), TREE),
         "frozen": eqx.filter(frozen, TREE),
@@ -45,7 +45,7 @@ def part_of(model):
 
 
 def run(opt, state, model):
-    """What comes out of some steps: parameters, those to evaluate with, and the state."""
+    """The results of some steps: parameters, those to evaluate with, and the state."""
     for i in range(STEPS):
         model, state = opt.step(grads_of(part_of(model), i), state, model)
     return model, opt.eval_params(state, model), state
@@ -53,7 +53,7 @@ def run(opt, state, model):
 
 @functools.cache
 def alone(name):
-    """What comes of the part by itself."""
+    """The same results for the part by itself."""
     (row,) = (row for row in REGISTRY if row.name == name)
     opt, part = row(), part_of(model_of(row))
     return run(opt, opt.init(part), part)
@@ -61,7 +61,7 @@ def alone(name):
 
 @law()
 def test_init_of_the_part(row):
-    """And the whole model ever after."""
+    """All later calls get the whole model."""
     opt, model = row(), model_of(row)
     whole = run(opt, opt.init(part_of(model)), model)
     check(row, whole, model)
@@ -70,7 +70,7 @@ def test_init_of_the_part(row):
 
 @law()
 def test_init_of_the_whole(row):
-    """Where there is no gradient, neither the parameter moves nor its state."""
+    """Without a gradient, neither a parameter nor its state changes."""
     opt, model = row(), model_of(row)
     state = opt.init(model)
     whole = run(opt, state, model)

@@ -1,4 +1,4 @@
-"""On an accelerator, what is compiled is the equation: nothing that is for a CPU."""
+"""Accelerators compile the equation as written, with nothing that is only for a CPU."""
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from .subjects import params_of
 
 
 def programs(opt):
-    """A step as it is lowered for each platform, with the names of its scopes."""
+    """A step as lowered for each platform, with the names of its scopes."""
     params = params_of()
     arrays, others = eqx.partition(opt.init(params), eqx.is_array)
 
@@ -37,7 +37,7 @@ def test_accelerators_compile_the_equation(row):
     [eqopt.Lion(0.1), eqopt.ADOPT(0.1), eqopt.ClipByGlobalNorm(1.0)],
     ids=lambda opt: type(opt).__name__,
 )
-def test_a_cpu_compiles_what_is_for_it(opt):
-    """So the law above looks for what would be there."""
+def test_a_cpu_compiles_its_order(opt):
+    """This shows that the law above looks for the right scope."""
     text, *_ = programs(opt)
     assert SCOPE in text

@@ -1,4 +1,4 @@
-"""Law 5 in chains: updates are rounded once, where they leave."""
+"""Law 5 in chains: updates are rounded once, when they are returned."""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from .test_laws import law
 
 @law
 def test_nothing_is_rounded_between_parts(row):
-    """Half of the precision comes in and goes out; in between it is as if all did."""
+    """In half precision, the results are those in float32, rounded at the end."""
     opt = eqopt.Chain(eqopt.Scale(0.3), row(), eqopt.Scale(0.7))
     params = params_of(jnp.bfloat16)
     state, grads = opt.init(params), grads_of(params, 0)
-    # Not compiled: XLA might leave out a rounding that is in the program.
+    # Not compiled: XLA might remove a rounding from the program.
     update = interpreted(opt.update)
     updates, new = update(grads, state, params)
     wide = jax.tree.map(lambda g: g.astype(jnp.float32), grads)

@@ -1,4 +1,4 @@
-"""What is stored in another form is so everywhere, and nothing but kernels knows."""
+"""Leaves that are stored in another form stay so; only kernels load them."""
 
 import equinox as eqx
 import jax
@@ -15,13 +15,13 @@ from .registry import law
 from .subjects import params_of
 
 
-# One of each kind: by leaf, by matrix, with a tree of its own, and of several parts. What
-# holds of real storages is asked of all rows, in `test_stored`.
+# One row of each kind: by leaf, by matrix, with its own tree, and with several parts.
+# `test_stored` tests the storages of eqopt with all rows.
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
 
 
 class Half(AbstractStored):
-    """Stores the half, which is exact."""
+    """Stores half of each number, which is exact."""
 
     half: Array
 
@@ -41,7 +41,7 @@ def halved(x):
 
 
 def stored_state(opt, params):
-    """Its state, with all that is like a parameter stored."""
+    """The state of `opt`, in which each array that stands for a parameter is stored."""
     state = opt.init(params)
     is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     return eqopt.tree.map_params(
@@ -83,7 +83,7 @@ def test_stored_parameters(row):
     assert all(map(is_stored, jax.tree.leaves(found, is_leaf=is_stored)))
 
 
-def test_a_checkpoint_keeps_it(tmp_path):
+def test_a_checkpoint_keeps_stored_leaves(tmp_path):
     opt = eqopt.Adam(0.1)
     state = stored_state(opt, PARAMS)
     _, new = opt.step(GRADS, state, PARAMS)
@@ -93,7 +93,7 @@ def test_a_checkpoint_keeps_it(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found, new)
 
 
-def test_it_is_sharded_like_its_parameter():
+def test_a_stored_leaf_is_sharded_like_its_parameter():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     params = jax.device_put(jnp.ones((16, 3)), NamedSharding(mesh, P("x")))
     opt = eqopt.Adam(0.1)
@@ -105,7 +105,7 @@ def test_it_is_sharded_like_its_parameter():
         assert is_stored(mu) and mu.half.sharding == params.sharding
 
 
-def test_sums_and_maps_see_the_array():
+def test_sums_and_maps_see_the_loaded_array():
     total = eqopt.equation(lambda g, x: jnp.vdot(g, x))
     stored = {"a": halved(jnp.arange(3.0)), "b": None}
     updates = {"a": jnp.ones(3), "b": None}

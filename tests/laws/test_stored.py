@@ -1,7 +1,8 @@
-"""The laws for what is kept in fewer bytes: every row, with its state or its parameters.
+"""The laws for storage in fewer bytes: every row, with its state or parameters stored.
 
-One test for all laws, which look at one short training: a row has more than enough tests
-of its own. Blocks are small here, so that each array has several, and a tail.
+One test covers all laws, which look at one short training, because each row has more
+than enough tests already. Blocks are small here, so that each array has several of
+them, and an incomplete one at its end.
 """
 
 import dataclasses
@@ -31,17 +32,17 @@ from .subjects import (
 )
 
 
-# One of each kind: by leaf, by matrix, with a tree of its own, and of several parts.
+# One row of each kind: by leaf, by matrix, with its own tree, and with several parts.
 QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
 
-# Rows whose state cannot be stored from outside, and the wrapper that hides it.
+# Rows whose state cannot be stored from outside, and the wrapper that prevents it.
 NOT_OUTSIDE = {
     "Flatten(nested)": "Flatten",
     "ZeRO1(nested)": "ZeRO1",
     "all wrappers": "Flatten",
 }
 
-# The first row of each is the one that users mean.
+# The first row for each optimizer is the usual one.
 OPTIMIZERS = {
     next(row.name for row in method.laws if row.subject is method.subject)
     for method in METHODS.values()
@@ -67,7 +68,7 @@ def stored_params(row: Row, storage=SPLIT) -> Row:
 def check_laws(row: Row, params, moments, grad_dtype):
     opt, (first, *later) = row(), moments
     before = avals(first.state)
-    # 2, 7: one type of state, which `init` has also without arrays.
+    # 2, 7: one type of state, also if `init` gets only shapes.
     assert avals(eqx.filter_eval_shape(opt.init, params)) == before
     for i, now in enumerate(later):
         updates, state = now.updated
@@ -88,7 +89,7 @@ def check_laws(row: Row, params, moments, grad_dtype):
     # 7: everything can be donated.
     buffers = [x.unsafe_buffer_pointer() for x in arrays((first.state, params))]
     assert len(set(buffers)) == len(buffers)
-    # 8: what is written is what is read.
+    # 8: reading returns what was written.
     file = io.BytesIO()
     eqx.tree_serialise_leaves(file, last.state)
     file.seek(0)
@@ -112,13 +113,13 @@ def test_stored_state(row):
         with pytest.raises(ValueError, match=f"Put `{NOT_OUTSIDE[row.name]}` outside"):
             row().init(params)
         return
-    if has_stored(row().init(params)):  # else it is as the row without
+    if has_stored(row().init(params)):  # otherwise, it is the same as the plain row
         check_laws(row, params, trail(row, steps=2), None)
 
 
 @law(QUICK)
 def test_stored_parameters(row):
-    """They are those of training in float32, bit for bit."""
+    """The parameters follow training in float32, bit for bit."""
     plain_row, row = row, stored_params(row)
     half = params_of(jnp.bfloat16)
     moments = trail(row, jnp.bfloat16, jnp.float32, steps=2)
@@ -138,7 +139,7 @@ def test_stored_parameters(row):
         ]
     evaluated = eqopt.tree.cast(plain.eval_params(state, full), jnp.bfloat16)
     for opt, (params, of_opt) in zip(opts, stored, strict=True):
-        # The split rounds what is halfway to the other side.
+        # The split breaks ties in the other direction.
         assert_close(opt.eval_params(of_opt, params), evaluated, 2**-7, 0)
         assert_equal(opt.full_params(of_opt, params), full)
         assert_equal(of_opt.inner_state, state)

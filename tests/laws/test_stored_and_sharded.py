@@ -1,7 +1,7 @@
-"""A stored state on several devices: stored as on one, divided, and with the same steps.
+"""A stored state on several devices: types and steps as on one, but divided.
 
-Every storage with AdamW, and 8 bits with other methods and wrappers. Another law asks
-every row for a compiled `init`, stored and not.
+Every storage runs with AdamW, and 8 bits also with other methods and wrappers. Another
+law compiles `init` for every row, stored and not.
 """
 
 import functools
@@ -30,7 +30,7 @@ METHODS = {
     **{name: make(eqopt.Adam(1e-2)) for name, make in WRAPPERS.items()},
     "SkipStep": eqopt.SkipStep(eqopt.Adam(1e-2), eqopt.SigmaRule(window=8)),
 }
-# One vector has another state, and no shards of parameters; ZeRO-1 has its own tests.
+# `Flatten` has another state, without shards of parameters; ZeRO-1 has its own tests.
 del METHODS["Flatten"], METHODS["ZeRO1"]
 STATES = {
     "8 bits": storage.BlockwiseQuantized(),
@@ -46,12 +46,12 @@ PARAMS = {
     "masters": storage.MasterWeights(),
     "drawn parameters": storage.StochasticRounding(),
 }
-# Whole blocks on each of 8 devices, whether rows or columns are divided. The names are
-# those of the masks of the wrappers.
+# Each of 8 devices gets whole blocks, whether rows or columns are divided. The masks of
+# the wrappers use these names.
 EVEN = {"matrix": (16, 2048), "vector": (8192,), "scalar": (8, 2, 2048)}
 UNEVEN = {"matrix": (13, 700), "vector": (4099,), "scalar": (16, 512)}
 LARGE = 64  # larger arrays of the state are divided
-# With other methods than AdamW, one leaf is stored: most of the time goes into compiling.
+# Methods other than AdamW store one leaf, because compiling takes most of the time.
 ONE = {"matrix": True, "more": [False, None, {"scalar": False}]}
 BY_LEAF = ("AdamW", "MultiSteps", "ParamEMA", "ScheduleFreeAdamW")
 
@@ -59,7 +59,7 @@ BY_LEAF = ("AdamW", "MultiSteps", "ParamEMA", "ScheduleFreeAdamW")
 def cases(*layouts, methods=METHODS):
     """Every storage with AdamW, and 8 bits with every method; few are quick.
 
-    8 bits with AdamW have every layout, and the others one of them in turn.
+    AdamW with 8 bits has every layout, and each other case has one of them in turn.
     """
     quick = {("8 bits", "AdamW", "columns"), ("8 bits", "AdamW", "inside ZeRO-1")}
     pairs = [(name, "AdamW") for name in {**STATES, **PARAMS} if name != "8 bits"]
@@ -82,7 +82,7 @@ def mesh_of(devices=8, kind=AxisType.Auto):
 
 
 def wrapped(stored, inner):
-    """`inner` with this storage."""
+    """`inner`, wrapped in this storage."""
     if stored in STATES:
         where = eqopt.groups.everything if inner is ADAMW else ONE
         return eqopt.StoreState(inner, STATES[stored], where)
@@ -115,7 +115,7 @@ def alone(stored, method, is_even=True):
 
 
 def assert_same(found, expected):
-    """Equal but for rounding, which now and then leads to the next code."""
+    """Equal except for rounding, which sometimes leads to the next code."""
     for x, y in zip(arrays(found), arrays(expected), strict=True):
         x, y = (np.asarray(z, np.float32) for z in (x, y))
         assert np.isclose(x, y, 1e-5, 1e-6).mean() > 0.98
@@ -149,7 +149,7 @@ def test_sharded_parameters(stored, method, layout):
 
 @cases("by hand", methods=BY_LEAF)
 def test_inside_shard_map(stored, method, layout):
-    """Parameters are shards there, whose values are stored as those of the whole."""
+    """The parameters are shards there, and are stored like whole parameters."""
     first, params, last = alone(stored, method)
     opt = wrapped(stored, METHODS[method])
     is_whole = lambda x: x.ndim == 0 or x.dtype == jnp.uint32  # the bits of a key
@@ -168,14 +168,14 @@ def test_inside_shard_map(stored, method, layout):
     found = jax.jit(work)(*(values(stored, EVEN, i) for i in (0, 1)))
     expected = jax.tree.leaves((first, params, last))
     assert avals(found) == avals(expected)
-    if stored in PARAMS:  # low bits alone say little about a number
+    if stored in PARAMS:  # low bits by themselves say little about a number
         found, expected = (x[len(of_state) : -len(of_state)] for x in (found, expected))
     if "drawn" not in stored:  # the shards draw the same numbers
         assert_same(found, expected)
 
 
 def test_a_shard_below_the_threshold():
-    """What is said of `where`: without it, small shards keep their state in float32."""
+    """As `where` documents: by default, small shards keep their state in float32."""
     params = {"w": jnp.ones((6, 1024))}
     init = lambda where: jax.eval_shape(
         jax.shard_map(
@@ -214,7 +214,7 @@ def test_inside_zero1(stored, method, layout):
 
 @cases("outside ZeRO-1", methods=["AdamW"])
 def test_outside_zero1(stored, method, layout):
-    """Parameters are, with their hidden parts like them; a state tells why it is not."""
+    """Stored parameters are sharded like their hidden parts; a state is an error."""
     mesh = mesh_of()
     opt = wrapped(stored, eqopt.ZeRO1(METHODS[method], "x", mesh))
     place = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))

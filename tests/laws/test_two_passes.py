@@ -31,7 +31,7 @@ def stored(opt, storage=STORAGES["8 bits"]):
 
 
 def train(opt, platform):
-    # A function of its own, which is traced again.
+    # A new function, so that it is traced again.
     step = interpreted(lambda opt, *rest: opt.step(*rest))
     params = params_of()
     state = opt.init(params)
@@ -54,7 +54,7 @@ def barriers(opt, platform="cuda", shape=(8, 8)):
     return text.count("stablehlo.optimization_barrier")
 
 
-def test_which_steps_take_two():
+def test_which_steps_take_two_passes():
     adam, muon = eqopt.Adam(0.1), eqopt.Muon(0.1)
     assert barriers(stored(adam)) == barriers(stored(adam, STORAGES["float8"])) == 1
     assert barriers(stored(adam), "tpu") == 0
@@ -64,7 +64,7 @@ def test_which_steps_take_two():
     assert barriers(stored(muon)) == barriers(stored(eqopt.LAMB(0.1))) == 0
 
 
-def test_small_leaves_take_one(monkeypatch):
+def test_small_leaves_take_one_pass(monkeypatch):
     monkeypatch.setattr(narrowing, "_LARGE", 70)
     opt = stored(eqopt.Adam(0.1))
     assert [barriers(opt, shape=shape) for shape in ((3, 23), (2, 35))] == [0, 1]

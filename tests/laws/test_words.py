@@ -1,4 +1,4 @@
-"""Messages name the class that was written, and the argument, over the registry."""
+"""Messages name the class that the user wrote, and the argument, for every row."""
 
 import re
 
@@ -18,7 +18,7 @@ GRADS = jax.tree.map(jnp.ones_like, PARAMS)
 
 
 def error_of(build, state=None, grads=GRADS, params=PARAMS):
-    """What is said when the optimizer is built, and takes its first step."""
+    """The error message from building the optimizer and taking its first step."""
 
     def step(grads):
         opt = build()
@@ -32,7 +32,7 @@ def error_of(build, state=None, grads=GRADS, params=PARAMS):
 
 
 def written(row):
-    """The names of classes in the line that makes the optimizer."""
+    """The names of the classes in the `repr` of the optimizer."""
     return re.findall(r"\b([A-Z]\w+)\(", repr(row()))
 
 
@@ -57,7 +57,7 @@ def test_a_wrong_state(row):
         assert "state" in message
 
 
-# Rows that do arithmetic with what they are given, or hand it to another argument.
+# Rows that compute with their data, or pass them to another argument.
 NO_SCHEDULES = {
     "PolyakSGD": "`scaling` is the learning rate of the step that it scales",
     "SAM(opaque)": "the row makes the adversary of it",
@@ -69,7 +69,7 @@ NO_SCHEDULES = {
 }
 
 
-# Data of a row that it writes inside of another argument.
+# Data that a row passes to an argument with another name.
 INSIDE = {"first": "init_step"}
 
 
@@ -89,7 +89,7 @@ LARGER = jax.tree.map(lambda p: jnp.ones([n + 1 for n in p.shape]), PARAMS)
 
 @law()
 def test_a_model_of_other_shapes(row):
-    """Not in the words of JAX, for a product or a branch that does not fit."""
+    """The message is eqopt's, not one of JAX about a product or a branch."""
     state = row().init(PARAMS)
     for grads, params in ((LARGER, LARGER), (LARGER, PARAMS), (GRADS, LARGER)):
         message = error_of(row, state, grads, params)
@@ -111,6 +111,6 @@ def test_complex_gradients_of_real_parameters(row):
 def test_parameters_of_eight_bits(row):
     narrow = jax.tree.map(lambda g: g.astype(jnp.float8_e4m3fn), GRADS)
     message = error_of(row, grads=narrow)
-    if message is None:  # it looks at none of them
+    if message is None:  # it reads no gradients
         return
     assert "float8_e4m3fn" in message and "shapes do not fit" not in message, message

@@ -1,4 +1,4 @@
-"""From the gradients of several elements, or of several calls, to one update."""
+"""Aggregators: one update from the gradients of several elements or calls."""
 
 import eqopt
 from eqopt import aggregating

@@ -21,7 +21,7 @@ from ..row import (
 )
 
 
-# The laws are about one device. What several make of it is in `test_layouts.py`.
+# The laws use one device. `test_layouts.py` tests what happens on several.
 ALONE = Mesh(np.array(jax.devices()[:1]), ("data",))
 NOT_THE_MESH = dict.fromkeys(
     (

@@ -8,7 +8,7 @@ from eqopt.interop.optax import from_optax, to_optax
 from ..row import is_matrix, nested, row
 
 
-# Equal ones are made of one object.
+# Made once, because Optax's functions are only equal to themselves.
 ADAM = optax.adam(0.01)
 CLIPPED = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1, momentum=0.9))
 INJECTED = optax.inject_hyperparams(optax.adamw, "mask")(0.01, mask=is_matrix)

@@ -1,4 +1,4 @@
-"""Step sizes from looking along the updates."""
+"""Line searches: step sizes from the loss along the updates."""
 
 import math
 

@@ -13,7 +13,7 @@ def is_long(updates):
 
 
 def first_leaf(updates):
-    """Something of the updates' own dtype, and more than one array."""
+    """More than one array, in the dtype of the updates."""
     leaf = jax.tree.leaves(updates)[0]
     return {"largest": jnp.max(jnp.abs(leaf)), "rows": jnp.sum(leaf, 0)}
 

@@ -1,4 +1,4 @@
-"""Leaving out steps or parts of them, and scaling losses."""
+"""Wrappers that skip steps or parts of them, and that scale losses."""
 
 import eqopt
 

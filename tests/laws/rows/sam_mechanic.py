@@ -1,4 +1,4 @@
-"""Wrappers that look at the loss from elsewhere, and that tune the learning rate."""
+"""Wrappers that evaluate the loss at other points, or that tune the learning rate."""
 
 import eqopt
 
@@ -29,7 +29,7 @@ ROWS = [
         name="SAM(opaque)",
         rho=0.2,
     ),
-    # So large that what is tuned can be told from rounding.
+    # Large enough to make more difference than rounding does.
     *around(eqopt.Mechanic, s_init=0.1),
     row(
         lambda **data: eqopt.Mechanic(eqopt.SGD(0.1, 0.9), num_betas=3, **data),

@@ -1,4 +1,4 @@
-"""Averages of the parameters in the place of a schedule."""
+"""Averages of the parameters, which replace a schedule of the learning rate."""
 
 import eqopt
 
