@@ -56,8 +56,8 @@ def test_gives_up_and_recovers():
     ]
 
 
-def test_overflow_is_no_bad_gradient():
-    """The sum of many large values is infinite; the values are not."""
+def test_large_gradients_are_not_bad_gradients():
+    """The sum of many large values overflows, but the values are finite."""
     opt = eqopt.ApplyIfFinite(eqopt.Scale(1.0), 2)
     large = {"w": jnp.full(1000, 3e38)}
     _, state = opt.update(large, opt.init(large), large)
@@ -73,8 +73,8 @@ def test_no_parameters():
     assert state.last_finite
 
 
-def test_counters_stay_at_their_end():
-    """Told to leave out whatever is not finite, for ever: no counter turns negative."""
+def test_counters_stay_at_their_maximum():
+    """With the largest limit, all bad steps are skipped; no counter turns negative."""
     last = jnp.asarray(2**31 - 1, jnp.int32)
     opt = eqopt.ApplyIfFinite(eqopt.SGD(0.1), 2**31 - 1)
     counts = lambda s: (s.notfinite_count, s.total_notfinite)

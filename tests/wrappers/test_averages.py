@@ -20,7 +20,7 @@ def noisy(p, t):
 
 
 def trajectory(opt, steps, dtype=jnp.float32):
-    """The parameters after each step, from the first ones on, and the averages."""
+    """The parameters at first and after each step, and the averages at these times."""
     params = jnp.asarray(START, dtype)
     state, step = opt.init(params), jax.jit(opt.step)
     seen, averages = [params], [opt.eval_params(state, params)]
@@ -33,7 +33,7 @@ def trajectory(opt, steps, dtype=jnp.float32):
 
 
 def weighted(seen, betas):
-    """The debiased average by its weights, in float64."""
+    """The debiased average in float64, by the weight of each value."""
     n = len(seen)
     w = [(1 - betas[i]) * np.prod(betas[i + 1 : n]) for i in range(n)]
     return np.tensordot(w, seen, 1) / sum(w)
@@ -68,7 +68,7 @@ def test_a_schedule_is_debiased_by_the_product():
         np.testing.assert_allclose(averages[t], expected, 2e-6)
 
 
-def test_no_weight_yet():
+def test_before_any_value_has_a_weight():
     """A decay of 1 keeps the parameters in place of the average; nothing is 0 / 0."""
     schedule = lambda t: jnp.where(t < 2, 1.0, 0.5)
     seen, averages = trajectory(eqopt.ParamEMA(eqopt.SGD(0.2), schedule), 4)
@@ -101,13 +101,13 @@ def test_swa_by_hand(start, period):
     ids=lambda x: type(x).__name__,
 )
 @pytest.mark.costly
-def test_training_does_not_see_it(wrap, inner):
+def test_an_average_does_not_change_training(wrap, inner):
     seen, _ = trajectory(wrap(inner), 6)
     np.testing.assert_allclose(seen, trajectory(inner, 6)[0], 2e-6, 2e-7)
 
 
-def test_inside_and_outside_of_mini_steps():
-    """Outside, it counts the mini-steps; inside, the steps."""
+def test_an_average_inside_and_outside_multi_steps():
+    """Outside `MultiSteps` it counts mini-steps, and inside it counts steps."""
     inside = eqopt.MultiSteps(eqopt.ParamEMA(eqopt.SGD(0.2), 0.81), 2)
     seen, averages = trajectory(inside, 6)
     np.testing.assert_allclose(averages[6], weighted(seen[2::2], [0.81] * 3), 1e-6)
@@ -128,15 +128,15 @@ def test_inside_and_outside_of_mini_steps():
     ],
 )
 @pytest.mark.costly
-def test_it_comes_out_of_any_wrapper(around):
+def test_any_wrapper_returns_an_average_inside_it(around):
     own = eqopt.ParamEMA(eqopt.SGD(0.1), 0.7)
     np.testing.assert_allclose(
         trajectory(around(own), 4)[1], trajectory(own, 4)[1], 1e-6
     )
 
 
-def test_the_outer_average_counts():
-    """Until it has begun, the inner one does."""
+def test_the_outer_of_two_averages_is_returned():
+    """Until the outer one begins, `eval_params` returns the inner one."""
     lookahead = eqopt.Lookahead(eqopt.SGD(0.1), 3, 0.5)
     seen, averages = trajectory(eqopt.SWA(lookahead, 3), 5)
     _, slow = trajectory(lookahead, 5)
@@ -145,7 +145,7 @@ def test_the_outer_average_counts():
 
 
 def test_an_average_in_float32_of_bfloat16():
-    """It takes the parameters as they were before they were rounded."""
+    """It averages the parameters before they are rounded."""
     params = jnp.ones(3, jnp.bfloat16)
     opt = eqopt.ParamEMA(eqopt.SGD(1.0), 0.5, accumulator_dtype=jnp.float32)
     state = opt.init(params)
@@ -158,7 +158,7 @@ def test_an_average_in_float32_of_bfloat16():
     assert opt.eval_params(state, params).dtype == jnp.bfloat16
 
 
-def test_one_kernel_with_what_is_inside():
+def test_an_average_and_its_inner_chain_are_one_kernel():
     opt = eqopt.Chain(eqopt.Clip(1.0), eqopt.ParamEMA(eqopt.AdamW(0.1)))
     params = jnp.ones(2)
     jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
@@ -191,7 +191,7 @@ def test_like_torch(kind):
     params = as_jax(linear)
     inner = eqopt.SGD(0.1, 0.9)
     opt = {
-        # Theirs starts at what it is given first.
+        # Torch's averages begin with the first parameters that they get.
         "EMA": eqopt.ParamEMA(inner, lambda t: jnp.where(t == 0, 0, 0.9)),
         "biased EMA": eqopt.ParamEMA(inner, 0.9, debias=False),
         "SWA": eqopt.SWA(inner, 1),

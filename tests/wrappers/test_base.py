@@ -1,4 +1,4 @@
-"""Wrappers of one's own, on the base of the built-in ones, with public names alone."""
+"""Users can write wrappers with only public names, on the base of the built-in ones."""
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ class EverySecondState(eqx.Module):
 
 
 class EverySecond(eqopt.AbstractWrapper):
-    """Leaves out every other step, from the second one on."""
+    """Skips every other step, starting with the second one."""
 
     inner: eqopt.AbstractTransformation
 
@@ -40,7 +40,7 @@ class LengthState(eqx.Module):
 
 
 class Length(eqopt.AbstractWrapper):
-    """Measures how far the parameters went in all."""
+    """Measures the length of the path that the parameters take."""
 
     inner: eqopt.AbstractTransformation
 
@@ -61,7 +61,7 @@ class DoubledState(eqx.Module):
 
 
 class Doubled(eqopt.AbstractWrapper):
-    """Shows the inner transformation other updates, and passes some on as they are."""
+    """Gives the inner transformation other updates, and may pass them on unchanged."""
 
     inner: eqopt.AbstractTransformation
     passes: bool = False
@@ -78,7 +78,7 @@ class Doubled(eqopt.AbstractWrapper):
 
 
 class Both(eqopt.AbstractComposite):
-    """The mean of what two transformations make of a call."""
+    """The mean of the results of two transformations."""
 
     one: eqopt.AbstractTransformation
     other: eqopt.AbstractTransformation
@@ -120,7 +120,7 @@ def test_one_method_serves_both_calls(opt):
 
 
 @pytest.mark.parametrize("method", ["update", "step"])
-def test_a_call_that_is_left_out(method):
+def test_a_skipped_call(method):
     opt = EverySecond(eqopt.Adam(0.1))
     _, state = opt.step(GRADS, opt.init(PARAMS), PARAMS)
     result, new = getattr(opt, method)(GRADS, state, PARAMS)
@@ -140,7 +140,7 @@ def test_unchanged_updates():
     assert jnp.array_equal(params["w"], PARAMS["w"] + 2 * GRADS["w"])
 
 
-def test_the_inner_one_is_asked_what_to_evaluate_with():
+def test_eval_params_asks_the_inner_transformation():
     opt = Length(EverySecond(eqopt.ParamEMA(eqopt.SGD(1.0), 0.5)))
     params, state = opt.step(GRADS, opt.init(PARAMS), PARAMS)
     later, state = opt.step(GRADS, state, params)
@@ -156,7 +156,7 @@ def test_another_state(call):
     annotated = Annotated(eqopt.Adam(0.1))
     with pytest.raises(TypeError, match="Annotated got a state of type tuple"):
         getattr(annotated, call)(*arguments)
-    with pytest.raises(AttributeError):  # its `init` does not say what it returns
+    with pytest.raises(AttributeError):  # `init` does not annotate its state
         getattr(opt, call)(*arguments)
 
 
@@ -182,5 +182,5 @@ def test_a_field_named_inner_is_needed():
         Nameless()
 
 
-def test_as_little_memory_as_those_built_in():
+def test_as_little_memory_as_built_in_wrappers():
     assert temporary(EverySecond(eqopt.AdamW(0.1))) < 0.001

@@ -1,4 +1,4 @@
-"""Caution: who waits, what makes up for it, and what is left alone."""
+"""Caution: which elements are masked, how the others are rescaled, and weight decay."""
 
 import equinox as eqx
 import jax
@@ -97,7 +97,7 @@ def check_decay(opt):
 
 @pytest.mark.parametrize("fallback", [ADAMW, LION, eqopt.Chain(ADAMW)], ids=repr)
 def test_a_fallback_is_cautious_by_itself(fallback):
-    """And the vectors do not count among the matrices, or the other way round."""
+    """Vectors do not count in the share of the matrices, or the other way round."""
     inner = eqopt.Muon(0.1, weight_decay=0.5, fallback=fallback)
     opt, of_all = (eqopt.Cautious(x, "plus_one") for x in (inner, fallback))
     of_matrices = eqopt.Cautious(
@@ -119,8 +119,8 @@ def test_a_fallback_is_cautious_by_itself(fallback):
             np.testing.assert_allclose(params[k], only[k][k], rtol=1e-5, atol=1e-6)
 
 
-def test_what_gives_updates_as_a_whole_waits_as_a_whole():
-    """Where nothing says what decays, what is added to the parameters is masked."""
+def test_updates_of_an_opaque_wrapper_are_masked_as_a_whole():
+    """If no part says what decays, the whole change of the parameters is masked."""
     inner = eqopt.MultiSteps(eqopt.SGD(0.5, momentum=0.9), 1)
     opt = eqopt.Cautious(inner, "none")
     p = jnp.zeros(3)
@@ -131,14 +131,14 @@ def test_what_gives_updates_as_a_whole_waits_as_a_whole():
 
 
 @pytest.mark.parametrize("rescale", ["share", "none"])
-def test_who_agrees_is_let_through(rescale):
-    """Also where their product is too small for a float."""
+def test_updates_that_agree_with_gradients_are_not_masked(rescale):
+    """Also if the product of update and gradient underflows."""
     g = jnp.array([1e-30, -1e-30, 1.0, -1.0])
     opt = eqopt.Cautious(eqopt.Identity(), rescale)
     np.testing.assert_array_equal(opt.update(g, opt.init(g))[0], g)
 
 
-def test_half_of_them_are_doubled():
+def test_if_half_are_masked_the_others_are_doubled():
     opt = eqopt.Cautious(eqopt.Trace(1.0))
     state = opt.init(jnp.zeros(4))
     _, state = opt.update(jnp.ones(4), state)
@@ -153,12 +153,12 @@ def test_the_share_is_at_least_one_in_a_thousand():
     np.testing.assert_allclose(updates, 1000 * alone, rtol=1e-6)
 
 
-def test_nobody_agrees():
+def test_if_no_update_agrees_all_are_zero():
     opt = eqopt.Cautious(eqopt.Scale(-1.0))
     assert not np.any(opt.update(jnp.ones(3), opt.init(jnp.ones(3)))[0])
 
 
-def test_parameters_to_evaluate_with_are_those_of_the_inner_one():
+def test_eval_params_asks_the_inner_transformation():
     p = {"w": jnp.ones((2, 2))}
     opt = eqopt.Cautious(eqopt.Lookahead(eqopt.Adam(0.1), 3, 0.5))
     state = opt.init(p)

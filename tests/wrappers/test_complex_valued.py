@@ -1,4 +1,4 @@
-"""Real and imaginary parts as parameters of their own."""
+"""Real and imaginary parts as separate parameters."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Averages that gradients are taken beside or ahead of, as in their equations."""
+"""Averages away from which gradients are taken, compared with their equations."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def gradient(p):
 
 
 def inner():
-    """It looks at the parameters, and it remembers."""
+    """It depends on the parameters and on earlier steps."""
     return eqopt.Chain(
         eqopt.Trace(MOMENTUM),
         eqopt.AddDecayedWeights(DECAY),
@@ -41,7 +41,7 @@ def inner_by_hand():
 
 
 def trained(opt, x64):
-    """The parameters, and those to evaluate with, after each step."""
+    """After each step, the parameters and those to evaluate with."""
     with x64():
         params = jnp.asarray(START)
         state = opt.init(params)
@@ -80,7 +80,7 @@ def test_gpa(sees, x64):
 @pytest.mark.parametrize("sees", ["z", "y"])
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_what_comes_before_gpa_sees_the_parameters(sees, is_fused, x64):
-    """Also where the equations before it run while `inner` is shown others."""
+    """Also if it runs in one kernel with `inner`, which sees other parameters."""
     as_it_is = eqopt.Chain() if is_fused else eqopt.Stateless(lambda u, p: u)
     wrapped = eqopt.GPA(eqopt.Chain(as_it_is, inner()), 0.8, 0.7, sees)
     opt = eqopt.Chain(eqopt.AddDecayedWeights(0.5), wrapped)
@@ -136,13 +136,13 @@ NEUTRAL = {
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_without_effect_it_is_the_inner_one(name, x64):
-    """To the last bit."""
+    """Bit for bit."""
     found, expected = trained(NEUTRAL[name], x64), trained(inner(), x64)
     for (params, _), (same, _) in zip(found, expected, strict=True):
         np.testing.assert_array_equal(params, same)
 
 
-def test_the_inner_one(x64):
+def test_the_inner_chain_follows_its_formula(x64):
     assert_follows(inner(), x64, plain())
 
 
@@ -154,7 +154,7 @@ def test_outer_nesterov_of_each_step_is_nesterov(x64):
 
 
 def test_a_constant_step_becomes_longer(x64):
-    """By $1 / (1 - β)$, in the end."""
+    """In the limit, by a factor of $1 / (1 - β)$."""
     opt = eqopt.EMANesterov(eqopt.SGD(1.0), 0.4, 0.9)
     with x64():
         params = before = jnp.zeros(1)

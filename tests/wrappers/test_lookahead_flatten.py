@@ -42,7 +42,7 @@ def test_lookahead_restarts_the_inner_optimizer():
 
 
 def test_flatten_gives_one_vector_and_the_dtypes_back():
-    """Leaves of several dtypes meet in the widest."""
+    """The vector has the widest of their dtypes."""
     params = {
         "half": jnp.ones((2, 3), jnp.bfloat16),
         "single": jnp.ones(4),

@@ -63,7 +63,7 @@ def test_powers_of_two_change_nothing(inner, call):
         scaled = jax.tree.map(lambda g, s=state: g * s.loss_scale, g)
         result, state = method(scaled, state, PARAMS)
         expected, inner_state = plain(g, inner_state, PARAMS)
-        # The compiler orders the operations as it likes, here and there.
+        # The compiler may order operations differently in the two programs.
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, 2e-7),
             (result, state.inner_state),
@@ -102,7 +102,7 @@ def test_the_scaled_loss(dtype):
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1))
     scaled = opt.scale_loss(jnp.asarray(100.0, dtype), opt.init(PARAMS))
     assert scaled.dtype == jnp.float32
-    assert scaled == 100 * 2.0**15  # more than there is in float16
+    assert scaled == 100 * 2.0**15  # which would overflow in float16
 
 
 class Spy(eqopt.AbstractTransformation):
@@ -117,8 +117,8 @@ class Spy(eqopt.AbstractTransformation):
 
 
 @pytest.mark.parametrize("call", ["update", "step"])
-def test_what_is_inside_sees_float32(call):
-    """Divided in float16, 2e-8 of 6e-4 would be zero."""
+def test_the_inner_transformation_gets_float32_gradients(call):
+    """Divided in float16, a gradient of 2e-8 would become zero."""
     spy = Spy([])
     opt = eqopt.DynamicLossScale(spy)
     params = {"w": jnp.ones(2, jnp.float16)}
@@ -132,7 +132,7 @@ def test_what_is_inside_sees_float32(call):
     assert result["w"].dtype == jnp.float16
 
 
-def test_the_norm_inside_is_that_of_the_loss():
+def test_a_norm_inside_is_computed_without_the_scale():
     seen = []
     rule = lambda value, norm: (seen.append(norm), norm > 10)[1]
     opt = eqopt.DynamicLossScale(eqopt.SkipStep(eqopt.SGD(0.1), rule))
@@ -156,7 +156,7 @@ def test_clipping_inside_does_not_underflow():
 
 
 def test_mini_steps_inside():
-    """An overflow costs one mini-step, and the scale may change in between."""
+    """An overflow costs one mini-step, and the scale may change between mini-steps."""
     opt = eqopt.DynamicLossScale(eqopt.MultiSteps(eqopt.SGD(1.0), 2))
     params, state, step = PARAMS, opt.init(PARAMS), jax.jit(opt.step)
     for size, bad in ((1.0, None), (1.0, jnp.inf), (3.0, None)):
@@ -180,12 +180,12 @@ def half(model):
 
 
 def trained(opt, model, scale_loss, steps=60):
-    """Float32 parameters, a forward and a backward pass in float16, a tiny loss."""
+    """Float32 parameters, both passes in float16, and a tiny loss."""
     x = jnp.linspace(-1, 1, 32, dtype=jnp.float16)[:, None]
     y = jnp.sin(3 * x)
 
     def loss_fn(model):
-        # The mean first and the factor last: as a loss in other units.
+        # First the mean and then the factor, as for a loss in other units.
         error = jax.vmap(half(model))(x) - y
         return jnp.mean(error * error).astype(jnp.float32) * jnp.float32(1e-8)
 
@@ -216,9 +216,9 @@ def test_float16_underflows_without_and_trains_with():
     losses, zero, _ = trained(inner, model, lambda loss, state: loss)
     assert zero == 1 and losses[-1] == losses[0]
     opt = eqopt.DynamicLossScale(inner, 2.0**60, growth_interval=20)
-    # Much too large to begin with: it is found out how large it may be.
+    # At first the scale is much too large, and is reduced until gradients are finite.
     losses, zero, state = trained(opt, model, opt.scale_loss, 200)
-    # One of the four, the last bias, may happen to have a gradient of zero.
+    # One of the four gradients, that of the last bias, may be exactly zero.
     assert zero < 0.3 and losses[-1] < 0.5 * losses[0]
     assert state.total_notfinite > 5 and state.loss_scale < 2.0**50
     assert np.log2(state.loss_scale) % 1 == 0

@@ -1,4 +1,4 @@
-"""Mechanic: written down in NumPy, on a model, and what else is special."""
+"""Mechanic: against formulas in NumPy, on a model, and in special cases."""
 
 import equinox as eqx
 import jax
@@ -53,7 +53,7 @@ def test_by_hand(settings, x64):
 
 
 def test_float32_is_float64(x64):
-    """Also while the factor is too small for the parameters to tell."""
+    """Also while steps are too small to change the parameters."""
     offset = 100.0
 
     def factors(dtype):
@@ -73,7 +73,7 @@ def test_float32_is_float64(x64):
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 30.0])
 def test_the_learning_rate_is_found(rate):
-    """Wherever the given one is, from 1e-6 of it on."""
+    """The given learning rate may be up to a million times too large."""
     model = eqx.nn.MLP(2, 1, 16, 1, key=jr.key(0))
     x = jr.normal(jr.key(1), (32, 2))
     y = jnp.prod(x, 1, keepdims=True)
@@ -92,7 +92,7 @@ def test_the_learning_rate_is_found(rate):
     assert 1e-4 < rate * float(state.s.sum()) < 1
 
 
-def test_it_is_fused_with_what_is_inside():
+def test_it_is_one_kernel_with_its_inner_chain():
     opt = eqopt.Mechanic(eqopt.AdamW(1.0))
     params = jnp.ones(2)
     jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
@@ -101,7 +101,7 @@ def test_it_is_fused_with_what_is_inside():
 
 
 def test_frozen_parts_count_for_nothing():
-    """Neither in the scalar products nor in the norms."""
+    """They change neither scalar products nor norms."""
     opt = eqopt.Mechanic(eqopt.SGD(1.0), s_init=0.1)
     params, alone = {"w": jnp.ones(2), "frozen": jnp.full(2, 1e6)}, {"w": jnp.ones(2)}
     state = opt.init({**params, "frozen": None})
@@ -115,7 +115,7 @@ def test_frozen_parts_count_for_nothing():
 
 
 def test_half_precision():
-    """What is measured is float32, and the sum of the updates is, too."""
+    """Measurements and the sum of the updates are float32."""
     opt = eqopt.Mechanic(eqopt.SGD(1.0))
     for dtype in (jnp.bfloat16, jnp.float16):
         state = opt.init(jnp.ones(3, dtype))
@@ -123,7 +123,7 @@ def test_half_precision():
         assert state.delta.dtype == jnp.float32
 
 
-def test_a_nan_stays_unless_it_is_left_out():
+def test_a_nan_stays_unless_it_is_skipped():
     nan, params = jnp.full(2, jnp.nan), jnp.ones(2)
     opt = eqopt.Mechanic(eqopt.SGD(1.0))
     _, state = opt.step(nan, opt.init(params), params)
@@ -140,14 +140,14 @@ def test_a_nan_stays_unless_it_is_left_out():
         (eqopt.SGD(1.0), 0.01),
         (eqopt.SGD(1.0, 0.9), 0.01),
         (eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Adam(1.0)), 0.01),
-        # Weight decay: the sum and the parameters both need the parameters as they were.
+        # With weight decay, both the sum and the step need the old parameters.
         (eqopt.AdamW(1.0), 1.01),
     ],
     ids=repr,
 )
 @pytest.mark.costly
 def test_temporary_memory(inner, most):
-    """Of a step with donated arguments, in trees of parameters."""
+    """The temporary memory of a step with donated arguments, in trees of parameters."""
     opt = eqopt.Mechanic(inner)
     params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32)] * 10
     state = jax.eval_shape(opt.init, params)

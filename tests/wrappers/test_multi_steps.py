@@ -35,7 +35,7 @@ def test_mean_of_mini_batches_is_the_full_batch():
 
 @pytest.mark.parametrize("call", ["update", "step"])
 def test_inner_runs_once_in_k(call):
-    """Counted while the program runs, not while it is traced."""
+    """Counted when the program runs, not when it is traced."""
     calls = []
 
     class Counted(eqopt.AbstractTransformation):
@@ -55,7 +55,7 @@ def test_inner_runs_once_in_k(call):
     assert state.gradient_step == 3
 
 
-def test_updates_are_zero_in_between():
+def test_updates_are_zero_between_steps():
     opt, params = eqopt.MultiSteps(eqopt.SGD(1.0), 2), {"w": jnp.ones(3), "none": None}
     state, grads = opt.init(params), {"w": jnp.ones(3), "none": None}
     assert not opt.has_updated(state)
@@ -103,7 +103,7 @@ def test_skipped_mini_steps_leave_no_trace():
 
 
 def test_dtypes_of_the_accumulator():
-    """Gathered in float32 by default, handed on in the gradients' dtype."""
+    """Sums are in float32 by default, and updates have the dtype of the gradients."""
     params = jnp.ones(3, jnp.bfloat16)
     opt = eqopt.MultiSteps(eqopt.SGD(1.0), 2)
     state = opt.init(params)
@@ -117,7 +117,7 @@ def test_dtypes_of_the_accumulator():
 
 
 def test_many_small_gradients_are_not_lost():
-    """In bfloat16, 1 + 0.001 is 1."""
+    """In bfloat16, 1 + 0.001 rounds to 1."""
     params = jnp.zeros((), jnp.bfloat16)
     opt = eqopt.MultiSteps(eqopt.Scale(1.0), 65, use_grad_mean=False)
     state = opt.init(params)
@@ -129,7 +129,7 @@ def test_many_small_gradients_are_not_lost():
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.slow
 def test_weights_make_it_the_mean_over_all_tokens(k):
-    """Rows of different lengths: the step is that of the full batch."""
+    """With rows of different lengths, the step is the same as for the full batch."""
     keys = jax.random.split(jax.random.key(0), 3)
     tokens = jax.random.normal(keys[0], (k, 6, 3))
     targets = jax.random.normal(keys[1], (k, 6))
@@ -154,7 +154,7 @@ def test_weights_make_it_the_mean_over_all_tokens(k):
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_what_weighs_nothing_leaves_no_trace(place):
+def test_gradients_of_weight_zero_leave_no_trace(place):
     opt = eqopt.MultiSteps(eqopt.SGD(1.0), 3)
     grads, weights = [1.0, 2.0, 4.0], [3.0, 1.0, 2.0]
     grads[place], weights[place] = jnp.nan, 0.0

@@ -1,4 +1,4 @@
-"""Parameters that are kept in a set."""
+"""Parameters that `Project` keeps in a set."""
 
 import functools
 import operator
@@ -48,7 +48,7 @@ def trained(opt, params, steps=3):
 
 
 def test_it_is_projected_gradient_descent():
-    """Onto the ball, where the nearest point to a target outside of it is known."""
+    """For a ball, the nearest point to a target outside it is known."""
     target = jnp.array([3.0, -4.0])
     opt = eqopt.Project(eqopt.SGD(0.1), BALL)
     params = jnp.zeros(2)
@@ -82,7 +82,7 @@ def test_it_agrees_with_keep_params_nonnegative():
 
 @pytest.mark.parametrize("call", ["update", "step"])
 def test_a_group_is_projected(call):
-    """Nothing else is shown to the projection; update and step are one thing."""
+    """The projection gets only the group; `step` does the same as `update`."""
     seen = []
 
     def projection(params):
@@ -118,7 +118,7 @@ def test_another_set_for_each_group():
     np.testing.assert_allclose(eqopt.tree.norm(new["more"]), 0.25, 1e-6)
 
 
-def test_whole_models_and_what_has_no_gradient():
+def test_whole_models_and_parameters_without_gradients():
     model = eqx.nn.MLP(3, 2, 4, 1, key=jr.key(0))
     opt = eqopt.Project(eqopt.SGD(0.1), BALL)
     bias = lambda m: m.layers[0].bias
@@ -180,7 +180,7 @@ def test_an_average_inside_is_projected_when_it_is_evaluated():
     ("projection", "most"), [(projections.non_negative, 0.001), (BALL, 0.251)]
 )
 def test_no_copy_of_the_parameters(projection, most):
-    """But of one leaf, where XLA computes the sum once more, for the norm of them all."""
+    """Except for one leaf with a ball: for the norm, XLA computes a sum twice."""
     params = {str(i): jnp.ones((256, 256)) for i in range(4)}
     opt = eqopt.Project(eqopt.SGD(0.1), projection)
     step = jax.jit(
@@ -230,7 +230,7 @@ def test_no_copy_of_the_parameters(projection, most):
         ),
     ],
 )
-def test_errors_of_what_is_no_projection(projection, error, messages):
+def test_errors_of_functions_that_are_not_projections(projection, error, messages):
     params = {"w": jnp.ones(2), "b": jnp.ones(3)}
     opt = eqopt.Project(eqopt.SGD(0.1), projection)
     with pytest.raises(error) as caught:

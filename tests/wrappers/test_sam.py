@@ -24,7 +24,7 @@ def climb(rho):
 
 
 def test_by_hand():
-    """The two gradients of the paper, and a step of SGD from where it started."""
+    """The two gradients of the paper, and a step of SGD from the point of the first."""
     opt = eqopt.SAM(eqopt.SGD(0.1))
     w, state = START, opt.init(START)
     w, state = opt.step(slope(w), state, w)
@@ -44,7 +44,7 @@ def test_by_hand():
 @pytest.mark.parametrize("reset_state", [False, True])
 @pytest.mark.costly
 def test_opaque_is_transparent(period, reset_state, call):
-    """With gradients of one function, they do the same."""
+    """With gradients of one function, both modes do the same."""
     make = lambda opaque: eqopt.SAM(
         eqopt.Adam(0.05), eqopt.SGD(0.03, 0.5), period, reset_state, opaque
     )
@@ -104,7 +104,7 @@ def loss_fn(model):
 
 
 def grads_of(model):
-    """With a part that is frozen, and `None` there."""
+    """The gradients of a model with a frozen part, which are `None` there."""
     grads = eqx.filter_grad(loss_fn)(model)
     return eqx.tree_at(lambda m: (m.frozen.weight, m.frozen.bias), grads, (None, None))
 
@@ -114,7 +114,7 @@ def grads_of(model):
 def test_a_model_trains(opaque):
     opt = eqopt.SAM(
         eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.02)),
-        eqopt.SGD(0.05, 0.5),  # with a state, to be made anew without the frozen part
+        eqopt.SGD(0.05, 0.5),  # its state is reset, without the frozen part
         opaque_mode=opaque,
     )
     start = model = net(jr.key(0))
@@ -122,7 +122,7 @@ def test_a_model_trains(opaque):
         lambda m: m.frozen, jax.tree.map(lambda _: True, model), False
     )
     state = opt.init(eqx.filter(model, is_trained))
-    # All of the gradients: those of the frozen part are left out.
+    # It returns all gradients, and SAM drops those of the frozen part.
     grad_fn = eqx.filter_grad(loss_fn)
 
     @eqx.filter_jit(donate="all-except-first")
@@ -136,12 +136,12 @@ def test_a_model_trains(opaque):
     assert loss_fn(evaluated) < 0.2 * loss_fn(start)
     assert bool(eqx.tree_equal(evaluated.frozen, start.frozen))
     assert evaluated.mlp.activation is start.mlp.activation
-    # Transparent, it is amid a step now.
+    # In transparent mode, the model is between the two gradients of a step.
     assert bool(eqx.tree_equal(evaluated, model)) == opaque
 
 
 def test_the_number_of_the_adversarial_step():
-    """Only where it is asked for."""
+    """It is an argument only if the function has one for it."""
     seen = []
 
     def numbered(w, i):
@@ -175,7 +175,7 @@ def test_gradients_are_averaged_over_an_axis():
     np.testing.assert_allclose(several, [expected, expected], rtol=1e-6)
 
 
-def test_gradients_inside_keep_the_dtype_of_those_given():
+def test_opaque_updates_have_the_dtype_of_the_given_gradients():
     params = START.astype(jnp.bfloat16)
     opt = eqopt.SAM(eqopt.Adam(0.1), opaque_mode=True)
     grad_fn = lambda w: w  # of bfloat16
@@ -183,8 +183,8 @@ def test_gradients_inside_keep_the_dtype_of_those_given():
     assert updates.dtype == jnp.float32
 
 
-def test_a_nan_is_left_out_from_outside():
-    """Wherever it occurs, the next gradient takes its place."""
+def test_a_guard_outside_skips_a_nan():
+    """Whenever it occurs, the next gradient takes its place."""
     opt = eqopt.SAM(eqopt.Adam(0.1))
     guarded = eqopt.ApplyIfFinite(opt, 2)
     w, state = START, opt.init(START)
@@ -199,8 +199,8 @@ def test_a_nan_is_left_out_from_outside():
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_nan_is_left_out_from_inside(at):
-    """In opaque mode: in the gradient that is given, and in one that is not."""
+def test_a_guard_inside_skips_a_nan(at):
+    """In opaque mode: in the given gradient, or in one that `grad_fn` returns."""
     opt = eqopt.SAM(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2), opaque_mode=True)
     state = opt.init(START)
     grad_fn = lambda w: NAN if at else slope(w)
@@ -209,8 +209,8 @@ def test_a_nan_is_left_out_from_inside(at):
     assert int(state.opt_state.total_notfinite) == 1
 
 
-def test_a_nan_stays_outside():
-    """Of what it goes back to, and of the inner state: nothing is multiplied by zero."""
+def test_a_nan_does_not_pass_a_guard_inside():
+    """It reaches neither the point to return to nor the inner state."""
     opt = eqopt.SAM(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2))
     state = opt.init(START)
     w, state = opt.step(NAN, state, START)
@@ -236,7 +236,7 @@ def test_without_a_guard_a_nan_reaches_the_inner_optimizer():
 def test_the_inner_optimizer_may_own_the_parameters():
     opt = eqopt.SAM(eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5))
     w, state = START, opt.init(START)
-    for _ in range(3):  # one step of SGD, and an adversarial one
+    for _ in range(3):  # a step of SGD, and a call that goes uphill
         w, state = opt.step(slope(w), state, w)
     np.testing.assert_array_equal(opt.eval_params(state, w), START)
 
@@ -273,8 +273,8 @@ def test_transparent_steps_need_no_memory(opt):
     assert temporary(opt) < 0.01
 
 
-def test_an_opaque_step_needs_what_it_is_about():
-    """The adversarial parameters, and their gradients, with little for one leaf."""
+def test_an_opaque_step_needs_two_copies_of_the_parameters():
+    """It holds the adversarial parameters and their gradients, and little more."""
     opt = eqopt.SAM(eqopt.AdamW(0.1), opaque_mode=True)
     assert temporary(opt, grad_fn=matmuls) < 2.5
 

@@ -1,4 +1,4 @@
-"""Schedule-free learning with all sequences written down, and what else is special."""
+"""Schedule-free learning: all sequences of the paper by hand, and special cases."""
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ START = np.array([2.0, -1.0, 0.5])
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
 def test_sgd_by_hand(power, x64):
-    """A warm-up from zero, and a decay of the learning rate that weights do not see."""
+    """A warm-up from zero, and then a lower rate, which does not lower the weights."""
     schedule = eqopt.schedules.Join(
         [eqopt.schedules.Linear(0.0, 0.3, 3), eqopt.schedules.Constant(0.1)], [5]
     )
@@ -90,7 +90,7 @@ def test_no_memory_for_a_first_moment():
     assert sum(x.shape == (7,) for x in jax.tree.leaves(state)) == 2  # z and nu
 
 
-def test_it_is_fused_with_what_is_inside():
+def test_it_is_one_kernel_with_its_inner_chain():
     opt = eqopt.ScheduleFreeAdamW(weight_decay=0.1)
     params = jnp.ones(2)
     jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
@@ -113,7 +113,7 @@ def test_a_model_to_evaluate_with(getkey):
 
 
 def test_the_average_belongs_to_the_last_b1():
-    """`eval_params` undoes the interpolation that was made."""
+    """`eval_params` undoes the interpolation of the last step, with its `b1`."""
     opt = eqopt.ScheduleFreeSGD(0.1, b1=0.6)
     params = jnp.asarray(START, jnp.float32)
     params, state = opt.step(jnp.ones(3), opt.init(params), params)

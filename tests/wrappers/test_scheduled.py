@@ -1,4 +1,4 @@
-"""Schedules for any hyperparameter: what is evaluated when, and what is recorded."""
+"""Schedules for any hyperparameter: when they are evaluated, and what is recorded."""
 
 import equinox as eqx
 import jax
@@ -58,7 +58,7 @@ def test_agrees_with_optax():
         with jax.numpy_dtype_promotion("standard"):
             updates, their_state = update(grads_at(q, i), their_state, q)
         q = optax.apply_updates(q, updates)
-        # Some parameters pass zero, and the gradients depend on them.
+        # Some parameters pass through zero, and the gradients depend on them.
         for x, y in zip(jax.tree.leaves(p), jax.tree.leaves(q), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=2e-6)
         recorded = state.hyperparams[".transformations[1].b1"]
@@ -88,7 +88,7 @@ def test_the_values_in_use_are_in_the_state():
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_finds_schedules_anywhere_but_leaves_those_with_an_owner(inner, places):
+def test_finds_all_schedules_that_no_class_evaluates_itself(inner, places):
     opt = eqopt.Scheduled(inner)
     state = opt.init(PARAMS)
     found = [name.removeprefix(".transformations") for name in state.hyperparams]
@@ -97,8 +97,8 @@ def test_finds_schedules_anywhere_but_leaves_those_with_an_owner(inner, places):
     assert jax.tree.structure(new) == jax.tree.structure(state)
 
 
-def test_owners_count_their_own_steps():
-    """The learning rate counts steps of Adam, the decay every call."""
+def test_a_class_that_evaluates_a_schedule_counts_its_own_steps():
+    """The learning rate counts Adam's steps, and the decay counts all calls."""
     rate, decay = Linear(0.1, 0.0, 4), Linear(0.9, 0.5, 4)
     opt = eqopt.Scheduled(eqopt.MultiSteps(eqopt.SGD(rate, momentum=decay), 2))
     state, params = opt.init(PARAMS), PARAMS
@@ -118,7 +118,7 @@ def test_stateful_schedules_see_extra_arguments():
     assert state.hyperparams[".learning_rate"] == rates[-1]
 
 
-def test_no_schedule_means_one_trace_and_no_memory():
+def test_schedules_take_no_temporary_memory():
     opt = eqopt.Scheduled(eqopt.AdamW(1e-3, b1=Linear(0.8, 0.9, 100), eps=falling))
     params = [jnp.ones((300, 1000)) for _ in range(4)]
     state = jax.eval_shape(opt.init, params)
@@ -128,7 +128,7 @@ def test_no_schedule_means_one_trace_and_no_memory():
     assert memory.temp_size_in_bytes < 0.01 * sum(p.nbytes for p in params)
 
 
-def test_eval_params_goes_through():
+def test_eval_params_asks_the_inner_transformation():
     opt = eqopt.Scheduled(eqopt.Lookahead(eqopt.SGD(falling), 5, falling))
     params, state = opt.step(PARAMS, opt.init(PARAMS), PARAMS)
     assert eqx.tree_equal(opt.eval_params(state, params), PARAMS)

@@ -1,4 +1,4 @@
-"""Leaving out steps and mini-steps: what is left out, and what stays as it was."""
+"""Skipping steps and mini-steps: which are skipped, and what stays as it was."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def test_skip_not_finite(bad):
     assert not skip and not said["should_skip"] and said["num_not_finite"] == 0
 
 
-def test_all_that_is_not_finite_is_counted():
+def test_each_element_that_is_not_finite_is_counted():
     many = {"x": jnp.array([jnp.nan, 1, jnp.inf]), "y": jnp.array([-jnp.inf, 0])}
     assert eqopt.SkipNotFinite()(many, 0, None)[1]["num_not_finite"] == 3
     assert eqopt.SkipNotFinite()({}, 0, None)[1]["num_not_finite"] == 0
@@ -50,7 +50,7 @@ def test_skip_large_updates(bound, skips):
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-def test_what_is_not_finite_is_large(bad):
+def test_updates_that_are_not_finite_are_large(bad):
     assert eqopt.SkipLargeUpdates(jnp.inf)(grads(bad), 0, None)[0]
 
 
@@ -63,7 +63,7 @@ def test_large_in_half_precision():
 
 @pytest.mark.parametrize("call", ["update", "step"])
 def test_mini_steps(call):
-    """A mini-step that is left out is as if it had never been."""
+    """After a skipped mini-step, everything is as if it had never occurred."""
     opt = eqopt.MultiSteps(
         eqopt.Adam(0.1), 2, should_skip_update_fn=eqopt.SkipNotFinite()
     )
@@ -89,7 +89,7 @@ LARGE = lambda value, norm: ~(norm < 5)
 @pytest.mark.parametrize("call", ["update", "step"])
 @pytest.mark.parametrize("inner", [eqopt.AdamW(0.1), eqopt.ParamEMA(eqopt.SGD(0.1))])
 @pytest.mark.costly
-def test_a_step_that_is_left_out_changes_counters_only(bad, call, inner):
+def test_a_skipped_step_changes_only_counters(bad, call, inner):
     opt = eqopt.SkipStep(inner, LARGE)
     _, state = opt.step(grads(), opt.init(PARAMS), PARAMS)
     assert (state.skipped_last, state.total_skipped) == (False, 0)
@@ -116,7 +116,7 @@ def test_a_function_sees_the_loss_and_the_norm():
     np.testing.assert_allclose(norm, np.sqrt(7), 1e-6)
 
 
-def test_a_rule_of_ones_own():
+def test_a_rule_of_the_user():
     class EveryThird(eqopt.AbstractSkipRule):
         def init(self):
             return jnp.zeros((), jnp.int32)
@@ -188,7 +188,7 @@ def test_sigma_rule_by_hand(settings, has_value):
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e15])
 def test_equal_values_are_not_large(scale):
-    """Nor is one that is less than their mean as float32 rounds it."""
+    """Also if float32 rounds their mean to a larger number."""
     rule = eqopt.SigmaRule(128, 0.0)
     state, call = rule.init(), jax.jit(rule)
     for _ in range(140):
@@ -208,7 +208,7 @@ def test_a_rise_that_lasts_is_accepted():
     assert np.flatnonzero(skipped).tolist() == [150, 151, 152, 153]
 
 
-def test_from_half_of_the_window_on():
+def test_skips_only_after_half_of_the_window():
     rule = eqopt.SigmaRule(8)
     state, skipped = rule.init(), []
     for i in range(8):
@@ -218,7 +218,7 @@ def test_from_half_of_the_window_on():
 
 
 def test_training_through_bad_batches():
-    """NaN and infinite gradients and losses at any step leave all finite."""
+    """With NaN and infinite gradients and losses, everything stays finite."""
     opt = eqopt.SkipStep(eqopt.AdamW(0.1), eqopt.SigmaRule(16, 3.0))
     params, target = jnp.zeros(5), jnp.arange(5.0)
     state = opt.init(params)
@@ -239,7 +239,7 @@ def test_training_through_bad_batches():
     assert state.total_skipped >= 120 // 7 + 120 // 13
 
 
-def test_where_nothing_is_left_out_it_is_the_inner_optimizer():
+def test_without_skipped_steps_it_is_the_inner_optimizer():
     inner = eqopt.Adam(0.1)
     opt = eqopt.SkipStep(inner, eqopt.SigmaRule())
     g = jax.tree.map(lambda p: jr.normal(jr.key(0), p.shape), PARAMS)

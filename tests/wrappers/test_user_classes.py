@@ -1,4 +1,4 @@
-"""Schedules in classes of users: each is evaluated, or `init` says that nobody does."""
+"""Schedules in users' classes: each is evaluated, or `init` says that it is not."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def falling(count):
 
 
 class Here(eqopt.AbstractLeafwise):
-    """The same without strings; the class is not in the namespace of a module."""
+    """Its annotations are not strings, and a function may define it."""
 
     decay: float | Array
 
@@ -76,7 +76,7 @@ def test_schedules_in_fields(cls, schedule):
 
 @pytest.mark.parametrize("cls", [*NUMBERS, *OTHERS])
 def test_numbers_in_fields(cls):
-    """No name that only type checkers know is looked up, at `init` or later."""
+    """No name that only a type checker knows is looked up, at `init` or later."""
     for decay in (0.5, jnp.asarray(0.5)):
         opt = cls(decay)
         updates, _ = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
@@ -84,7 +84,7 @@ def test_numbers_in_fields(cls):
     assert not eqopt.Scheduled(cls(0.5)).init(PARAMS).hyperparams
 
 
-def test_who_evaluates_itself_is_left_alone():
+def test_functions_that_a_class_calls_itself_are_left_alone():
     for decay in (LINE, falling):
         opt = eqopt.Scheduled(user.Evaluates(decay))
         state = opt.init(PARAMS)
@@ -93,8 +93,8 @@ def test_who_evaluates_itself_is_left_alone():
         np.testing.assert_allclose(updates["w"], 1)
 
 
-def test_functions_that_are_no_schedules():
-    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))  # can be called
+def test_functions_that_are_not_schedules():
+    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))  # which is callable
     opt = user.WithFunctions(
         0.5,
         mask=lambda params: params,
@@ -109,7 +109,7 @@ def test_functions_that_are_no_schedules():
 
 
 def test_recipes():
-    """The parts of an optimizer say which of its schedules they evaluate."""
+    """The parts of an optimizer determine which of its schedules they evaluate."""
     opt = user.Recipe(LINE)
     assert eqopt.tree.get(opt.init(PARAMS), "learning_rate") == 1.0
     scheduled = eqopt.Scheduled(user.Recipe(LINE, decay=falling))
@@ -133,11 +133,11 @@ def test_kinds_of_fields():
     assert kinds(eqopt.AdamW)["b1"] == "marked"
     assert kinds(eqopt.AdamW)["mask"] == "mask"
     assert kinds(eqopt.AdamW)["learning_rate"] == "own"
-    assert returned_type(user.Plain.init) is object  # nobody imported it
+    assert returned_type(user.Plain.init) is object  # a name that is not imported
     assert returned_type(eqopt.ScaleByAdam.init).__name__ == "ScaleByAdamState"
     assert returned_type(eqopt.Scale.init) is type(None)
 
 
-def test_every_field_of_a_child_class_is_looked_at():
+def test_inherited_fields_are_found():
     names = [field.name for field in dataclasses.fields(user.Child)]
     assert list(kinds(user.Child)) == names == ["decay", "other"]

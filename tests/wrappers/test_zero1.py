@@ -17,7 +17,7 @@ import eqopt
 
 DEVICES = 8
 INNER = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.1))
-# A leaf that 8 divides, one that it does not, one smaller than 8, and a scalar.
+# A leaf that 8 divides, one that it does not divide, one smaller than 8, and a scalar.
 SHAPES = {"even": (16, 24), "uneven": (13, 5), "few": (3,), "scalar": ()}
 
 
@@ -56,7 +56,7 @@ def train(opt, params, grads, steps=3):
 
 
 def bytes_per_device(tree):
-    """The bytes of a tree that lie on each device."""
+    """The bytes of a tree on each device."""
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     of = lambda x, i: x.addressable_shards[i].data.nbytes
     return [sum(of(x, i) for x in arrays) for i in range(DEVICES)]
@@ -69,7 +69,7 @@ def assert_close(left, right):
 
 @pytest.mark.slow
 def test_result_and_bytes(mesh):
-    """As one device has it, with an eighth of the state on each of them."""
+    """The result is as on one device, and each device has an eighth of the state."""
     params, grads = params_of(), params_of(1)
     expected, whole = jax.jit(lambda p, g: train(INNER, p, g))(params, grads)
     opt = zero1(INNER, mesh)
@@ -90,7 +90,7 @@ def test_result_and_bytes(mesh):
         assert bytes_per_device(each) == [2 * 4 * numbers + scalars] * DEVICES
 
 
-def test_exactly_an_eighth_where_it_divides():
+def test_the_state_is_exactly_an_eighth_if_8_divides_all_leaves():
     shapes = {"a": (16, 24), "b": (3, 40), "c": (64,)}
     mesh, params = mesh_of(), params_of(shapes=shapes)
     total = sum(x.nbytes for x in jax.tree.leaves(params))
@@ -100,8 +100,8 @@ def test_exactly_an_eighth_where_it_divides():
         assert bytes_per_device(state) == [2 * total // DEVICES + scalars] * DEVICES
 
 
-def test_what_is_sent(mesh):
-    """The gradients are reduced and the parameters gathered, once, and nothing else."""
+def test_gradients_are_reduced_and_parameters_gathered_once(mesh):
+    """Gradients are reduced once and parameters gathered once; nothing else is sent."""
     shapes = {"w": (64, 24), "v": (24, 8)}
     params, x = params_of(shapes=shapes), jnp.ones((16, 64))
     opt = zero1(eqopt.AdamW(0.1), mesh)
@@ -126,14 +126,14 @@ def test_what_is_sent(mesh):
     reduced = sum(one.size for one in found if one.kind == "all-reduce")
     assert gathered == total
     assert total <= reduced <= total + 64
-    # In place: of parameters and moments, a device makes none anew.
+    # Parameters and moments are updated in place: no device allocates new ones.
     donated = total + bytes_per_device(state)[0]
     assert compiled.memory_analysis().alias_size_in_bytes >= donated - 8
 
 
 @pytest.mark.slow
-def test_gradients_that_come_in_shards():
-    """A reduce-scatter, written by hand in `shard_map`, is all that is needed then."""
+def test_sharded_gradients_are_not_reduced_again():
+    """Only the reduce-scatter, which the user writes in `shard_map`, is needed then."""
     shapes = {"w": (64, 24), "v": (24, 8)}
     mesh, params, x = (
         mesh_of(),
@@ -169,7 +169,7 @@ def test_gradients_that_come_in_shards():
 
 @pytest.mark.slow
 def test_a_mesh_of_two_axes():
-    """Parameters that another axis shards keep their shards, and so does the state."""
+    """If another axis shards a parameter, it also shards the state and the result."""
     mesh = mesh_of(data=2, model=4)
     params, grads = params_of(), params_of(1)
     expected, _ = jax.jit(lambda p, g: train(INNER, p, g))(params, grads)
@@ -200,7 +200,7 @@ def test_averages_and_updates(mesh):
     assert_close(jax.device_get(averaged), jax.device_get(expected))
     assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(averaged))
 
-    # Updates need no parameters, and come out replicated.
+    # Updates need no parameters, and `update` returns them replicated.
     trace, opt = eqopt.Trace(0.9), zero1(eqopt.Trace(0.9), mesh)
     expected, _ = trace.update(grads, trace.init(params))
     with entered(mesh):
@@ -255,7 +255,7 @@ def test_types_stay(mesh):
 
 
 def test_leaves_that_stand_for_parameters():
-    """The same on any mesh, with or without padding."""
+    """They are the same on any mesh, with or without padding."""
     mark = lambda opt: eqopt.tree.map_params(
         opt,
         lambda _: True,

@@ -1,4 +1,4 @@
-"""Transformations as users write them: annotations are strings, some of unknown names."""
+"""Transformations as users write them: annotations are strings, some with unknown names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Unresolvable(_Damp):
 
 
 class Unknown(_Damp):
-    """Says nothing of numbers: schedules of eqopt alone are recognised."""
+    """Its annotation mentions no numbers, so only eqopt's schedules are recognised."""
 
     decay: Rate
 
@@ -77,7 +77,7 @@ class Unannotated(_Damp):
 
 
 class Evaluates(_Damp):
-    """Takes functions of the loss, and does with them what it likes."""
+    """Accepts functions of the loss, and calls them itself."""
 
     decay: float | Callable[[Any], Any]
 
@@ -86,7 +86,7 @@ class Evaluates(_Damp):
 
 
 class WithFunctions(_Damp):
-    """Functions that are no schedules, in fields that do not speak of numbers."""
+    """Functions that are not schedules, in fields whose types mention no numbers."""
 
     decay: float
     mask: PyTree | None = None
@@ -97,7 +97,7 @@ class WithFunctions(_Damp):
 
 
 class Recipe(eqopt.AbstractOptimizer):
-    """Parts evaluate the learning rate, and wait for the decay."""
+    """Its parts evaluate the learning rate, but not the decay."""
 
     learning_rate: float | Array
     decay: float | Array = 0.9
