@@ -218,7 +218,7 @@ def test_float16_underflows_without_and_trains_with():
     opt = eqopt.DynamicLossScale(inner, 2.0**60, growth_interval=20)
     # At first the scale is much too large, and is reduced until gradients are finite.
     losses, zero, state = trained(opt, model, opt.scale_loss, 200)
-    # One of the four gradients, that of the last bias, may be exactly zero.
+    # One of the four gradients, for the last bias, may be exactly zero.
     assert zero < 0.3 and losses[-1] < 0.5 * losses[0]
     assert state.total_notfinite > 5 and state.loss_scale < 2.0**50
     assert np.log2(state.loss_scale) % 1 == 0

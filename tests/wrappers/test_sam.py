@@ -122,7 +122,7 @@ def test_a_model_trains(opaque):
         lambda m: m.frozen, jax.tree.map(lambda _: True, model), False
     )
     state = opt.init(eqx.filter(model, is_trained))
-    # It returns all gradients, and SAM drops those of the frozen part.
+    # It returns all gradients, and SAM drops the ones for the frozen part.
     grad_fn = eqx.filter_grad(loss_fn)
 
     @eqx.filter_jit(donate="all-except-first")

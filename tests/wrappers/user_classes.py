@@ -1,4 +1,4 @@
-"""Transformations as users write them: annotations are strings, some with unknown names."""
+"""Transformations as users write them: annotations are strings, some unknown."""
 
 from __future__ import annotations
 
