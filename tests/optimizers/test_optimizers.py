@@ -1,4 +1,4 @@
-"""What the laws and the comparison with Optax do not say."""
+"""Optimizers, beyond the laws and the comparison with Optax."""
 
 import equinox as eqx
 import jax
@@ -57,10 +57,10 @@ def test_weight_decay_is_decoupled():
 
 
 def test_weight_decay_is_not_lost_in_bfloat16():
-    """Summed up with the update in float32, and rounded once."""
+    """It is added to the update in float32, and the sum is rounded once."""
     params = jnp.full(1, 1.0, jnp.bfloat16)
     opt = eqopt.AdamW(2.0**-8, b1=0.0, b2=0.0, eps=0.0, weight_decay=0.75)
-    # 1 - 2^-8 (1 + 0.75): both terms together make up two units in the last place.
+    # 1 - 2^-8 (1 + 0.75): only both terms together reach two units in the last place.
     new, _ = opt.step(jnp.ones(1, jnp.bfloat16), opt.init(params), params)
     assert new == jnp.asarray(1 - 1.75 * 2.0**-8, jnp.bfloat16)
 
@@ -85,7 +85,7 @@ def test_second_moments_of_complex_parameters_are_real():
 
 
 def test_lion_in_place_is_lion():
-    """Written with the new momentum it is the same, for a number and for an array."""
+    """With a number as `b2` and with an array, its two forms agree."""
     grads = [jax.random.normal(jax.random.key(i), (50,)) for i in range(20)]
     ends = []
     for b2 in (0.99, jnp.asarray(0.99)):
@@ -110,7 +110,7 @@ def test_learning_rates_by_tree_at():
 
 
 def test_hyperparameters_may_be_integers():
-    """As numbers and as arrays."""
+    """Both as numbers and as arrays."""
     params = jnp.ones(2)
     for one in (1, jnp.asarray(1), np.int64(1)):
         opt = eqopt.AdamW(one, eps=one, weight_decay=one)

@@ -1,4 +1,4 @@
-"""Steps on gradients that are given beforehand."""
+"""Steps on gradients that are known in advance."""
 
 import jax.numpy as jnp
 import numpy as np

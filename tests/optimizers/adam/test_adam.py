@@ -1,4 +1,4 @@
-"""What the laws and the comparison with Optax do not say of Adam's kin."""
+"""Adam and its variants, beyond the laws and the comparison with Optax."""
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ import eqopt
 
 @pytest.mark.parametrize("b2", [0.0, 0.6, 0.7, 0.99, 0.999])
 def test_rectifier(b2):
-    """In float32 as in float64, at any time."""
+    """Float32 agrees with float64 at any number of steps."""
     for t in (1, 4, 5, 6, 7, 30, 1000, 1001, 10**6, 2**31 - 2):
         opt = eqopt.ScaleByRAdam(b1=0.0, b2=b2, eps=0.0, threshold=4.5)
-        # A constant gradient of one, so that everything else is one.
+        # With a constant gradient of one, both moments are one, and only the factor
+        # remains.
         state = opt.init(jnp.ones(1))
         filled = jnp.full(1, 1 - b2 ** (t - 1), jnp.float32)
         state = type(state)(jnp.asarray(t - 1, jnp.int32), state.mu, filled)
@@ -30,7 +31,7 @@ def test_rectifier(b2):
 @pytest.mark.parametrize("cls", [eqopt.ScaleByRAdam, eqopt.ScaleByACProp])
 @pytest.mark.slow
 def test_derivatives_while_it_divides(cls):
-    """Also where the second moment is zero, beyond the steps that the laws take."""
+    """Also if the second moment is zero, and after more steps than the laws take."""
 
     def after(b1, b2, eps, scale):
         opt = cls(b1, b2, eps, eps_root=0.0)
@@ -59,8 +60,8 @@ def test_derivatives_while_it_divides(cls):
     ],
 )
 @pytest.mark.costly
-def test_complex_parameters_are_rotated_along(cls):
-    """What is done to a gradient on the real axis is done to it in any direction."""
+def test_rotated_complex_gradients_give_rotated_updates(cls):
+    """A gradient in any complex direction is treated as one on the real axis."""
     turn = np.exp(np.complex64(0.7j))
     opt = cls(b2=0.9)
     real, turned = opt.init(jnp.ones(3)), opt.init(jnp.ones(3, jnp.complex64))

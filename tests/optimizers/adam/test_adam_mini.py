@@ -1,4 +1,4 @@
-"""What Adam-mini has in common with Adam, and what it keeps less of."""
+"""Adam-mini: how it agrees with Adam, and how much less it stores."""
 
 import equinox as eqx
 import jax
@@ -17,14 +17,14 @@ START = np.arange(12.0).reshape(4, 3)
 SIGNS = np.sign(np.random.default_rng(0).normal(size=(5, 4, 3)))
 
 
-def test_blocks_of_one_element_are_adams():
+def test_with_blocks_of_one_element_it_is_adam():
     grads = SIGNS * np.arange(1.0, 13).reshape(4, 3)
     ours = trajectory(eqopt.AdamMini(0.1, block_axes=BlockAxes(())), grads, START)
     np.testing.assert_allclose(ours, trajectory(eqopt.Adam(0.1), grads, START), 1e-6)
 
 
 @pytest.mark.parametrize("block_axes", [BlockAxes(-1), HEADS, BlockAxes(1, 3)])
-def test_so_are_blocks_of_equal_moduli(block_axes):
+def test_with_blocks_of_equal_moduli_it_is_adam(block_axes):
     sizes = np.repeat([1.0, 100.0], 2)[:, None]
     grads = SIGNS * sizes * np.arange(1, 6)[:, None, None]
     ours = trajectory(eqopt.AdamMini(0.1, block_axes=block_axes), grads, START)
@@ -32,7 +32,7 @@ def test_so_are_blocks_of_equal_moduli(block_axes):
     np.testing.assert_allclose(ours, adams, rtol=1e-5)
 
 
-def test_heads_do_not_see_each_other():
+def test_heads_do_not_influence_one_another():
     opt = eqopt.ScaleByAdamMini(block_axes=HEADS)
     params = jnp.asarray(START, jnp.float32)
     g = jnp.ones((4, 3)).at[2:].set(100.0)
@@ -73,8 +73,8 @@ def test_the_state_of_another_model():
         opt.update({"w": jnp.ones((4, 3))}, wrong)
 
 
-def test_blocks_of_ones_own():
-    """The default but for one array."""
+def test_blocks_that_the_user_defines():
+    """The default blocks, except for one array."""
 
     class Model(eqx.Module):
         query: jax.Array

@@ -1,4 +1,4 @@
-"""What the laws and the comparison with Optax do not say of the kin with more momenta."""
+"""Variants of Adam with several momenta, beyond the laws and Optax."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from ..trajectory import GRADS, START, trajectory
 
 
 def reference_adan(grads, p, lr, b1, b2, b3, eps, weight_decay):
-    """The algorithm of the authors' code, in float64 and in other variables."""
+    """The algorithm of the authors' code in float64, written with other variables."""
     m, v, n, last, seen = 0.0, 0.0, 0.0, grads[0], []
     for t, g in enumerate(grads, start=1):
         m = m + (1 - b1) * (g - m)
@@ -26,7 +26,7 @@ def reference_adan(grads, p, lr, b1, b2, b3, eps, weight_decay):
 
 @pytest.mark.parametrize("betas", [(0.98, 0.92, 0.99), (0.5, 0.1, 0.7)])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.5])
-def test_adan_is_that_of_its_authors(betas, weight_decay):
+def test_adan_follows_the_code_of_its_authors(betas, weight_decay):
     schedule = lambda count: 0.3 / (1 + count)
     opt = eqopt.Adan(
         lambda count: schedule(jnp.asarray(count, jnp.float32)),
@@ -39,7 +39,7 @@ def test_adan_is_that_of_its_authors(betas, weight_decay):
 
 
 def test_adans_decay_is_proximal_and_masked():
-    """However large it is, it does not turn a sign; what is left out does not decay."""
+    """A large decay does not change signs, and a parameter that is masked stays."""
     params = {"in": jnp.ones(2), "out": jnp.ones(2)}
     opt = eqopt.Adan(1.0, weight_decay=9.0, mask={"in": True, "out": False})
     zeros = eqopt.tree.zeros_like(params)
@@ -49,14 +49,14 @@ def test_adans_decay_is_proximal_and_masked():
 
 
 def test_adan_moves_by_the_rate_whatever_the_scale():
-    """No `eps_root` by default, which would swallow small gradients."""
+    """By default there is no `eps_root`, which would hide small gradients."""
     for scale in (1.0, 1e-5):
         moved = trajectory(eqopt.Adan(0.1), [np.full(5, scale)], START)[0] - START
         np.testing.assert_allclose(moved, -0.1, rtol=2e-3)
 
 
 def test_ademamix_by_hand():
-    """With schedules, which are asked for the number of steps before this one."""
+    """With schedules, which get the number of steps before this one."""
     b1, b2, b3, alpha = 0.5, 0.8, lambda t: 0.1 * t, lambda t: 2.0 + t
     m1, m2, nu, p, expected = 0.0, 0.0, 0.0, START, []
     for t, g in enumerate(GRADS):
@@ -73,7 +73,7 @@ def test_ademamix_by_hand():
 
 
 def test_simplified_ademamix_without_the_gradient_is_adam():
-    """A momentum that is a sum makes the rate `1 / (1 - b1)` times as large."""
+    """Its momentum is a sum, so its rate is `1 / (1 - b1)` times as large."""
     b1 = 0.5
     ours = eqopt.ScaleBySimplifiedAdEMAMix(b1=b1, b2=0.9)
     adam = eqopt.ScaleByAdam(b1=b1, b2=0.9)
@@ -85,7 +85,7 @@ def test_simplified_ademamix_without_the_gradient_is_adam():
         np.testing.assert_allclose(u, v * (1 - b1**t) / (1 - b1), rtol=1e-5)
 
 
-def test_adopt_only_looks_at_first():
+def test_the_first_step_of_adopt_moves_nothing():
     opt = eqopt.ADOPT(0.1, b1=0.0)
     path = trajectory(opt, [np.full(5, 2.0), np.full(5, 8.0), np.full(5, 1.0)], START)
     np.testing.assert_array_equal(path[0], START.astype(np.float32))
@@ -94,8 +94,8 @@ def test_adopt_only_looks_at_first():
     np.testing.assert_allclose(path[2] - path[1], -0.1 / np.sqrt(nu), rtol=1e-4)
 
 
-def test_adopt_without_past_is_not_nan():
-    """A first gradient that overflows once divided, and an `eps` of zero."""
+def test_the_first_step_of_adopt_is_not_nan():
+    """With an `eps` of zero, and a first gradient that overflows when divided."""
     opt = eqopt.ScaleByADOPT(eps=0.0, use_clipping=False)
     u, state = opt.update(jnp.array([1e38, 0.0]), opt.init(jnp.ones(2)))
     np.testing.assert_array_equal(u, 0)
@@ -118,7 +118,7 @@ def test_bad_hyperparameters(make, message):
 
 
 def test_laprop_starts_with_signs():
-    """If epsilon is small, also with decays for which Adam may diverge."""
+    """With a small epsilon, also for decays with which Adam may diverge."""
     path = trajectory(eqopt.LaProp(0.1, b1=0.95, b2=0.5), GRADS[:1], START)
     np.testing.assert_allclose(path[0], START - 0.1 * np.sign(GRADS[0]), 1e-6)
 

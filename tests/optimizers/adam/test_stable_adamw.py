@@ -1,4 +1,4 @@
-"""What the laws do not say of StableAdamW."""
+"""StableAdamW, beyond the laws."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +9,8 @@ import eqopt
 from ..trajectory import GRADS, START, trajectory
 
 
-def test_gradients_as_expected_are_those_of_adamw():
-    """In the first step the second moment is the square; later, of constant ones."""
+def test_without_spikes_it_is_adamw():
+    """In the first step, or with constant gradients, squares equal second moments."""
     grads = [np.array([1.0, -2.0, 3.0, 4.0, 1e-3])] * 4
     adamw = eqopt.AdamW(0.1, b2=0.99, eps=1e-6, weight_decay=0.5)
     stable = eqopt.StableAdamW(0.1, weight_decay=0.5)
@@ -19,7 +19,7 @@ def test_gradients_as_expected_are_those_of_adamw():
 
 
 def test_a_spike_makes_the_step_and_the_decay_shorter():
-    """Against NumPy, from the equations; one leaf does not decay."""
+    """Against NumPy, from the equations. One leaf does not decay."""
     b1, b2, eps, decay = 0.8, 0.95, 1e-3, 0.3
     grads = [*5 * GRADS, 100 * GRADS[0]]
     params = {"w": jnp.asarray(START, jnp.float32), "b": jnp.ones(5)}
@@ -42,7 +42,7 @@ def test_a_spike_makes_the_step_and_the_decay_shorter():
 
 
 def test_the_rate_of_a_leaf_is_its_own():
-    """A spike in one leaf does not slow the other one down."""
+    """A spike in one leaf does not slow down the other one."""
     params = {"calm": jnp.ones(3), "spiky": jnp.ones(3)}
     opt = eqopt.ScaleByStableAdam(b1=0.0)
     state = opt.init(params)
@@ -51,12 +51,12 @@ def test_the_rate_of_a_leaf_is_its_own():
         grads = {"calm": jnp.ones(3), "spiky": jnp.full(3, scale)}
         u, state = opt.update(grads, state)
     np.testing.assert_allclose(u["calm"], 1, rtol=1e-5)
-    # Without momentum, d is what the mean in r is taken of: 10 before the division.
+    # Without momentum, r is the root mean square of d: both are 10 before division.
     np.testing.assert_allclose(u["spiky"], 1, rtol=1e-5)
 
 
-def test_decay_of_a_part():
-    """Inside of `Masked`, where the mask of the decay sees a part of the parameters."""
+def test_decay_inside_a_mask():
+    """Inside `Masked`, the mask of the decay gets only a part of the parameters."""
     params = {"in": jnp.ones(2), "out": jnp.ones(2)}
     decay = eqopt.ScaleByStableAdam(weight_decay=0.5, mask=lambda p: {**p, "in": True})
     opt = eqopt.Masked(decay, {"in": True, "out": False})

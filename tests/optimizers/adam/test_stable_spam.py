@@ -1,4 +1,4 @@
-"""Stable-SPAM: what the laws and the formulas beside its row do not say."""
+"""Stable-SPAM, beyond the laws and the formulas in its row."""
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,14 @@ def outputs(opt, grads):
     return seen
 
 
-def test_constants_get_a_norm_of_one():
+def test_constant_gradients_get_a_norm_of_one():
     g = 300 * normal(0, 4, 5)
     for u in outputs(eqopt.AdaClipGN(), [g] * 5):
         np.testing.assert_allclose(u, g / jnp.linalg.norm(g), rtol=1e-5)
 
 
 def test_a_late_spike_is_clipped():
-    """To what the mean of the largest moduli becomes by it; and others stay."""
+    """To the mean of the largest moduli, including this one. Other elements stay."""
     decay, late = 0.9, 80
     opt = eqopt.AdaClipGN(0.0, 0.0, decay, eps=0.0)
     g = jnp.array([1.0, -0.5])
@@ -58,7 +58,7 @@ def test_complex_elements_keep_their_directions():
 @pytest.mark.parametrize("eps", [0.0, 1e-8])
 @pytest.mark.slow
 def test_zeros(eps):
-    """Zero updates, and finite derivatives through several steps."""
+    """Zero gradients give zero updates and finite derivatives through several steps."""
     opt = eqopt.Chain(eqopt.AdaClipGN(eps=eps), eqopt.ScaleByAdamWithReset())
     loss = lambda g: jnp.stack(outputs(opt, [g] * 3)).sum()
     assert loss(jnp.zeros(3)) == 0
@@ -68,7 +68,7 @@ def test_zeros(eps):
 
 
 def test_resets_forget():
-    """In step 4, 8, ...: as if Adam began there."""
+    """In steps 4, 8, ..., Adam starts again."""
     grads = [normal(i, 3) for i in range(9)]
     seen = outputs(eqopt.ScaleByAdamWithReset(reset_every=4), grads)
     for part in (slice(0, 3), slice(3, 7), slice(7, 9)):
@@ -91,7 +91,7 @@ def test_without_resets_it_is_adam():
 
 
 def test_after_the_last_step_the_factor_stays():
-    """At a decay of zero, which leaves the gradient over its modulus."""
+    """With a decay of zero, so that the gradient is divided by its modulus."""
     opt = eqopt.ScaleByAdamWithReset(0.9, 0.0, 0.0, None, total_steps=2, eta_min=0.0)
     *_, before, after, later = outputs(
         opt, [jnp.full(1, g, float) for g in (1, 1, 1, -3, 5)]

@@ -1,4 +1,4 @@
-"""Adaptive gradients: what the laws and the comparison with Optax do not say."""
+"""Adaptive gradients, beyond the laws and the comparison with Optax."""
 
 import functools
 
@@ -80,7 +80,7 @@ def test_sm3_by_hand(numbers):
     opt = eqopt.ScaleBySM3(None, eps=0.0, weight_dimension_numbers=numbers)
     seen, state = run(opt, grads)
     np.testing.assert_allclose(seen.reshape(len(grads), -1), expected, 1e-5)
-    # What is remembered bounds what it stands for.
+    # The minimum over the stored maxima is a bound for the sum of squares.
     bound = functools.reduce(jnp.minimum, state.nu)
     assert (bound >= sum(g**2 for g in grads) * (1 - 1e-6)).all()
 
@@ -201,6 +201,6 @@ def test_errors(make, message):
 
 
 def test_array_hyperparameters_in_a_closure():
-    """Checked by value, not by a comparison that `jit` would trace."""
+    """They are checked by value, not by a comparison that `jit` would trace."""
     opt = eqopt.RMSprop(0.1, decay=jnp.asarray(0.9), initial_scale=jnp.asarray(1.0))
     assert jax.jit(lambda p: opt.init(p))(jnp.ones(2))[0].nu[0] == 1

@@ -1,4 +1,4 @@
-"""AdamP and SGDP: what is projected, and what decays by how much."""
+"""AdamP and SGDP: what is projected, and how much each parameter decays."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import eqopt
 
 
 KEY = jr.key(0)
-ALWAYS = 1e3  # a delta that all gradients pass
+ALWAYS = 1e3  # a delta that projects all gradients
 Numbers = eqopt.MatrixDimensionNumbers
 
 
@@ -24,7 +24,7 @@ def normal_like(tree, seed=1):
 
 
 def twice(opt, model):
-    """The updates of the second step, when momentum is not along the gradient."""
+    """The updates of the second step, in which momentum and gradient differ."""
     params = eqx.filter(model, eqx.is_array)
     state = opt.init(params)
     _, state = opt.update(normal_like(params, 1), state, params)
@@ -32,8 +32,8 @@ def twice(opt, model):
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 1, 1), ()])
-def test_what_is_no_weight_is_adamws(shape):
-    """Nothing is taken away, and it decays in full."""
+def test_parameters_that_are_not_weights_follow_adamw(shape):
+    """No part of its step is removed, and it decays in full."""
     layer = eqx.nn.LayerNorm(shape) if shape != (5, 1, 1) else [jnp.ones(shape)]
     numbers = {"weight_dimension_numbers": eqopt.groups.layer_matrices}
     ours = twice(eqopt.AdamP(0.1, delta=ALWAYS, weight_decay=0.5, **numbers), layer)
@@ -73,7 +73,7 @@ def test_without_delta_it_is_sgd(nesterov):
     ],
 )
 @pytest.mark.costly
-def test_steps_are_across_each_row(make, layer, inputs):
+def test_steps_are_orthogonal_to_each_row(make, layer, inputs):
     u = twice(make(delta=ALWAYS), layer).weight
     p = layer.weight
     along = jnp.sum(u * p, inputs) / jnp.sqrt(jnp.sum(p * p, inputs))
@@ -82,8 +82,8 @@ def test_steps_are_across_each_row(make, layer, inputs):
     assert jnp.abs(jnp.sum(free * p, inputs)).max() > 1e-3
 
 
-def test_or_across_the_whole_layer():
-    """Where each row has a gradient along it, but one cancels the other."""
+def test_steps_may_be_orthogonal_to_the_whole_layer():
+    """If the gradients of all rows cancel, although none is orthogonal to its row."""
     p = jnp.array([[1.0, 0.0], [0.0, 1.0]])
     g = jnp.array([[1.0, 0.0], [0.0, -1.0]])
     layer = eqx.tree_at(lambda m: m.weight, eqx.nn.Linear(2, 2, False, key=KEY), p)
@@ -91,12 +91,12 @@ def test_or_across_the_whole_layer():
     state = opt.init(layer)
     state = eqx.tree_at(lambda s: s.trace.weight, state, jnp.eye(2) * 6)
     updates, _ = opt.update(eqx.tree_at(lambda m: m.weight, layer, g), state, layer)
-    # The momentum, [[4, 0], [0, 2]], but for its mean along the identity.
+    # The momentum, [[4, 0], [0, 2]], without its mean along the identity.
     np.testing.assert_allclose(updates.weight, g, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_each_layer_of_a_stack_is_on_its_own():
+def test_layers_of_a_stack_are_separate():
     stack = eqx.filter_vmap(lambda k: eqx.nn.Linear(3, 4, key=k))(jr.split(KEY, 6))
     opt = eqopt.AdamP(0.1, delta=0.7, wd_ratio=0.0, weight_decay=1.0)
     together = twice(opt, stack)
@@ -118,7 +118,7 @@ def test_each_layer_of_a_stack_is_on_its_own():
 
 @pytest.mark.parametrize(("momentum", "decay"), [(None, 0.5), (0.75, 2.0)])
 def test_decay_of_weights_that_are_projected(momentum, decay):
-    """A zero gradient is across them. What the mask leaves out does not decay."""
+    """A zero gradient is orthogonal to them. The mask excludes biases from decay."""
     layer = eqx.nn.Linear(3, 4, key=KEY)
     arguments = {"wd_ratio": 0.1, "weight_decay": 0.5}
     of_weights = lambda params: jax.tree.map(lambda p: p.ndim == 2, params)
@@ -133,8 +133,8 @@ def test_decay_of_weights_that_are_projected(momentum, decay):
         np.testing.assert_allclose(updates.bias, bias * layer.bias, 1e-6)
 
 
-def test_which_are_weights():
-    """`None` keeps one out; arrays elsewhere have their inputs first, or as given."""
+def test_dimension_numbers_determine_the_weights():
+    """`None` excludes an array. By default, other arrays have their inputs first."""
     p, g = jnp.ones((2, 3)), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
     for numbers, axis in {None: 0, Numbers(1, 0): 1}.items():
         opt = eqopt.ScaleBySGDP(delta=ALWAYS, weight_dimension_numbers=numbers)
@@ -144,8 +144,8 @@ def test_which_are_weights():
     np.testing.assert_array_equal(opt.update([g], opt.init([p]), [p])[0], [g])
 
 
-def test_what_is_along_complex_weights():
-    """The real part of the inner product counts: a turn of the phase stays."""
+def test_projection_of_complex_weights():
+    """Only the real part of the inner product is removed: a change of phase stays."""
     p = jnp.array([[1.0 + 0j, 1j]])
     opt = eqopt.ScaleBySGDP(
         delta=ALWAYS, weight_dimension_numbers=Numbers(-1, -2), eps=0.0

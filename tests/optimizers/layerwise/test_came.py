@@ -1,4 +1,4 @@
-"""CAME: what the laws and the formulas beside its row do not say."""
+"""CAME, beyond the laws and the formulas in its row."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def normal(*shape):
 
 
 def test_the_first_step():
-    """Uniform gradients: the residual is 0.9 of the update, and its mean is biased."""
+    """For uniform gradients, the residual is 0.9 of the update; its mean is biased."""
     g = 7.0 * jnp.sign(jnp.asarray(normal(5, 3), jnp.float32))
     opt = eqopt.ScaleByCAME()
     updates, _ = opt.update(g, opt.init(g))
@@ -24,7 +24,7 @@ def test_the_first_step():
 
 
 def test_squares_of_rank_one_are_known_exactly():
-    """Then each element is divided by its own root, as a vector's is."""
+    """So each element is divided by its own root, as in a vector."""
     signs = np.sign(normal(5, 3))
     g = signs * np.exp(normal(5))[:, None] * np.exp(-2 * normal(3))
     opt = eqopt.ScaleByCAME(0.5, eps=0.0, eps_confidence=0.0, clipping_threshold=None)
@@ -39,7 +39,7 @@ def test_squares_of_rank_one_are_known_exactly():
 
 
 def test_without_residuals_steps_explode():
-    """As with the authors: the momentum is the update, and only `eps'` is left."""
+    """As in the authors' code: the momentum is the update, and only `eps'` remains."""
     g = jnp.ones((3, 4))
     opt = eqopt.ScaleByCAME(b1=0.0, b3=0.5, eps_confidence=1e-8)
     updates, _ = opt.update(g, opt.init(g))
@@ -47,7 +47,7 @@ def test_without_residuals_steps_explode():
 
 
 def test_a_stack_of_matrices():
-    """Each by itself, but for the clipping, which is that of the leaf."""
+    """Each matrix is separate, but the whole leaf is clipped together."""
     grads = [normal(2, 6, 4), 3 * normal(2, 6, 4)]
     state = SCALE.init(jnp.zeros((2, 6, 4)))
     assert state.v_row.shape == (2, 6, 1) and state.v_col.shape == (2, 1, 4)
@@ -57,7 +57,7 @@ def test_a_stack_of_matrices():
 
 
 def test_kernels_of_convolutions():
-    """Dimension numbers, given to `init`, make a matrix of one."""
+    """Dimension numbers, given to `init`, turn a kernel into a matrix."""
     numbers = eqopt.MatrixDimensionNumbers(0, (1, 2, 3))
     opt = eqopt.ScaleByCAME(0.5, 0.8, 0.7, 1e-3, 1e-2, weight_dimension_numbers=numbers)
     g = jnp.asarray(normal(4, 3, 2, 2), jnp.float32)
@@ -95,7 +95,7 @@ def test_derivatives_at_zero():
 
 
 def test_the_recipe():
-    """Decoupled weight decay, masked, beside the updates of the block."""
+    """It adds decoupled, masked weight decay to the updates of the block."""
     params = {"w": jnp.asarray(normal(4, 3), jnp.float32), "b": jnp.ones(3)}
     grads = jax.tree.map(jnp.sin, params)
     block = eqopt.ScaleByCAME()

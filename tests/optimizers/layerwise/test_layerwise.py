@@ -1,4 +1,4 @@
-"""What the laws and the comparison with Optax do not say of layerwise optimizers."""
+"""Layerwise optimizers, beyond the laws and the comparison with Optax."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def normal(seed, *shape):
 
 
 def steps(opt, params, grads):
-    """The parameters after a step on each of the gradients, and the state."""
+    """The parameters after a step with each of the gradients, and the state."""
     state = opt.init(params)
     for g in grads:
         params, state = opt.step(g, state, params)
@@ -27,12 +27,12 @@ def test_lamb_moves_by_the_learning_rate_times_the_norm():
     new, _ = steps(eqopt.LAMB(0.1, weight_decay=0.3), params, [grads])
     moved = jnp.linalg.norm(new["w"] - params["w"])
     np.testing.assert_allclose(moved, 0.1 * jnp.linalg.norm(params["w"]), rtol=1e-5)
-    # A bias that starts at zero gets off it: the ratio is 1.
+    # A bias that is zero still moves, because its ratio is then 1.
     np.testing.assert_allclose(new["b"], -0.1 * jnp.sign(grads["b"]), rtol=1e-4)
 
 
 def test_lars_by_hand():
-    """Two steps, where the learning rate is inside of the momentum."""
+    """Two steps: the momentum already includes the learning rate."""
     g, p, m = np.array([3.0, 4.0]), np.array([0.6, 0.8]), np.zeros(2)
     rates = 0.5, 0.25
     opt = eqopt.LARS(
@@ -57,7 +57,7 @@ def test_lars_leaves_biases_alone():
 
 
 def test_fromage_keeps_the_norm():
-    """A gradient that is orthogonal to the parameters turns them."""
+    """A gradient that is orthogonal to the parameters rotates them."""
     params, grads = jnp.array([3.0, 0.0]), jnp.array([0.0, -0.01])
     new, state = steps(eqopt.Fromage(0.75), params, [grads])
     np.testing.assert_allclose(new, 3 * np.array([0.8, 0.6]), rtol=1e-6)
@@ -65,7 +65,7 @@ def test_fromage_keeps_the_norm():
 
 
 def test_novograd_by_hand():
-    """The paper's algorithm, with a decay that leaves one of two layers out."""
+    """The paper's algorithm, with a decay that excludes one of two layers."""
     rng = np.random.default_rng(0)
     p = [rng.normal(size=(2, 3)), rng.normal(size=3)]
     gs = [[rng.normal(size=x.shape) for x in p] for _ in range(3)]
@@ -128,7 +128,7 @@ def test_dimension_numbers(shape, numbers):
 
 
 def test_stacked_layers_are_separate():
-    """With dimension numbers, a stack of layers trains like each of them alone."""
+    """With dimension numbers, each layer of a stack trains as if alone."""
     opt = eqopt.Adafactor(
         0.1,
         multiply_by_parameter_scale=False,
@@ -143,7 +143,7 @@ def test_stacked_layers_are_separate():
 
 
 @pytest.mark.parametrize("factored", [True, False])
-def test_clipping_inside_is_clipping_behind(factored):
+def test_clipping_inside_equals_clipping_afterwards(factored):
     make = lambda **data: eqopt.ScaleByFactoredRMS(
         factored, min_dim_size_to_factor=2, **data
     )

@@ -1,4 +1,4 @@
-"""What is expensive in a program, and whether it is computed only now and then."""
+"""Which expensive operations a program has, and whether they always run."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr", "svd"}
 
 
 def decompositions(fn, *arguments, names=DECOMPOSITIONS):
-    """Of the primitives of `fn`, those always computed and those under a condition."""
+    """The named primitives that `fn` always runs, and those under a condition."""
     always, sometimes = set(), set()
 
     def walk(program, found):
@@ -33,9 +33,9 @@ def decompositions(fn, *arguments, names=DECOMPOSITIONS):
 
 @contextlib.contextmanager
 def no_other_branches():
-    """Without the branches that are always taken, for the order on a CPU.
+    """Turns off the order for leaves on a CPU, whose branches are always taken.
 
-    In these, everything would seem to be under a condition.
+    Otherwise, everything in these branches would count as conditional.
     """
     small, order.SMALL = order.SMALL, math.inf
     try:
@@ -45,7 +45,7 @@ def no_other_branches():
 
 
 def compiled_decompositions(fn, *arguments):
-    """The same counted in the compiled program, as calls of LAPACK."""
+    """The same for the compiled program, by the number of calls of LAPACK."""
     text = jax.jit(fn).lower(*arguments).compile().as_text()
     bodies = re.findall(r"^(ENTRY )?%?([\w.\-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S)
     program = {name: body for _, name, body in bodies}
@@ -64,9 +64,9 @@ def compiled_decompositions(fn, *arguments):
 
 
 def executed_decompositions(monkeypatch, opt, params, steps):
-    """How many are executed in each step: those in branches that are not taken are not.
+    """The number of decompositions that run in each step, so only in taken branches.
 
-    The sides of `params` must be new ones, so that nothing was traced before.
+    `params` must have new shapes, so that nothing has been traced before.
     """
     calls = []
     for name in ("eigh", "qr"):

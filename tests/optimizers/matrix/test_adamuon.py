@@ -1,4 +1,4 @@
-"""What the laws and the formulas in NumPy do not say of AdaMuon."""
+"""AdaMuon, beyond the laws and the formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ import pytest
 import eqopt
 
 
-def test_updates_have_one_size(x64):
-    """Whatever the gradients are, from the first step on."""
+def test_updates_have_a_constant_rms(x64):
+    """For any gradients, from the first step on."""
     with x64():
         opt = eqopt.ScaleByAdaMuon()
         state = opt.init(jnp.zeros((6, 4)))
@@ -20,7 +20,7 @@ def test_updates_have_one_size(x64):
             np.testing.assert_allclose(rms, 0.2, rtol=1e-7)
 
 
-def test_first_step_looks_at_signs_alone(x64):
+def test_the_first_step_depends_only_on_signs(x64):
     with x64():
         opt = eqopt.ScaleByAdaMuon()
         g = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)))

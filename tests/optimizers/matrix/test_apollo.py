@@ -1,4 +1,4 @@
-"""What the laws and the comparison by hand do not say of APOLLO."""
+"""APOLLO, beyond the laws and the comparison by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -33,21 +33,21 @@ def grads_of(shape, steps, dtype=jnp.float32):
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
 @pytest.mark.costly
 def test_first_step(scale_type, dtype, x64):
-    """All of Adam's first update has modulus one, once its bias is corrected."""
+    """After bias correction, all elements of Adam's first update have modulus one."""
     with x64():
         (g,) = grads_of((4, 6), 1, dtype)
         opt = scale_by_apollo(4, scale_type=scale_type, proj="svd", eps=0.0)
         (u,), _ = moved(opt, [g])
         axis = 0 if scale_type == "channel" else None
-        # At full rank R is as long as G.
+        # At full rank, the projection R has the same norm as G.
         factors = np.sqrt(4 if axis == 0 else 24) / np.linalg.norm(g, axis=axis)
         np.testing.assert_allclose(u, np.asarray(g) * factors, rtol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (4, 4)])
 @pytest.mark.slow
-def test_random_projections_can_be_made_again(shape):
-    """By the key, the steps and the place of the leaf."""
+def test_random_projections_can_be_reproduced(shape):
+    """From the key, the number of steps and the index of the leaf."""
     key, rank, gap = jr.key(7), 2, 2
     opt = scale_by_apollo(
         rank, update_proj_gap=gap, b1=0.0, b2=0.0, eps=0.0, key=key, scale=4.0
@@ -59,13 +59,13 @@ def test_random_projections_can_be_made_again(shape):
         x = np.asarray(g if shape[0] < shape[1] else g.T)
         folded = jr.fold_in(jr.fold_in(key, t // gap), 1)
         projector = np.asarray(jr.normal(folded, (len(x), rank))) / np.sqrt(rank)
-        # Without momentum the adapted gradient has signs alone.
+        # Without momentum, only the signs of the projected gradient remain.
         lengths = np.linalg.norm(projector.T @ x, axis=0)
         expected = 2 * x * np.sqrt(rank) / lengths
         np.testing.assert_allclose(u if shape[0] < shape[1] else u.T, expected, 1e-4)
 
 
-def test_matrices_of_a_stack_have_projections_of_their_own():
+def test_matrices_of_a_stack_have_different_projections():
     g = jnp.stack(2 * grads_of((4, 6), 1))
     (u,), state = moved(scale_by_apollo(2), [g])
     assert state.mu[0].shape == (2, 2, 6) and state.norm.shape == (2, 1, 1)
@@ -74,7 +74,7 @@ def test_matrices_of_a_stack_have_projections_of_their_own():
 
 
 def test_limit_of_growth():
-    """It does not hold at first, nor after a zero."""
+    """There is no limit for the first update, or after a zero one."""
     (g,) = grads_of((4, 6), 1)
     limited = scale_by_apollo(2, max_growth=1.05)
     grads = [0 * g, g, 10 * g, g]
@@ -92,7 +92,7 @@ def test_limit_of_growth():
 
 
 def test_where_a_constant_scale_is_applied_does_not_matter():
-    """The limit is of the growth, not of the size."""
+    """The limit is for the growth of an update, not for its size."""
     grads = grads_of((4, 6), 4)
     options = {"max_growth": 1.05, "scale": 9.0}
     front, _ = moved(scale_by_apollo(2, scale_front=True, **options), grads)
@@ -151,7 +151,7 @@ def test_arguments(arguments, message):
     [("scale_type", "'channel', 'tensor'"), ("proj", "'random', 'svd'")],
 )
 def test_choices(name, choices):
-    """Where types are checked, those fail first."""
+    """Type checks would find these errors first."""
     opt = eqopt.ScaleByAPOLLO()
     object.__setattr__(opt, name, "other")
     with pytest.raises(

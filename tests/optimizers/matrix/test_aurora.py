@@ -1,4 +1,4 @@
-"""What the laws and the formulas in NumPy do not say of Aurora."""
+"""Aurora, beyond the laws and the formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ def balanced(g, **options):
 
 
 @pytest.mark.parametrize("is_wide", [False, True])
-def test_rows_come_to_one_length(is_wide, x64):
-    """The more iterations, the nearer; columns are orthonormal in any case."""
+def test_rows_approach_equal_lengths(is_wide, x64):
+    """More iterations make them more equal, and columns are always orthonormal."""
     with x64():
         g = jnp.asarray(np.random.default_rng(0).normal(size=(12, 3)))
         spreads = []
@@ -45,7 +45,7 @@ def test_lengths_of_gradients_do_not_matter(x64):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 def test_zeros_stay_zero(dtype):
-    """Whole matrices and single rows, with finite derivatives."""
+    """In zero matrices and in zero rows, with finite derivatives."""
     opt = eqopt.ScaleByAurora(weight_dimension_numbers=NUMBERS)
     total = lambda g: jnp.sum(jnp.abs(opt.update(g, opt.init(g))[0]) ** 2)
     normal = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)), dtype)

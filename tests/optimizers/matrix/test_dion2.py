@@ -1,4 +1,4 @@
-"""What the laws and the comparison by hand do not say of Dion2."""
+"""Dion2, beyond the laws and the comparison by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def scale_by_dion2(fraction, **arguments):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
-def test_all_of_a_matrix_is_heavy_ball_muon(dtype, x64):
+def test_with_a_fraction_of_one_it_is_heavy_ball_muon(dtype, x64):
     with x64():
         whole = scale_by_dion2(1, ef_decay=0.8, coefficients="cans", scale="none")
         muon = eqopt.Chain(
@@ -39,7 +39,7 @@ def test_all_of_a_matrix_is_heavy_ball_muon(dtype, x64):
     ("shape", "b2", "side"),
     [((4, 6), None, 0), ((6, 4), None, 1), ((4, 4), None, 0), ((6, 4), 0.9, 0)],
 )
-def test_the_largest_move_and_the_others_wait(shape, b2, side):
+def test_the_largest_rows_move_and_the_others_wait(shape, b2, side):
     opt = scale_by_dion2(0.5, ef_decay=0.25, b2=b2)
     g = jr.normal(jr.key(0), shape)
     updates, state = opt.update(g, opt.init(g))
@@ -49,7 +49,7 @@ def test_the_largest_move_and_the_others_wait(shape, b2, side):
     assert sizes[moved].min() > sizes[~moved].max()
     factors = jnp.expand_dims(jnp.where(moved, 0.25, 1.0), 1 - side)
     np.testing.assert_allclose(state.mu, factors * g, rtol=1e-6)
-    # What waits has its turn.
+    # The rows that waited move later.
     seen = moved
     for _ in range(3):
         updates, state = opt.update(jnp.zeros_like(g), state)

@@ -1,4 +1,4 @@
-"""What rotations, signs and scales of all gradients do to the updates."""
+"""How rotations, signs and scales of all gradients change the updates."""
 
 import functools
 
@@ -22,7 +22,7 @@ def of(cls, *args, **kwargs):
 
 kl_shampoo = functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True)
 SHAMPOO = {"precondition_frequency": 2, "eps": 1e-6}
-# Methods that see a matrix only through products with itself.
+# Methods that use a matrix only through products with itself.
 ROTATED = {
     "Orthogonalize": of(eqopt.Orthogonalize),
     "Muon": of(eqopt.ScaleByMuon, beta=0.8),
@@ -59,7 +59,7 @@ SCALED = {
     "Shampoo, grafted": (of(eqopt.ScaleByShampoo, graft="sgd", **REFRESHED), 1),
     "KL-Shampoo": (of(kl_shampoo, precondition_frequency=2, eps=1e-300), 0),
 }
-# In longer sides, the null space of the first gradient has many bases.
+# In a longer side, the null space of the first gradient has no unique basis.
 SQUARE = {"SOAP", "SOAP-Muon", "Shampoo", "Shampoo, grafted", "KL-Shampoo"}
 # APOLLO adds 1e-8 to the norms of projected columns, some of which are short.
 SIZES = {"APOLLO": 1e4}

@@ -1,4 +1,4 @@
-"""What all methods for matrices have in common: stacks, low ranks and fallbacks."""
+"""What all methods for matrices share: stacks, gradients of low rank, and fallbacks."""
 
 import dataclasses
 
@@ -16,16 +16,16 @@ from ...parity.matrices import NUMBERS
 pytestmark = pytest.mark.slow
 
 METHODS = {method.name: method for method in BY_FAMILY["matrix"]}
-# Their steps depend on more than one matrix, or on the place of a matrix.
+# Their steps depend on several matrices, or on the index of a matrix.
 OF_ALL = {
     "APOLLO": "each matrix has other random projections",
     "MARS": "clips the gradients of a leaf, which may be a stack, together",
 }
-# Muon's fallback is Adam, and Hyperball's has no learning rate of its own.
+# Muon falls back to Adam, and Hyperball's fallback takes no separate learning rate.
 OTHER_FALLBACKS = {"GaLore", "Hyperball", "MARS", "Muon", "Scion"}
 STACKED = {name: METHODS[name].ours(0.1) for name in sorted(METHODS.keys() - OF_ALL)}
 STACKED["APOLLO, singular vectors"] = eqopt.APOLLO(0.1, 2, proj="svd")
-# The default gaps between refreshes are longer than the training here.
+# By default, the gaps between refreshes are longer than the training here.
 GAPS = {"precondition_frequency", "update_proj_gap"}
 
 
@@ -69,7 +69,7 @@ def test_gradients_of_low_rank(name, rank, dtype):
 
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - OTHER_FALLBACKS))
-def test_what_is_no_matrix_has_an_adamw(name):
+def test_parameters_that_are_not_matrices_follow_adamw(name):
     params = {"w": jnp.ones((4, 4)), "b": jnp.ones(3)}
     opt = METHODS[name].subject(0.1, weight_decay=0.3)
     found = trained(opt, params)["b"]

@@ -1,4 +1,4 @@
-"""What the laws and the comparison with Optax do not say of GaLore."""
+"""GaLore, beyond the laws and the comparison with Optax."""
 
 import equinox as eqx
 import jax
@@ -43,7 +43,7 @@ def test_by_hand(shape):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("shape", [(3, 6), (6, 3), (2, 3, 4)])
 @pytest.mark.costly
-def test_at_full_rank_nothing_is_lost(shape, dtype):
+def test_at_full_rank_updates_are_the_gradients(shape, dtype):
     numbers = eqopt.MatrixDimensionNumbers(-2, -1)
     opt = eqopt.ScaleByGaLore(
         scale=2.0, inner=eqopt.Identity(), weight_dimension_numbers=numbers
@@ -78,7 +78,7 @@ def test_decompositions_are_under_conditions(shape):
     ids=repr,
 )
 def test_one_kernel_or_several(inner, is_one, monkeypatch):
-    """The inner equations run in the kernel that projects and restores, if they can."""
+    """If possible, the inner equations run in the kernel that projects and restores."""
     opt = eqopt.Chain(eqopt.ScaleByGaLore(2, 2, inner=inner), eqopt.SGD(0.1))
     start = [
         jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 5), (6,), (4, 2)])
@@ -131,7 +131,7 @@ def test_models():
         np.testing.assert_allclose(u, 3 * nearest, rtol=1e-3, atol=1e-4)
 
 
-def test_the_inner_optimizer_is_not_shown_the_parameters():
+def test_the_inner_optimizer_does_not_get_the_parameters():
     params = jnp.ones((2, 3))
     opt = eqopt.GaLore(0.1, inner=eqopt.AdamW(0.1))
     with pytest.raises(ValueError, match=r"needs the parameters, but `params` is None"):

@@ -1,4 +1,4 @@
-"""What the laws and the formulas in NumPy do not say of MARS."""
+"""MARS, beyond the laws and the formulas in NumPy."""
 
 import functools
 
@@ -39,20 +39,20 @@ def assert_equal(ours, theirs):
     )
 
 
-def test_uncorrected_small_gradients_are_those_of_adamw():
+def test_without_correction_and_clipping_it_is_adamw():
     mars = eqopt.MARS(0.1, gamma=0.0, weight_decay=0.3, **ALL)
     adamw = eqopt.AdamW(0.1, 0.95, 0.99, weight_decay=0.3)
     assert_equal(last_of(mars), last_of(adamw))
 
 
-def test_what_is_no_matrix_has_an_adamw_with_plain_gradients():
+def test_parameters_that_are_not_matrices_follow_adamw():
     mars = last_of(eqopt.MARS(0.1, weight_decay=0.3))
     assert_equal(mars["b"], last_of(eqopt.AdamW(0.1, b2=0.95, weight_decay=0.3))["b"])
     assert_equal(mars["w"], last_of(eqopt.MARS(0.1, weight_decay=0.3, **ALL))["w"])
 
 
 @pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
-def test_the_fallback_is_for_the_rest(mars_type):
+def test_the_fallback_trains_only_parameters_that_are_not_matrices(mars_type):
     opt = eqopt.MARS(0.1, mars_type, fallback=eqopt.SGD(0.0))
     np.testing.assert_array_equal(last_of(opt)["b"], PARAMS["b"])
     is_moved = last_of(opt)["w"] != PARAMS["w"]
@@ -73,7 +73,7 @@ def test_each_leaf_is_clipped_by_itself():
     grads = {"large": jnp.array([30.0, 40.0]), "small": jnp.array([3.0])}
     u, state = opt.update(grads, opt.init(grads))
     assert_equal(u, {"large": jnp.array([3.0, 4.0]), "small": jnp.array([3.0])})
-    # What is kept is the gradient itself.
+    # The state keeps the gradient without clipping.
     assert_equal(state.previous_gradient, grads)
     opt = eqopt.CorrectByMARS(gamma=0.1, b1=0.5, max_norm=None)
     u, _ = opt.update(grads, opt.init(grads))
@@ -81,8 +81,8 @@ def test_each_leaf_is_clipped_by_itself():
 
 
 @pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
-def test_exact_with_the_last_gradients_is_approximate(mars_type):
-    """And it keeps no gradient."""
+def test_exact_mode_with_the_last_gradients_equals_approximate_mode(mars_type):
+    """It stores no gradient."""
     approximate, exact = (
         eqopt.MARS(0.1, mars_type, gamma=0.3, is_approx=is_approx)
         for is_approx in (True, False)
@@ -94,7 +94,7 @@ def test_exact_with_the_last_gradients_is_approximate(mars_type):
         previous = g
     assert_equal(params, last_of(approximate))
     count = lambda opt: len(jax.tree.leaves(opt.init(PARAMS)))
-    assert count(approximate) == count(exact) + 1  # that of the only matrix
+    assert count(approximate) == count(exact) + 1  # the gradient of the only matrix
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_exact_by_hand(mars_type, x64):
             np.testing.assert_allclose(found, u, rtol=1e-9, atol=1e-11)
 
 
-# The directions of vectors, by the type and by `optimize_1d`.
+# The directions for vectors, by the type and by `optimize_1d`.
 of_fallback = functools.partial(adam_by_hand, b1=0.9, b2=0.95)
 VECTORS = {
     ("lion", False): of_fallback,
@@ -149,7 +149,7 @@ def test_with_decay_by_hand(mars_type, optimize_1d, x64):
 
 
 def test_exact_differences_of_one_batch_have_no_noise():
-    """Noise that is the same at both parameters is in no difference, as documented."""
+    """As documented: equal noise at both parameters cancels in the difference."""
     opt = eqopt.CorrectByMARS(gamma=0.5, b1=0.5, max_norm=None, is_approx=False)
 
     def loss_fn(model, noise):
@@ -169,7 +169,7 @@ def test_exact_differences_of_one_batch_have_no_noise():
 
 
 def of_some(inner):
-    """What is not leafwise, in a mask."""
+    """A chain, which is not leafwise, inside a mask."""
     return eqopt.Masked(eqopt.Chain(inner), {"a": True, "b": False})
 
 

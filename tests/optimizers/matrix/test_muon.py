@@ -1,4 +1,4 @@
-"""What the laws and the comparison with Optax do not say of Muon."""
+"""Muon, beyond the laws and the comparison with Optax."""
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ STANDARD = (3.4445, -4.775, 2.0315)
 
 
 def singular_values_mapped(x, steps=5):
-    """The iteration as what it does to singular values, in float64."""
+    """The iteration by its effect on singular values, in float64."""
     u, s, vh = np.linalg.svd(np.asarray(x, np.complex128), full_matrices=False)
     s /= np.linalg.norm(s, axis=-1, keepdims=True)
     for a, b, c in [STANDARD] * steps:
@@ -29,7 +29,7 @@ def singular_values_mapped(x, steps=5):
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (3, 5, 2)])
 @pytest.mark.costly
 def test_by_hand(shape, dtype, nesterov):
-    """The momentum is made orthogonal, not the gradient; with the right conjugate."""
+    """The momentum is made orthogonal, with conjugate transposes if it is complex."""
     opt = eqopt.ScaleByMuon(
         beta=0.8,
         nesterov=nesterov,
@@ -97,7 +97,7 @@ class Model(eqx.Module):
 
 @pytest.mark.slow
 def test_models():
-    """Matrices take orthogonal steps, all else those of Adam."""
+    """Matrices take orthogonal steps, and all other parameters take Adam's steps."""
     model = Model(jr.key(0))
     grads = jax.tree.map(
         lambda p: jnp.cos(jnp.arange(p.size, dtype=p.dtype) ** 2).reshape(p.shape),
@@ -117,7 +117,7 @@ def test_models():
         factor = 0.1 * max(1, out / weight.shape[-1]) ** 0.5
         expected = -factor * singular_values_mapped(g)
         np.testing.assert_allclose(weight, expected, rtol=1e-3, atol=1e-4)
-    # Neither holds state for what is the other's, and there is one learning rate.
+    # Neither stores state for the other's parameters, and there is one learning rate.
     assert len(jax.tree.leaves(eqopt.tree.get(state, "ScaleByMuonState").mu)) == 2
     adam_state = eqopt.tree.get(state, "ScaleByAdamState")
     assert adam_state.mu.conv.weight is None
@@ -133,7 +133,7 @@ def test_the_fallback_is_any_optimizer():
     np.testing.assert_allclose(new["vector"], 1.0)
     new, _ = opt.step(params, opt.init(params), params)
     np.testing.assert_allclose(new["vector"], 0.0)
-    # Without one, all decay.
+    # Without a fallback, all parameters decay.
     opt = eqopt.Muon(0.1, weight_decay=0.5)
     new, _ = opt.step(zeros, opt.init(params), params)
     for x in new.values():
@@ -151,7 +151,7 @@ def test_consistent_rms(shape):
 
 
 def test_the_iteration_is_in_float32():
-    """Of bfloat16 matrices, only what comes out is rounded."""
+    """For bfloat16 matrices, only the result is rounded."""
     g = jr.normal(jr.key(0), (8, 8)).astype(jnp.bfloat16)
     opt = eqopt.ScaleByMuon()
     updates, _ = opt.update(g, opt.init(g))
@@ -202,7 +202,7 @@ def test_error_of_a_matrix_without_state():
     ],
 )
 def test_torch(ours, theirs, monkeypatch):
-    """Without Nesterov momentum, where torch has no bias correction to leave out."""
+    """Without Nesterov momentum, for which torch lacks the bias correction."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     opt = eqopt.Muon(

@@ -1,4 +1,4 @@
-"""What the laws do not say of lengths: which they are, and of what."""
+"""Blocks that control norms, beyond the laws: of which arrays, and how."""
 
 import re
 
@@ -18,7 +18,7 @@ from ...parity.matrices import NUMBERS
 RNG = np.random.default_rng(0)
 P, *GRADS = RNG.normal(size=(31, 4, 3))
 ADAM = eqopt.ScaleByAdam(B1, B2, EPS)
-# By rows, or whole.
+# By row, or for the whole matrix.
 AXES = {"matrix": (0, 1), "row": 1}
 OF_MATRICES = {"weight_dimension_numbers": NUMBERS}
 
@@ -50,7 +50,7 @@ def assert_follows(opt, x64, by_hand):
 @pytest.mark.parametrize("radius", ["current", "initial", 2.5])
 @pytest.mark.costly
 def test_hyperball(radius, per, x64):
-    """As in its equations; the norms stay, whatever the gradients."""
+    """It follows its equations, and norms stay constant for any gradients."""
     opt = eqopt.Hyperball(ADAM, 0.1, radius, per, **OF_MATRICES)
     kept = radius if radius == 2.5 else norms(P, per)
 
@@ -66,7 +66,7 @@ def test_hyperball(radius, per, x64):
 
 
 def test_the_angle_is_the_learning_rate(x64):
-    """If the direction is orthogonal to the matrix; its length does not matter."""
+    """If the direction is orthogonal to the matrix. The length does not matter."""
     opt = eqopt.Hyperball(eqopt.Identity(), 0.3, **OF_MATRICES)
     g = GRADS[0] - P * np.sum(P * GRADS[0]) / np.sum(P**2)
     with x64():
@@ -122,15 +122,15 @@ def test_brake(of, x64):
     ("of", "inward", "step"), [("norm", 2, 0.6), ("component", 1, 2)]
 )
 def test_a_step_that_leads_beyond_zero_ends_there(of, inward, step):
-    """A norm is not negative, and the matrix is not reflected."""
+    """A norm cannot be negative, so the matrix is not reflected."""
     brake = eqopt.RadialBrake(inward=inward, of=of, **OF_MATRICES)
     p = jnp.asarray(P, jnp.float32)
     updates, _ = brake.update(-step * p, brake.init(p), p)
     np.testing.assert_allclose(p + updates, 0, atol=1e-6)
 
 
-def test_no_brake_is_none(x64):
-    """With both parts at one, a step is what it was."""
+def test_factors_of_one_do_not_brake(x64):
+    """With both factors at one, steps do not change."""
     brake = eqopt.RadialBrake(1.0, 1.0, **OF_MATRICES)
     with x64():
         g, p = jnp.asarray(GRADS[0]), jnp.asarray(P)
@@ -151,8 +151,8 @@ BLOCKS = {
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 @pytest.mark.costly
-def test_zeros_and_what_is_no_matrix(block):
-    """A matrix of zeros gets off it, a gradient of zero is no NaN, vectors pass."""
+def test_zeros_and_vectors(block):
+    """A zero matrix can move, a zero gradient gives no NaN, vectors are unchanged."""
     params = {"zero": jnp.zeros((2, 3)), "one": jnp.ones((2, 3)), "b": jnp.ones(3)}
     g = jnp.arange(6.0).reshape(2, 3)
     grads = {"zero": g, "one": jnp.zeros((2, 3)), "b": 3 * jnp.ones(3)}
@@ -172,7 +172,7 @@ def test_zeros_and_what_is_no_matrix(block):
 @pytest.mark.parametrize("per", ["matrix", "row"])
 @pytest.mark.parametrize("block", [eqopt.RelativeUpdate, eqopt.UpdateNormFloor])
 @pytest.mark.costly
-def test_each_matrix_of_a_stack_is_on_its_own(block, per):
+def test_matrices_of_a_stack_are_separate(block, per):
     check_stacked(eqopt.Chain(ADAM, block(per=per), eqopt.ScaleByLearningRate(0.1)))
 
 
@@ -193,7 +193,7 @@ def test_each_matrix_of_a_stack_has_a_norm(opt):
 
 
 def check_stacked(opt):
-    """Scanned layers are trained as one by one, and as they are not together."""
+    """Stacked layers are trained one by one, and not like one large matrix."""
     keys = jax.random.split(jax.random.key(0), 3)
     layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 4, key=key))(keys)
     sizes = jnp.arange(1.0, 4).reshape(3, 1, 1)
@@ -231,7 +231,7 @@ def check_stacked(opt):
         ),
     ],
 )
-def test_what_is_wrong_is_said(make, message):
+def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -253,7 +253,7 @@ def test_what_is_wrong_is_said(make, message):
 @pytest.mark.parametrize("shape", [(96, 64), (3, 96, 64)], ids=str)
 @pytest.mark.costly
 def test_nothing_is_transposed(opt, shape):
-    """Reading an array across the order of memory takes several times as long."""
+    """Reading an array across its memory order takes several times as long."""
     params = jnp.ones(shape)
     inputs_first = eqopt.MatrixDimensionNumbers(-2, -1)
     opt = eqopt.tree.set(opt, weight_dimension_numbers=inputs_first)

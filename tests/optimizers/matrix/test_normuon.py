@@ -1,4 +1,4 @@
-"""What the laws and the formulas in NumPy do not say of NorMuon."""
+"""NorMuon, beyond the laws and the formulas in NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from .untyped import unchecked
 
 
 def updates_of(opt, shape, steps=3):
-    """Those of the last step."""
+    """The updates of the last step."""
     rng = np.random.default_rng(0)
     params = updates = jnp.zeros(shape)
     state = opt.init(params)
@@ -34,7 +34,7 @@ def test_lengths_without_memory(shape, side, x64):
 
 
 @pytest.mark.parametrize("b2", [0.0, 0.5, 0.99])
-def test_the_norm_is_that_of_the_orthogonal_matrix(b2, x64):
+def test_it_keeps_the_norm_of_the_orthogonal_matrix(b2, x64):
     muon = eqopt.Chain(
         eqopt.EMA(0.8, debias=False),
         eqopt.Orthogonalize(scale="shape", weight_dimension_numbers=NUMBERS),
@@ -69,7 +69,7 @@ def test_it_is_a_chain_of_its_parts(side, x64):
 
 
 def test_orthonormal_rows_stay(x64):
-    """Where all rows have one length anyway, it is Muon, and so nothing changes."""
+    """If all rows have equal norms, it is Muon, which does not change them."""
     rows = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0].T
     names = {"coefficients": "simple", "weight_dimension_numbers": NUMBERS}
     with x64():

@@ -1,4 +1,4 @@
-"""What the laws do not say of Orthogonalize, in float64."""
+"""Orthogonalize, beyond the laws, in float64."""
 
 import re
 
@@ -25,7 +25,7 @@ def orthogonalized(g, *arguments, **options):
 
 
 def with_values(values, shape=(4, 6), seed=0):
-    """A matrix of these singular values, and its singular vectors."""
+    """A matrix with these singular values, and its singular vectors."""
     rng = np.random.default_rng(seed)
     u, _, vh = np.linalg.svd(rng.normal(size=shape), full_matrices=False)
     return (u * values) @ vh, u, vh
@@ -45,7 +45,7 @@ def test_all_tables_are_tested():
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.costly
 def test_tables_map_singular_values(name, shape, x64):
-    """Singular vectors stay as they are."""
+    """They do not change singular vectors."""
     values = np.array([1.0, 0.3, 0.05, 0.002])
     g, u, vh = with_values(values, shape)
     rows, norm_factor, _ = TABLES[name]
@@ -60,7 +60,7 @@ def test_tables_map_singular_values(name, shape, x64):
     ("name", "tolerance"), [("polar_express", 0.2), ("polar_express_8", 1e-9)]
 )
 def test_polar_express_maps_near_one(name, tolerance, x64):
-    """All values from 1e-3 to 1, each beside a value that makes the norm one."""
+    """All values from 1e-3 to 1; a second value makes the norm of each matrix one."""
     with x64():
         for value in np.geomspace(1e-3, np.sqrt(0.5), 10):
             g, _, _ = with_values(np.array([np.sqrt(1 - value**2), value]), (2, 3))
@@ -73,7 +73,7 @@ def test_polar_express_maps_near_one(name, tolerance, x64):
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4)])
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.costly
-def test_gram_is_the_same(name, shape, restarts, x64):
+def test_the_gram_iteration_gives_the_same_result(name, shape, restarts, x64):
     g, _, _ = with_values(np.array([1.0, 0.5, 0.2, 0.1]), shape)
     with x64():
         g = jnp.asarray(g)
@@ -82,7 +82,7 @@ def test_gram_is_the_same(name, shape, restarts, x64):
     np.testing.assert_allclose(by_gram, plain, rtol=0, atol=1e-12)
 
 
-def test_gram_leaves_squares_alone():
+def test_the_gram_iteration_is_not_used_for_square_matrices():
     program = lambda **options: str(
         jax.make_jaxpr(lambda g: orthogonal(g, **options))(jnp.ones((4, 4)))
     )
@@ -112,7 +112,7 @@ def test_bfloat16_does_not_diverge(name, shape, spectrum):
     assert coarse.dtype == jnp.float32
     assert (coarse != fine).any()
     assert np.linalg.norm(coarse, 2) < 1.25  # 1.21 without rounding
-    # About the same direction, where rounding does not decide it.
+    # The directions agree, unless rounding decides them.
     if spectrum not in ("rank one", "powers"):
         assert np.vdot(fine, coarse) > 0.98 * np.linalg.norm(fine) * np.linalg.norm(
             coarse
@@ -190,7 +190,7 @@ def test_scales(shape, x64):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.costly
 def test_more_and_fewer_steps_than_rows(name, x64):
-    """Some tables go on with their last row, others begin again."""
+    """Some tables repeat their last row, and others start again."""
     rows, norm_factor, repeats_last = TABLES[name]
     values = np.array([1.0, 0.5, 0.2, 0.1])
     g, u, vh = with_values(values)
@@ -213,7 +213,7 @@ def test_stacks_are_made_orthogonal_one_by_one(options):
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 def test_norms_before_and_after(shape, x64):
-    """Rows may have any length before, and the norm is that of an orthogonal matrix."""
+    """Lengths of rows have no effect; the norm is as for an orthogonal matrix."""
     rng = np.random.default_rng(0)
     lengths = 10.0 ** rng.uniform(-3, 3, size=(shape[0], 1))
     with x64():

@@ -1,4 +1,4 @@
-"""What the laws and the formulas in the rows do not say of PSGD-Kron."""
+"""PSGD-Kron, beyond the laws and the formulas in its row."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def test_updates_are_white(x64):
 
 
 def test_rotated_gradients_give_rotated_updates(x64):
-    """Up to the norms by which factors are divided, which are lower bounds."""
+    """Almost, because factors are divided by lower bounds of their norms."""
     rng = np.random.default_rng(0)
     a, b = (np.linalg.qr(rng.normal(size=(4, 4)))[0] for _ in "ab")
     with x64():
@@ -93,8 +93,8 @@ def test_updates_are_clipped():
     assert jnp.max(updates) > 0.6
 
 
-def test_nothing_comes_of_nothing():
-    """Zero gradients give zero updates, and the first after them sets the scale."""
+def test_zero_gradients_at_first():
+    """Updates for zero gradients are zero, and the next gradient sets the scale."""
     g = jr.normal(jr.key(0), (3, 4))
     for frequency in (1, 5):
         opt = psgd(precondition_frequency=frequency, b1=0.0)
@@ -105,7 +105,7 @@ def test_nothing_comes_of_nothing():
 
 @pytest.mark.parametrize("stagger", [False, True])
 @pytest.mark.slow
-def test_turns(stagger):
+def test_how_many_matrices_are_fitted_in_each_step(stagger):
     opt = psgd(precondition_frequency=2, stagger=stagger)
     grads = [jr.normal(jr.key(i), (3, 3)) for i in range(2)]
     state, update, fitted = opt.init(grads), jax.jit(opt.update), []
@@ -119,7 +119,7 @@ def test_turns(stagger):
 
 @pytest.mark.parametrize("stagger", [False, True])
 def test_fits_are_under_conditions(stagger):
-    """There is no decomposition, but only a fit looks for the longest column."""
+    """It has no decompositions; searching for the longest column marks a fit."""
     opt = psgd(stagger=stagger, max_skew=None)
     params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
     arguments = params, opt.init(params)

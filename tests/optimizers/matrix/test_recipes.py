@@ -36,7 +36,7 @@ def orthogonal_soap(weight_dimension_numbers, **options):
 KL_SHAMPOO = functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True)
 SOAP = {"b1": 0.8, "b2": 0.9, "shampoo_beta": 0.7, "precondition_frequency": 3}
 SINKHORN = functools.partial(eqopt.ScaleBySinkhorn, eps=1e-6)
-# Each recipe; its block, which is compared with formulas elsewhere; arguments of both.
+# Each recipe, its block (other tests compare it with formulas), arguments of both.
 RECIPES = {
     "AdaMuon": (
         eqopt.AdaMuon,
@@ -94,7 +94,7 @@ RECIPES = {
     "SOAP": (eqopt.SOAP, eqopt.ScaleBySOAP, SOAP),
     "SOAPMuon": (eqopt.SOAPMuon, orthogonal_soap, {**SOAP, "eps": 1e-3}),
 }
-# Arguments of the recipe alone.
+# Arguments of only the recipe.
 EXTRA: dict = {
     "SCALE": {"momentum": 0.8, "last_layer": True},
     "SinkGD": {"scale": 0.1},  # a factor of the update for matrices

@@ -1,4 +1,4 @@
-"""What the laws and the formulas in NumPy do not say of Scion."""
+"""Scion, beyond the laws and the formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from .untyped import unchecked
 
 # Rows are outputs, as in the formulas.
 
-# The norms whose balls the steps are in, without the factors of the inputs.
+# The norms that bound the steps, without the factors for the inputs.
 NORMS = {
     "sign": lambda p: np.abs(p).max(),
     "row": lambda p: np.linalg.norm(p, axis=1).max(),
@@ -36,7 +36,7 @@ def normals(shape, seed=0):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.costly
 def test_parameters_stay_in_the_ball(norm, normalized, x64):
-    """In the constrained form, once they are there; a first step of rate 1 does it."""
+    """In the constrained form, after a first step with a rate of 1."""
     with x64():
         opt = eqopt.Scion(
             0.3,
@@ -69,7 +69,7 @@ def test_signs_without_momentum_are_signsgd(x64):
 
 
 def test_spectral_is_muon_at_another_scale(x64):
-    """Without Nesterov momentum; the size of the momentum does not matter."""
+    """Without Nesterov momentum, because the scale of the momentum has no effect."""
     with x64():
         options = {"beta": 0.8, "weight_dimension_numbers": NUMBERS}
         opt = eqopt.ScaleByLMO(**options)
@@ -82,7 +82,7 @@ def test_spectral_is_muon_at_another_scale(x64):
         np.testing.assert_allclose(updates, np.sqrt(6 / 4) * expected, rtol=1e-5)
 
 
-def test_what_is_no_matrix_is_divided_by_its_size():
+def test_vectors_and_scalars_are_divided_by_their_rms():
     params = {"bias": jnp.ones(5), "scale": jnp.ones(()), "kernel": jnp.ones((2, 3, 4))}
     numbers = {"weight_dimension_numbers": eqopt.groups.layer_matrices}
     opt = eqopt.Scion(0.1, radius=3.0, beta=0.8, weight_decay=0.5, **numbers)

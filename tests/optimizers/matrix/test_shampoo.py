@@ -1,4 +1,4 @@
-"""What the laws and the formulas in the rows do not say of Shampoo and KL-Shampoo."""
+"""Shampoo and KL-Shampoo, beyond the laws and the formulas in their rows."""
 
 import functools
 
@@ -52,7 +52,7 @@ def test_the_first_update_is_orthogonal(shape, dtype, one_sided, x64):
     with x64():
         g = jr.normal(jr.key(0), shape, dtype)
         opt = shampoo(one_sided=one_sided, **FIRST_STEP)
-        if not one_sided:  # what is zero but for rounding is no zero to the root
+        if not one_sided:  # roots must not enlarge the rounding of a zero eigenvalue
             opt = shampoo(**FIRST_STEP | {"eps": 1e-12})
         updates, _ = opt.update(g, opt.init(g))
         u, _, vh = np.linalg.svd(g, full_matrices=False)
@@ -68,8 +68,8 @@ def test_diagonal_gradients_make_adagrad(x64):
 
 
 @pytest.mark.parametrize("graft", ["adam", "rmsprop", "adagrad", "sgd"])
-def test_the_length_is_grafted(graft, x64):
-    """And before there are roots, the direction, too."""
+def test_the_graft_determines_the_length(graft, x64):
+    """Before the first roots, the direction is also the graft's."""
     with x64():
         grads = jr.normal(jr.key(0), (5, 4, 3))
         arguments = {"b1": 0.5, "graft": graft, "graft_b2": 0.9, "graft_eps": 0.1}
@@ -86,7 +86,7 @@ def test_the_length_is_grafted(graft, x64):
             np.testing.assert_allclose(early, last_update(adam, grads), rtol=1e-12)
 
 
-def test_roots_that_are_not_finite_are_not_taken():
+def test_roots_that_are_not_finite_are_ignored():
     opt = shampoo(precondition_frequency=1)
     g = jr.normal(jr.key(0), (3, 3))
     _, state = opt.update(g, opt.init(g))
@@ -95,8 +95,8 @@ def test_roots_that_are_not_finite_are_not_taken():
 
 
 @pytest.mark.parametrize("kl", [False, True])
-def test_nothing_comes_of_nothing(kl):
-    """Zero gradients give zero updates, and the ones after them are as if first."""
+def test_zero_gradients_at_first(kl):
+    """Updates for zero gradients are zero; the next gradient counts as the first."""
     opt = shampoo(kl=kl, precondition_frequency=1, b1=0.0, b2=0.9)
     zero, g = jnp.zeros((3, 4)), jr.normal(jr.key(0), (3, 4))
     updates, state = opt.update(zero, opt.init(zero))
@@ -106,7 +106,7 @@ def test_nothing_comes_of_nothing(kl):
 
 
 def test_scale_of_the_gradients_with_kl(x64):
-    """The covariance gets the square of it, and the updates nothing."""
+    """The covariance grows with its square, and updates do not depend on it."""
     opt = kl_shampoo(precondition_frequency=2, eps=1e-300)
     with x64():
         grads = jr.normal(jr.key(0), (6, 3, 3))
@@ -118,7 +118,7 @@ def test_scale_of_the_gradients_with_kl(x64):
 
 
 def after(opt, grads):
-    """The last update, and the covariance of gradients by the factors."""
+    """The last update, and the gradients' covariance according to the factors."""
     updates, state = None, opt.init(grads[0])
     for g in grads:
         updates, state = opt.update(g, state)
@@ -140,9 +140,9 @@ KL = {
 @pytest.mark.parametrize("one_sided", [False, True])
 @pytest.mark.parametrize("name", KL)
 def test_kl_fits_the_covariance(name, one_sided, x64):
-    """Of samples $A Z B^T$ the factors are those of the matrix normal distribution.
+    """For samples $A Z B^T$, the factors fit the matrix normal distribution.
 
-    With one factor, the other side is taken for white.
+    With one factor, the other side counts as white.
     """
     opt = KL[name](one_sided=one_sided)
     with x64():
@@ -164,7 +164,7 @@ def test_kl_fits_the_covariance(name, one_sided, x64):
 @pytest.mark.parametrize("stagger", [False, True])
 @pytest.mark.parametrize("kl", [False, True])
 def test_decompositions_are_under_conditions(kl, stagger):
-    """For each side, one, or with `kl` a QR decomposition in two calls, too."""
+    """Each side takes an eigendecomposition; `kl` adds a QR one in two calls."""
     opt = shampoo(kl=kl, b2=0.9, stagger=stagger)
     params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
     arguments = params, opt.init(params)
@@ -177,7 +177,7 @@ def test_decompositions_are_under_conditions(kl, stagger):
 @pytest.mark.parametrize("kl", [False, True])
 @pytest.mark.parametrize("stagger", [False, True])
 def test_decompositions_at_run_time(stagger, kl, monkeypatch):
-    """Two for each of three matrices, from the third step on, or by turns."""
+    """Two for each of three matrices from the third step on, at once or by turns."""
     opt = shampoo(
         precondition_frequency=3,
         start_preconditioning_step=3,
@@ -193,7 +193,7 @@ def test_decompositions_at_run_time(stagger, kl, monkeypatch):
 
 
 @pytest.mark.parametrize("stagger", [False, True])
-def test_turns(stagger):
+def test_which_roots_change_in_each_step(stagger):
     opt = shampoo(precondition_frequency=2, stagger=stagger)
     grads = [jr.normal(jr.key(i), (3, 3)) for i in range(2)]
     state, update, renewed = opt.init(grads), jax.jit(opt.update), []

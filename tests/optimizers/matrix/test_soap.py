@@ -1,4 +1,4 @@
-"""What the laws and the formulas in the rows do not say of SOAP."""
+"""SOAP, beyond the laws and the formulas in its row."""
 
 import equinox as eqx
 import jax
@@ -52,7 +52,7 @@ def test_rotated_gradients_give_rotated_updates(kl, x64):
 
 
 def test_without_a_preconditioner_it_is_adam_one_step_later(x64):
-    """But for `eps`, which is beside the second moment before it is corrected."""
+    """Except for `eps`, which is added to the second moment before its correction."""
     b1, b2, eps = 0.8, 0.9, 0.1
     opt = soap(b1=b1, b2=b2, eps=eps, max_precond_dim=2)
     grads, m, v = normal(6, 3, 4), 0, 0
@@ -82,9 +82,9 @@ def test_bases_stay_orthogonal(dtype, x64):
 
 
 def test_scale_of_the_gradients_with_kl(x64):
-    """The covariance gets the square of it, once the first gradients are forgotten.
+    """The covariance grows with its square, once the first gradients are forgotten.
 
-    The first one is not whitened, so the factors start at another scale.
+    The first gradient is not whitened, so the factors start with another scale.
     """
     opt = soap(kl=True, shampoo_beta=0.9, precondition_frequency=1)
     with x64():
@@ -101,8 +101,8 @@ def test_scale_of_the_gradients_with_kl(x64):
 @pytest.mark.parametrize("skip_first", [False, True])
 @pytest.mark.parametrize("kl", [False, True])
 @pytest.mark.costly
-def test_after_a_zero(kl, skip_first):
-    """The first gradient determines no basis: it is the identity until the refresh."""
+def test_after_a_zero_gradient(kl, skip_first):
+    """A first gradient of zero gives no basis: it is the identity until a refresh."""
     opt = soap(kl=kl, skip_first=skip_first)
     grads = jr.normal(jr.key(0), (13, 3, 4))
     (zero, *updates), _ = run(opt, grads.at[0].set(0))
@@ -113,8 +113,8 @@ def test_after_a_zero(kl, skip_first):
 
 @pytest.mark.parametrize("stagger", [False, True])
 @pytest.mark.slow
-def test_turns(stagger):
-    """Staggered, one of four matrices has a new basis in each of four steps."""
+def test_which_bases_change_in_each_step(stagger):
+    """If staggered, one of four matrices gets a new basis in each step."""
     opt = soap(precondition_frequency=4, stagger=stagger)
     params = [jnp.zeros((3, 3)), jnp.zeros(2), *[jnp.zeros((2, 3))] * 3]
     state, update = opt.init(params), jax.jit(opt.update)
@@ -139,7 +139,7 @@ def test_turns(stagger):
 @pytest.mark.parametrize("skip_first", [False, True])
 @pytest.mark.costly
 def test_decompositions_are_under_conditions(skip_first, stagger):
-    """For each side, one eigendecomposition, and a QR decomposition in two calls."""
+    """Each side takes an eigendecomposition, and a QR decomposition in two calls."""
     opt = soap(skip_first=skip_first, stagger=stagger)
     params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
     arguments = params, opt.init(params)
@@ -151,12 +151,12 @@ def test_decompositions_are_under_conditions(skip_first, stagger):
 
 @pytest.mark.parametrize(
     ("number", "stagger", "later"),
-    # Of five matrices, at most two take the same turn.
+    # Of five matrices, at most two have the same turn.
     [(3, False, [0, 0, 6]), (3, True, [2, 2, 2]), (5, True, [2, 4, 4])],
 )
 @pytest.mark.slow
 def test_decompositions_at_run_time(number, stagger, later, monkeypatch):
-    """Two for each matrix, at first and every three steps, or by turns."""
+    """Two for each matrix, at first and then every three steps, or by turns."""
     opt = soap(precondition_frequency=3, stagger=stagger)
     side = 27 + 2 * stagger + number
     params = [jnp.zeros((side, side + 1))] * number
@@ -164,8 +164,8 @@ def test_decompositions_at_run_time(number, stagger, later, monkeypatch):
     assert counts == [2 * number, *later * 2]
 
 
-def test_decompositions_are_seen():
-    """Also in the kernel of a leaf."""
+def test_decompositions_are_found():
+    """Also inside the kernel of a leaf, so the tests above would find them."""
     muon = eqopt.ScaleByMuon(preconditioning="spectral")
     x = jnp.eye(3)
     state = muon.init(x)
@@ -202,7 +202,7 @@ def test_stacked_layers_are_matrices():
 
 
 def test_frozen_parts():
-    """Where there is no update, nothing changes; all else is as without it."""
+    """Nothing changes without an update, and other leaves train as if alone."""
     grads = jr.normal(jr.key(0), (6, 3, 4))
     opt = soap(precondition_frequency=2)
     params = {"trained": grads[0], "frozen": jnp.ones((2, 3))}
@@ -219,7 +219,7 @@ def test_frozen_parts():
 
 
 def test_on_cuda_a_batch_is_decomposed_matrix_by_matrix():
-    """The function for batches takes 50 times as long (8 of 1024 x 1024, H200)."""
+    """The batched function takes 50 times as long (8 of 1024 x 1024, H200)."""
     opt, params = eqopt.SOAP(0.1), {i: jnp.ones((16, 16)) for i in range(8)}
     step = jax.jit(opt.step).trace(params, opt.init(params), params)
     text = step.lower(lowering_platforms=("cuda",)).as_text()

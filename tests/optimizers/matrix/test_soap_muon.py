@@ -1,4 +1,4 @@
-"""What the laws and the comparison by hand do not say of SOAP-Muon."""
+"""SOAP-Muon, beyond the laws and the comparison by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,8 @@ def test_singular_values_are_one(shape, dtype, x64):
         opt = eqopt.SOAPMuon(1.0, coefficients="simple", scale="none")
         params = {"w": jnp.zeros(shape, dtype)}
         state, updates = opt.init(params), params
-        # At first all is signs in the eigenbasis, and such a matrix may be singular.
+        # The first update is of signs in the eigenbasis, and such a matrix may be
+        # singular.
         for i in range(6):
             updates, state = opt.update(
                 {"w": jr.normal(jr.key(i), shape, dtype)}, state
@@ -30,7 +31,7 @@ def test_singular_values_are_one(shape, dtype, x64):
 
 
 def test_without_a_preconditioner_it_is_an_orthogonal_adam(x64):
-    """And where the squares of gradients are constant, Muon without Nesterov momentum."""
+    """For constant squares of gradients, also Muon without Nesterov momentum."""
     with x64():
         parts = eqopt.ScaleBySOAP(0.9, 0.98, max_precond_dim=0, eps=1e-15)
         soap_muon = eqopt.SOAPMuon(1.0, 0.9, max_precond_dim=0, scale="none")
@@ -46,14 +47,14 @@ def test_without_a_preconditioner_it_is_an_orthogonal_adam(x64):
             expected, states[1] = adam.update(g, states[1])
             np.testing.assert_allclose(-u["w"], expected["w"], rtol=1e-7, atol=1e-7)
             if i > 0:
-                # Since the first step is for the preconditioner.
+                # The first step only starts the preconditioner.
                 same, states[2] = muon.update(g, states[2])
                 np.testing.assert_allclose(-u["w"], same["w"], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kl", [False, True])
-def test_after_a_zero(kl):
-    """The first gradient determines no basis: it is the identity until the refresh."""
+def test_after_a_zero_gradient(kl):
+    """A first gradient of zero gives no basis: it is the identity until a refresh."""
     opt = eqopt.SOAPMuon(1.0, kl=kl, scale="spectral")
     grads = jr.normal(jr.key(0), (13, 3, 4)).at[0].set(0)
     state, update, updates = opt.init(grads[0]), jax.jit(opt.update), []

@@ -1,4 +1,4 @@
-"""What the laws and the formulas in NumPy do not say of SinkGD and SCALE."""
+"""SinkGD and SCALE, beyond the laws and the formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def test_lengths(x64):
 )
 @pytest.mark.parametrize("kind", [jnp.float64, jnp.complex128])
 def test_spectral_norm(target, norm, kind, x64):
-    """The power method goes on from step to step, and finds it."""
+    """The power iteration continues from step to step until it finds the norm."""
     opt = eqopt.ScaleBySinkhorn(
         spectral_target=target, weight_dimension_numbers=NUMBERS
     )
@@ -60,7 +60,7 @@ def test_spectral_norm(target, norm, kind, x64):
 
 
 def test_spectral_norm_of_a_new_kind_of_gradient():
-    """Nothing breaks if it has nothing in common with the one before, or is zero."""
+    """It works for gradients that are orthogonal to earlier ones, or zero."""
     opt = eqopt.ScaleBySinkhorn(spectral_target="unit", power_steps=20)
     left = jnp.zeros((3, 4)).at[:, :2].set(normals((3, 2)))
     right = jnp.flip(left, 1)
@@ -72,7 +72,7 @@ def test_spectral_norm_of_a_new_kind_of_gradient():
 
 
 def test_width_rule():
-    """By the inputs of each matrix; the decay and all else have no width."""
+    """It depends on each matrix's inputs. Decay and other parameters do not change."""
     params = {"wide": jnp.ones((8, 2)), "tall": jnp.ones((2, 8)), "bias": jnp.ones(3)}
     grads = jax.tree.map(lambda p: normals(p.shape), params)
     options = {"weight_decay": 0.5, "fallback": eqopt.SGD(1.0)}
@@ -81,7 +81,7 @@ def test_width_rule():
     updates, expected = (
         x.update(grads, x.init(params), params)[0] for x in (opt, plain)
     )
-    # Inputs are the first axis by default.
+    # By default, the first axis has the inputs.
     for name, factor in {"wide": 0.5**0.5, "tall": 2**0.5, "bias": 1.0}.items():
         decay = -0.5 * params[name]
         np.testing.assert_allclose(
@@ -90,7 +90,7 @@ def test_width_rule():
 
 
 def test_lengths_of_rows_and_columns_do_not_matter(x64):
-    """The limit is the same for all positive multiples of them."""
+    """Multiplying them by positive factors does not change the limit."""
     left, right = 10.0 ** np.random.default_rng(1).uniform(-1, 1, size=(2, 5))
     with x64():
         g = normals((5, 5))
@@ -99,7 +99,7 @@ def test_lengths_of_rows_and_columns_do_not_matter(x64):
     np.testing.assert_allclose(u, expected, atol=1e-9)
 
 
-def test_one_row_ends_at_its_sign(x64):
+def test_a_single_row_becomes_its_signs(x64):
     with x64():
         g = normals((1, 6))
         np.testing.assert_allclose(balanced(g), np.sign(g), rtol=1e-12)
@@ -109,7 +109,7 @@ def test_one_row_ends_at_its_sign(x64):
     "opt", [eqopt.ScaleBySinkhorn(), eqopt.ScaleByRowNorm()], ids=lambda x: type(x)
 )
 def test_zeros_stay_zero(opt):
-    """Whole matrices and single rows, with finite derivatives."""
+    """In zero matrices and in zero rows, with finite derivatives."""
     for g in (jnp.zeros((3, 4)), normals((3, 4)).at[1].set(0).at[:, 1].set(0)):
         u, _ = opt.update(g, None)
         assert jnp.all(jnp.where(g == 0, u == 0, u != 0))
@@ -137,7 +137,7 @@ def test_only_the_last_layer_has_momentum():
 
 
 def test_an_embedding_is_a_matrix_if_told():
-    """With words as inputs, each feature has the length one over all of them."""
+    """With words as inputs, each feature gets a mean square of one over all words."""
     numbers = eqopt.MatrixDimensionNumbers(reduction_axis=0, output_axis=1)
     opt = eqopt.ScaleByRowNorm(weight_dimension_numbers=numbers)
     u, _ = opt.update(normals((9, 3)), None)

@@ -1,4 +1,4 @@
-"""Errors that a type checker finds first, where there is one, as in these tests."""
+"""Errors of constructors that type checks, which are on in these tests, find first."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ import jaxtyping
 
 @contextlib.contextmanager
 def unchecked():
-    """Without the types of arguments, as for users."""
+    """Turns off type checks of arguments, as users may."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         yield

@@ -24,7 +24,7 @@ def test_cocob_by_hand():
     np.testing.assert_allclose(state[2].reward, R, 1e-5)
 
 
-def test_cocob_does_not_look_at_the_scale():
+def test_cocob_does_not_depend_on_the_scale():
     ends = []
     for opt, factor in (
         (eqopt.COCOB(), 1.0),
@@ -52,6 +52,6 @@ def test_it_descends():
     assert loss(params) < 0.1 < loss(start)
 
 
-def test_its_range():
+def test_the_range_of_alpha():
     with pytest.raises(ValueError, match=r"COCOB: `alpha` must be in \(0, inf"):
         eqopt.COCOB(alpha=0.0)

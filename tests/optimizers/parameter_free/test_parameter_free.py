@@ -1,4 +1,4 @@
-"""Against the authors' algorithms, written down in NumPy, and what else is special."""
+"""Against the authors' algorithms, written in NumPy, and in special cases."""
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ DECAY = 0.1
 
 
 def gradients(p, t):
-    """Of a quadratic, and noisy."""
+    """Noisy gradients of a quadratic."""
     return {k: (1 + t % 3) * (p[k] - TARGET[k]) for k in p}
 
 
@@ -116,7 +116,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.costly
 def test_by_hand(name, x64):
-    """In float64, where nothing is lost by rounding."""
+    """In float64, so that rounding does not matter."""
     make, oracle = CASES[name]
     with x64():
         opt, params = make(), jax.tree.map(jnp.asarray, START)
@@ -129,8 +129,8 @@ def test_by_hand(name, x64):
             assert np.abs(expected - START[k]).max() > 0.01
 
 
-def test_layers_by_themselves():
-    """`ScaleByDistanceOverGradients` on a tree is DoG on each leaf."""
+def test_dog_for_each_layer():
+    """On a tree, `ScaleByDistanceOverGradients` is DoG for each leaf."""
     layers = eqopt.ScaleByDistanceOverGradients(0.1, global_scale=-1.0)
     alone = eqopt.DoG(init_step=("heuristic", 0.1))
     p = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), START)
@@ -160,7 +160,7 @@ OPTIMIZERS = [eqopt.Prodigy(), eqopt.DAdaptAdamW(), eqopt.DoG(), eqopt.DoWG()]
 @pytest.mark.parametrize("opt", OPTIMIZERS, ids=lambda opt: type(opt).__name__)
 @pytest.mark.parametrize("distance", [1.0, 300.0])
 def test_they_find_their_learning_rate(opt, distance):
-    """Whatever the distance to the solution is, with defaults."""
+    """For any distance to the solution, with defaults."""
     loss = lambda p: jnp.sum((p - distance) ** 2)
 
     def body(carry, _):
@@ -178,7 +178,7 @@ def eta_of(state):
 
 @pytest.mark.parametrize("cls", [eqopt.Prodigy, eqopt.DAdaptAdamW])
 def test_the_learning_rate_in_use(cls):
-    """With the estimate and the bias corrections, from `init` on."""
+    """It includes the estimate and the bias corrections, already after `init`."""
     opt = cls(eqopt.schedules.Linear(0.5, 1.0, 1), b1=0.5, b2=0.75, estim_lr0=1e-3)
     params = jnp.ones(2)
     state = opt.init(params)
@@ -189,7 +189,7 @@ def test_the_learning_rate_in_use(cls):
 
 @pytest.mark.parametrize("opt", OPTIMIZERS, ids=lambda opt: type(opt).__name__)
 def test_scalars_are_wide_for_half_precision(opt):
-    """1e-6 is no number to square in float16."""
+    """In float16, the square of 1e-6 would be zero."""
     params = jnp.ones(2, jnp.float16)
     state = opt.init(params)
     scalars = [x for x in jax.tree.leaves(state) if x.ndim == 0]

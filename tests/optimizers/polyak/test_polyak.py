@@ -1,4 +1,4 @@
-"""Step sizes from the loss, by hand."""
+"""Step sizes computed from the loss, compared with calculations by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -86,12 +86,14 @@ def test_momo_is_the_algorithm_of_the_paper(make, adapt, alpha):
 
 @pytest.mark.parametrize("make", [eqopt.MoMo, eqopt.MoMoAdam])
 def test_momo_goes_down_to_the_bound(make):
-    """Below the cap, a step ends where the model of the loss is at its lower bound, also
-    where some of the parameters decay and some do not."""
+    """Below the cap, a step ends where the model of the loss reaches its lower bound.
+
+    This also holds if only some of the parameters decay.
+    """
     p, g = {"a": P, "b": 2 * P}, {"a": G, "b": -G}
     opt = make(100.0, weight_decay=0.01, lower_bound=0.5, mask=MASK)
     new, state = first_step(opt, 7.0, g, p)
-    # After one step, the averages are the values times how far they have filled up.
+    # After one step, each average is the value times the sum of its weights.
     fill = 1.0 if make is eqopt.MoMo else 0.1
     descent = sum(jnp.vdot(g[k], new[k] - p[k]) for k in g)
     assert 0 < state.learning_rate < 100.0 / fill
@@ -99,7 +101,7 @@ def test_momo_goes_down_to_the_bound(make):
 
 
 def test_momo_of_masks():
-    """None that decays, and all of them."""
+    """Masks that select no parameter for decay, or all of them."""
     p, g = {"a": P, "b": 2 * P}, {"a": G, "b": -G}
     for decay, flag in ((0.0, False), (0.5, True)):
         opt = eqopt.MoMo(0.3, weight_decay=0.5, mask={"a": flag, "b": flag})
@@ -109,7 +111,7 @@ def test_momo_of_masks():
 
 
 def test_momo_of_complex_parameters():
-    """As if the real and imaginary parts were parameters of their own."""
+    """As if real and imaginary parts were separate parameters."""
     p, g = jnp.array([1 + 2j]), jnp.array([3 - 4j])
     split = lambda z: jnp.concatenate([z.real, z.imag])
     new, _ = first_step(eqopt.MoMo(10.0), 5.0, g, p)
@@ -176,7 +178,7 @@ def test_missing_arguments(opt):
 
 
 def test_a_scheduled_cap():
-    """Of a huge loss, the cap alone is left."""
+    """For a huge loss, the step size is the cap."""
     opt = eqopt.PolyakSGD(eqopt.schedules.Linear(0.4, 0.0, 4))
     params, state = jnp.ones(2), opt.init(jnp.ones(2))
     for cap in (0.4, 0.3, 0.2):

@@ -1,4 +1,4 @@
-"""Schedule-Free+ as in its equations."""
+"""Schedule-Free+ follows its equations."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -89,7 +89,7 @@ def test_trajectory(annealed, x64):
 
 
 def test_with_a_step_size_of_one_it_is_schedule_free(x64):
-    """The loss is chosen so that Polyak's step is the learning rate."""
+    """The loss is chosen such that Polyak's step is the learning rate."""
     rate, moments = 0.1, {"b1": 0.7, "b2": 0.9, "eps": 1e-3}
     plus = eqopt.ScheduleFreePlus(rate, **moments, beta=0.8, weight_lr_power=1.0)
     adam = eqopt.ScaleByAdam(**moments)
@@ -124,7 +124,7 @@ def test_steps_are_never_backwards(x64):
         assert np.all(moved(5.0) > 0.1)
 
 
-def test_it_comes_to_the_least_loss():
+def test_it_finds_the_minimum():
     opt, params = eqopt.ScheduleFreePlus(), jnp.array([3.0, -1.0])
     state = opt.init(params)
     step = interpreted(lambda g, s, p, v: opt.step(g, s, p, value=v))
@@ -148,7 +148,7 @@ def test_it_comes_to_the_least_loss():
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_is_wrong_is_said(wrong):
+def test_errors(wrong):
     (name,) = wrong
     with pytest.raises(ValueError, match=f"ScheduleFreePlus: `{name}` must be"):
         eqopt.ScheduleFreePlus(**wrong)

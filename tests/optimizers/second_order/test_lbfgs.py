@@ -1,4 +1,4 @@
-"""L-BFGS: what it remembers, what it forgets, and whole models."""
+"""L-BFGS: which pairs it stores and forgets, and training whole models."""
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from ...linesearch.subjects import found, minimise, problem, quadratic
 
 
 def dense(pairs, gamma):
-    """The guess of the inverse Hessian, from its definition."""
+    """The approximate inverse Hessian, from its definition."""
     n = pairs[0][0].size
     inverse = gamma * np.eye(n)
     for s, y in pairs:
@@ -23,7 +23,7 @@ def dense(pairs, gamma):
     return inverse
 
 
-def test_the_definition(x64):
+def test_it_agrees_with_the_dense_definition(x64):
     with x64():
         opt, memory = eqopt.ScaleByLBFGS(3), 3
         params, pairs = jnp.array([0.5, -1.0, 2.0, 0.1]), []
@@ -65,7 +65,7 @@ def test_pairs_of_no_or_negative_curvature_do_not_count():
         np.testing.assert_allclose(updates, (first[1] + y) / max(norm, 1), 1e-6)
 
 
-def test_where_nothing_has_moved_the_memory_is_lost():
+def test_a_step_of_zero_clears_the_memory():
     opt, path = eqopt.ScaleByLBFGS(2), []
     params, state = jnp.array([0.3, -0.2]), eqopt.ScaleByLBFGS(2).init(jnp.zeros(2))
     for step in (0.3, 0.0, 0.3):
@@ -78,7 +78,7 @@ def test_where_nothing_has_moved_the_memory_is_lost():
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-def test_a_gradient_that_is_no_number_spoils_one_step(bad):
+def test_a_gradient_that_is_not_finite_spoils_one_step(bad):
     opt, params = eqopt.ScaleByLBFGS(2), jnp.array([0.3, -0.2])
     state, updates = opt.init(params), params
     for i in range(4):
@@ -111,8 +111,8 @@ def test_a_whole_model_to_the_minimum():
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("quadratic", "logistic")),
     ],
 )
-def test_float32_at_the_minimum_stays_there(name):
-    """Where a decrease is lost in rounding, nothing gets worse and nothing is NaN."""
+def test_float32_stays_at_the_minimum(name):
+    """If rounding hides a decrease, the loss does not grow and nothing is NaN."""
     loss, start = problem(name)
     values = [loss(params) for params, _ in minimise(eqopt.LBFGS(), loss, start, 80)]
     best = min(values)

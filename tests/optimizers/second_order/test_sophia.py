@@ -1,4 +1,4 @@
-"""Sophia, and the estimate of curvature that it takes."""
+"""Sophia, and its estimate of the curvature."""
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ def test_hutchinson_of_a_complex_parameter_is_the_mean_of_its_parts():
 
 @pytest.mark.slow
 def test_hutchinson_takes_models_with_frozen_parts():
-    """It differentiates where there are gradients; the rest of the model is there."""
+    """It differentiates only where there are gradients, but needs the whole model."""
     model = eqx.nn.MLP(2, 1, 3, 1, activation=jnp.tanh, key=jr.key(0))
     value_fn = lambda model: jnp.sum(jax.vmap(model)(jnp.ones((4, 2))) ** 2)
     grads = eqx.filter_grad(value_fn)(model)
@@ -52,7 +52,7 @@ def test_hutchinson_takes_models_with_frozen_parts():
 
 
 class Curvature(eqopt.AbstractTransformation):
-    """An estimator of one's own, which says when it is asked."""
+    """A user's estimator, which reports each call."""
 
     def init(self, params):
         return None
@@ -63,7 +63,7 @@ class Curvature(eqopt.AbstractTransformation):
 
 
 def test_sophia_by_hand():
-    """An estimate every third step, used from the next one on, by an own estimator."""
+    """A user's estimate every third step, which is used from the next step on."""
     calls, curvature = [], jnp.array([1.0, 2.0, -1.0, 50.0, 0.1])
     extra = {"curvature": curvature, "tell": lambda: calls.append(1)}
     opt = eqopt.Sophia(

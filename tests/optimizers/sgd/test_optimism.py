@@ -1,4 +1,4 @@
-"""Optimism, in gradient descent and in Adam."""
+"""Optimistic gradient descent and optimistic Adam."""
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,11 @@ from ..trajectory import GRADS, START, trajectory
 def test_the_first_optimistic_step_does_not_jump(opt, expected):
     path = trajectory(opt, np.ones((2, 5)), START)
     np.testing.assert_allclose(path[0] - START, expected, rtol=1e-5)
-    # Nor the second one, when nothing changes.
+    # Neither does the second step, if the gradient stays the same.
     np.testing.assert_allclose(path[1] - path[0], expected, rtol=1e-3)
 
 
-def test_optimism_has_a_schedule_of_its_own():
+def test_optimism_has_its_own_schedule():
     rate, optimism = lambda t: 0.1 * t, lambda t: 0.2 * t + 0.1
     as_float = lambda f: lambda count: f(jnp.asarray(count, jnp.float32))
     opt = eqopt.OptimisticAdam(as_float(rate), as_float(optimism), b1=0.8, b2=0.9)
@@ -43,7 +43,7 @@ def test_optimism_has_a_schedule_of_its_own():
     "opt", [eqopt.OptimisticGradientDescent(0.1), eqopt.OptimisticAdam(0.01, 1.0)]
 )
 def test_optimists_find_saddle_points(opt):
-    """Of the game x y, round which gradient descent spirals outwards."""
+    """For the game x y, where gradient descent moves outwards in a spiral."""
 
     def body(carry, _):
         (x, y), state = carry

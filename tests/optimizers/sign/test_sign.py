@@ -1,4 +1,4 @@
-"""The sign optimizers, by hand."""
+"""The sign optimizers, compared with calculations by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_signum_is_the_sign_of_the_mean():
 
 
 def test_rprop_by_hand():
-    """Forward twice, over the minimum, a step of rest, and back."""
+    """Two steps towards the minimum and past it, one step of zero, and back."""
     grads = [jnp.array(x) for x in (1.0, 2.0, -1.0, -3.0, -1.0, 0.0, -1.0)]
     u, state = updates_of(eqopt.Rprop(0.1), grads)
     np.testing.assert_allclose(u, [-0.1, -0.12, 0, 0.06, 0.072, 0, 0.072], 1e-6)
@@ -42,7 +42,7 @@ def test_rprop_by_hand():
 
 
 def test_rprop_of_complex_gradients():
-    """A turn of more than a right angle is a change of sign."""
+    """A change of direction by more than a right angle counts as a change of sign."""
     grads = [jnp.array([x]) for x in (3 + 4j, 4 + 3j, -4 + 3j, -4 - 4j)]
     u, _ = updates_of(eqopt.ScaleByRprop(1.0), grads)
     expected = [0.6 + 0.8j, 1.2 * (0.8 + 0.6j), 0, 0.6 * -(0.5**0.5) * (1 + 1j)]
@@ -50,7 +50,7 @@ def test_rprop_of_complex_gradients():
 
 
 def test_rprop_with_a_schedule():
-    """All steps are scaled by the schedule over its start; the step sizes are not."""
+    """Steps are scaled by the schedule over its first value; step sizes are not."""
     grads = [jnp.array(x) for x in (1.0, 1.0, -1.0, -1.0)]
     plain, state = updates_of(eqopt.Rprop(0.2), grads)
     schedule = eqopt.schedules.Linear(0.2, 0.1, 4)
