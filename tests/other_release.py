@@ -1,7 +1,7 @@
-"""Takes steps with a JAX whose internals are not what eqopt knows.
+"""Takes steps with a JAX whose internals eqopt does not know.
 
-`python -m tests.other_release NAME` prints the numbers that come out, whether a known
-value counts as traced, and whether norms of examples are computed from factors.
+`python -m tests.other_release NAME` prints the resulting numbers, whether a known value
+counts as traced, and whether norms of examples are computed from factors.
 """
 
 import sys

@@ -185,7 +185,7 @@ def test_noise():
 
 
 def test_types_are_those_of_the_trace():
-    """Weak ones, too; and what is no array comes out as it is."""
+    """Also weak types. Results that are not arrays are returned as they are."""
     check(lambda x: (jnp.asarray(2.0), jnp.asarray(3), x, "text", None), jnp.ones(()))
 
 

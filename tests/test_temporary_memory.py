@@ -34,7 +34,7 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
     memory = step.lower(params, state, params).compile().memory_analysis()
     assert memory is not None
     size = sum(4 * p.size for p in params)
-    # In place: whatever comes out took the buffer of something that went in.
+    # In place: each result reuses the buffer of an argument.
     assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * size
     return memory.temp_size_in_bytes / size
 
@@ -329,7 +329,7 @@ def test_wrappers(opt, most):
 
 
 def test_order_of_donated_arguments():
-    """What "Getting started" says of JAX: donated memory goes by order and shape."""
+    """As "Getting started" explains: JAX matches donated memory by order and shape."""
     opt = eqopt.AdamW(0.1)
     params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32)] * 4
     state = jax.eval_shape(opt.init, params)

@@ -1,4 +1,4 @@
-"""Random numbers are those of JAX, to the bit, and take no memory."""
+"""Random numbers have the same bits as JAX's, and take no memory."""
 
 import jax
 import jax.numpy as jnp

@@ -35,7 +35,7 @@ def sum_of(x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, ""]:
 
 def test_what_fits_passes():
     assert add(jnp.ones(2), y=jnp.ones(2)).shape == (2,)
-    assert sum_of(jnp.ones(2), jnp.ones(2)) == 4  # axes are those of one call
+    assert sum_of(jnp.ones(2), jnp.ones(2)) == 4  # a name of an axis is for one call
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The noise scale: closed forms, and estimates that are right in the mean."""
+"""The noise scale: closed forms, and estimates that are right on average."""
 
 import equinox as eqx
 import jax

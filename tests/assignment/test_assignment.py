@@ -66,7 +66,7 @@ def test_larger(solve, kind):
 
 @pytest.mark.slow
 def test_prices_of_free_columns_are_zero(solve):
-    """Only this wide matrix tells whether a column that nobody has is for free."""
+    """A wide matrix has columns without a row, whose prices must be zero."""
     _check(solve, jnp.array([[5.0, 1.0, 9.0], [6.0, 1.5, 9.0]]))
     for seed in range(20):
         _check(solve, np.random.default_rng(seed).random((3, 4)).astype(np.float32))

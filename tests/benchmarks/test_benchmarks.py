@@ -273,7 +273,7 @@ def test_temporary_memory(opt, limit):
     assert memory is not None
     total = sum(x.nbytes for x in params)
     assert memory.temp_size_in_bytes < limit * total
-    # In place: whatever comes out took the buffer of something that went in.
+    # In place: each result reuses the buffer of an argument.
     assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * total
 
 

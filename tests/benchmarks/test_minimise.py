@@ -1,4 +1,4 @@
-"""That the functions are those of the literature, and that eqopt minimises them."""
+"""The functions are as in the literature, and eqopt minimises them."""
 
 import re
 
@@ -76,20 +76,20 @@ def test_computes_in_the_dtype_of_the_parameters(problem, dtype):
 
 @pytest.mark.parametrize("problem", more_garbow_hillstrom(), ids=by_title)
 def test_gradient(problem):
-    """It is finite at the start, and that of the function."""
+    """It is finite at the start, and agrees with differences of the function."""
     start = jnp.asarray(problem.start)
     along = jnp.cos(jnp.arange(start.size, dtype=start.dtype))
     line = jax.jit(lambda t: problem.fn(start + t * along))
     grad = jax.jit(jax.grad(problem.fn))(start)
     assert jnp.all(jnp.isfinite(grad))
     h = 1e-5
-    # From one side, where the other is beyond the jump of an angle or a pole.
+    # On one side only: on the other, an angle may jump, or there may be a pole.
     slope = (-3 * line(0.0) + 4 * line(h) - line(2 * h)) / (2 * h)
     assert float(slope) == pytest.approx(float(grad @ along), rel=1e-3, abs=1e-6)
 
 
 def check_minimum(problem: Problem, run: Run) -> None:
-    """The literature gives six digits."""
+    """To the six digits that the literature gives."""
     assert any(
         run.value == pytest.approx(x, rel=5e-6, abs=1e-12) for x in problem.minima
     )

@@ -1,4 +1,4 @@
-"""One file: what goes in comes out, and what cannot come out is said before it does."""
+"""One file: loading returns what was saved, or raises an error that says why not."""
 
 import errno
 import functools
@@ -32,7 +32,7 @@ from eqopt.checkpoint import (
 
 
 class Model(eqx.Module):
-    """One of everything that can stand in a tree."""
+    """A leaf of each kind that a tree can have."""
 
     weight: Any
     host: np.ndarray
@@ -82,7 +82,7 @@ def path(tmp_path):
 
 
 #
-# What goes in comes out
+# Loading returns what was saved
 #
 
 
@@ -327,7 +327,7 @@ def test_flipped_bits(path, whole):
     for i in [*first_line, *rng.integers(len(whole), size=200)]:
         data = bytearray(whole)
         data[i] ^= 1 << int(rng.integers(8))
-        # Of the number of the format, another may come out.
+        # A flipped bit in the number of the format makes another number.
         assert_refused(path, bytes(data), "damaged|has format")
 
 
@@ -425,8 +425,8 @@ def test_interrupted(path, monkeypatch):
 
 @pytest.fixture
 def read_only():
-    """A directory with a checkpoint, in which we may read only, whoever we are."""
-    # Not below `tmp_path`, where nobody but its owner may even look.
+    """A directory with a checkpoint that this process may only read, also as root."""
+    # Not below `tmp_path`, which only its owner may enter.
     directory = pathlib.Path(tempfile.mkdtemp())
     save(directory / "run.eqx", model())
     directory.chmod(0o555)

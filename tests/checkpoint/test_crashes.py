@@ -1,4 +1,4 @@
-"""A program that trains is killed again and again, and nobody can tell afterwards."""
+"""A training that is killed again and again ends as if it had never been killed."""
 
 import argparse
 import functools
@@ -96,7 +96,8 @@ def while_starting(trainer, process, rng):
 
 
 def anywhere(trainer, process, rng):
-    # From the first save on: before, there is nothing but the start.
+    # After the first save has begun: before, each kill would only lead back to the
+    # start.
     trainer.unfinished.unlink(missing_ok=True)
     wait_until(trainer.unfinished.exists, process)
     time.sleep(rng.uniform(0, 0.3))
@@ -180,7 +181,7 @@ def test_killed_10_times(tmp_path_factory, cache):
 
 
 def test_disk_full_while_training(trainer, undisturbed):
-    """An error that says so and a status; after that it goes on from what there was."""
+    """It stops with an error and a status, and continues from the last checkpoint."""
     rng = random.Random(0)
     while not (before := trainer.saved_steps()):
         kill(trainer, anywhere, rng)

@@ -79,7 +79,7 @@ def test_members_are_those_that_were_saved(path, whole):
     assert load(path, TREE)["number"] == 1.5
 
 
-# What stands in the place of `array`, the first one, and what the error says of it.
+# Other contents for `array`, the first member, and a part of the error for each.
 FIRST = {
     "nothing": (b"", r"V2\[2\], unlike"),
     "another shape": (npy(np.zeros((3, 2), np.float32)), r"float32\[3,2\], unlike"),
@@ -102,7 +102,7 @@ FIRST = {
         b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"[" * 9000,
         "EOF|nested|header",
     ),
-    # What Python says of it changes with its patch releases.
+    # Python's message about this one differs between patch releases.
     "binary header": (
         b"\x93NUMPY\x01\x00\x04\x00\xff\x00\xfe\x01",
         "header|null bytes",

@@ -175,7 +175,7 @@ def test_the_second_step_does_not_compile_again(path):
 
 
 def test_files_without_weak_types(path):
-    """Those of earlier versions: the types are those of `like`."""
+    """Files of earlier versions have none, so the types are as in `like`."""
     tree = {"rate": jnp.asarray(0.1), "x": jnp.ones(3)}
     save(path, tree)
 

@@ -87,7 +87,7 @@ def test_no_file_where_it_is_written_first(path, make):
 
 @pytest.mark.parametrize("is_hard", [False, True])
 def test_links_where_it_is_written_first(path, is_hard):
-    """The file of somebody else to which it links is not written to."""
+    """The other file, to which the temporary one links, is not changed."""
     other = path.with_name("other")
     other.write_bytes(b"precious")
     unfinished = path.with_name("run.eqx.tmp")

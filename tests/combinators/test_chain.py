@@ -62,8 +62,8 @@ class MinusOne(eqopt.AbstractLeafwise):
         return eqopt.Leafwise(minus_one)
 
 
-def test_everyone_gets_everything():
-    """Extra arguments reach every transformation, and nobody minds the others'."""
+def test_every_transformation_gets_all_extra_arguments():
+    """Each transformation ignores extra arguments that it does not use."""
     seen = []
 
     class Spy(eqopt.AbstractTransformation):

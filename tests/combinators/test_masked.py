@@ -61,7 +61,7 @@ def test_a_module_that_can_be_called_is_a_tree():
     assert updates.layers[0].bias.all()
 
 
-def test_a_norm_is_that_of_the_chosen_leaves():
+def test_a_norm_includes_only_the_chosen_leaves():
     opt = eqopt.Masked(eqopt.ClipByGlobalNorm(1.0), is_matrix)
     updates, _ = opt.update(GRADS, opt.init(PARAMS), PARAMS)
     np.testing.assert_allclose(updates["w"], 0.5)
@@ -69,7 +69,7 @@ def test_a_norm_is_that_of_the_chosen_leaves():
 
 
 def test_masks_in_masks():
-    """What is left out by either is left out."""
+    """A parameter that either mask excludes is excluded."""
     inner = eqopt.AddDecayedWeights(1.0, {"w": True, "b": False, "fn": False})
     for mask, expected in (
         (is_matrix, 2.0),
@@ -106,7 +106,7 @@ def test_eval_params_through_masks(getkey):
     "inner", [eqopt.Scale(3.0), eqopt.Flatten(eqopt.Scale(3.0))], ids=["fused", "not"]
 )
 def test_a_mask_is_a_function_of_the_parameters(call, inner):
-    """Of their dtypes, say, which are not those of the gradients."""
+    """It can depend on their dtypes, which may differ from the gradients' dtypes."""
     params = {"half": jnp.ones(2, jnp.bfloat16), "full": jnp.ones(2)}
     grads = {"half": jnp.ones(2), "full": jnp.ones(2)}
     is_half = lambda params: jax.tree.map(lambda p: p.dtype == jnp.bfloat16, params)

@@ -18,7 +18,7 @@ import eqopt
 
 SHAPE = Shape(vocabulary=16, width=8, heads=4, hidden=16, layers=1, length=8)
 BATCH, STEPS = 8, 3
-# Made when JAX knows of all processes: to check its numbers, an optimizer may ask it.
+# Functions, because optimizers may use JAX, which must first connect all processes.
 TRAINED = {
     "data parallel": lambda: eqopt.AdamW(1e-2),
     "ZeRO-1": lambda: eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-2)),

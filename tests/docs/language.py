@@ -1,7 +1,7 @@
-"""Phrases that the documentation avoids, and how to find them.
+"""Phrases that the documentation and the comments avoid, and how to find them.
 
-`python -m tests.docs.language` prints what `test_language.py` reports, and sentences that
-are long, which are worth a second look. CONTRIBUTING.md has the rules.
+`python -m tests.docs.language` prints the phrases, which `test_language.py` rejects, and
+long sentences, which may be hard to read. CONTRIBUTING.md has the rules.
 """
 
 import ast
@@ -79,9 +79,10 @@ PATTERN = re.compile(
     re.IGNORECASE,
 )
 LONG = 40  # words
+SOURCES = "src", "tests", "benchmarks"
 
-# What "those of" may follow: lists of arguments end with "The others are those of ...",
-# and have items such as "`eps`: those of ...".
+# The only place for "those of" is a list of arguments. It may end with "The others are
+# those of ...", and its items may be like "`eps`: those of ...".
 _ARGUMENTS = re.compile(r"(the\s+others\s+are|^ *- [x, ]+:)\s+\Z", re.I | re.M)
 
 
@@ -95,9 +96,15 @@ class Finding(NamedTuple):
         return f"{self.file}:{self.line}: {self.phrase!r}: write {self.instead}"
 
 
+# These quote the phrases.
+QUOTING = {ROOT / "tests/docs" / name for name in ("language.py", "test_language.py")}
+
+
 def files() -> list[pathlib.Path]:
+    """All pages, and all modules of the library, its tests and its benchmarks."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
-    return sorted(pages) + sorted((ROOT / "src").rglob("*.py"))
+    modules = {x for name in SOURCES for x in (ROOT / name).rglob("*.py")} - QUOTING
+    return sorted(pages) + sorted(modules)
 
 
 def prose(text: str, suffix: str) -> str:
@@ -122,7 +129,7 @@ def _prose_of_markdown(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """One word where code stands in a sentence, for the count of its words."""
+    """Code in a sentence counts as one word; any other code counts as none."""
     if text[0] == "`" and not text.startswith("```"):
         return "x" + " " * (len(text) - 1)
     return _blank(text)
@@ -182,9 +189,8 @@ def main() -> None:
         name, text = str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")
         for finding in findings(name, text):
             print(finding)
-        if file.suffix == ".md":
-            for sentence in long_sentences(name, text):
-                print(sentence)
+        for sentence in long_sentences(name, text):
+            print(sentence)
 
 
 if __name__ == "__main__":

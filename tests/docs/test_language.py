@@ -1,4 +1,4 @@
-"""The documentation is written in plain English: CONTRIBUTING.md has the rules."""
+"""Documentation and comments are plain English: CONTRIBUTING.md has the rules."""
 
 import pytest
 

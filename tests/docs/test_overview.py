@@ -1,4 +1,4 @@
-"""What the documentation has to say of each optimizer, and of extra arguments."""
+"""What the documentation must say about each optimizer, and about extra arguments."""
 
 import re
 

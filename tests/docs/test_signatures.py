@@ -17,7 +17,7 @@ from .test_pages import PUBLIC, resolve
 
 
 def written(name):
-    """The docstring of a public class as it stands in its source."""
+    """The docstring of a public class as written in its source."""
     doc = vars(resolve(name))["__doc__"]
     return getattr(doc, "written", doc)
 
@@ -28,7 +28,7 @@ def defaults(name):
 
 
 def explained(name):
-    """What `help` says of the arguments; it leaves nothing to other classes."""
+    """The explanations of all arguments in `help`, with none left to other classes."""
     doc = inspect.getdoc(resolve(name))
     if name in RESULTS:
         doc = doc.replace("**Attributes:**", "**Arguments:**")

@@ -1,9 +1,9 @@
 """Every piece of Python in the documentation runs, and its `assert`s hold.
 
-The blocks of one page run in order and share their names. Only a block that opens with
-```` ```{.python .no-run} ```` is left out; one with `.needs-flax` in its place is run by
-a slow test, where that package is installed. One that opens with ```` ```py ```` shows
-lines of a script, which `tests/examples` runs.
+The blocks of one page run in order and share their names. Only blocks that open with
+```` ```{.python .no-run} ```` are skipped. A block with `.needs-flax` instead of
+`.no-run` is run by a slow test, if that package is installed. A block that opens with
+```` ```py ```` shows lines of a script, which `tests/examples` runs.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ SNIPPETS = {
 OPTIONAL = [page for page, found in SNIPPETS.items() if any(map(needs, found))]
 
 
-# What everybody reads first; the other pages are in the long tail.
+# The pages that users read first. The other pages are slow tests.
 FIRST = {"README.md", "docs/index.md", "docs/getting_started.md"}
 
 
@@ -80,7 +80,7 @@ def _run(page: str, found: list[Block]) -> None:
 
 
 def _as_optax_needs_it(found: list[Block]) -> contextlib.AbstractContextManager:
-    # Optax relies on implicit promotion; all else has to do without.
+    # Optax relies on implicit promotion; all other code must work without it.
     stack = contextlib.ExitStack()
     if any(re.search(r"^\s*(import|from) optax\b", b.code, re.M) for b in found):
         stack.enter_context(jax.numpy_dtype_promotion("standard"))
@@ -88,7 +88,7 @@ def _as_optax_needs_it(found: list[Block]) -> contextlib.AbstractContextManager:
     return stack
 
 
-def test_next_to_nothing_is_left_out():
+def test_few_blocks_are_skipped():
     left_out = [
         f"{page.name}:{block.line}"
         for page in PAGES

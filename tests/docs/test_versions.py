@@ -16,7 +16,7 @@ def test_the_changelog_begins_with_this_version():
 
 
 def test_the_changelog_names_the_lowest_versions():
-    """Those of this version, in its first paragraph."""
+    """The entry of this version has them, in its first paragraph."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lowest = dict(spec.split(">=") for spec in project["dependencies"])
     _, _, latest = (DOCS / "changelog.md").read_text().partition("\n## ")

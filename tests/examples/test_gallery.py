@@ -105,7 +105,7 @@ def stripped(code):
 
 
 def test_the_page_shows_lines_of_its_scripts():
-    """Each paragraph of code stands in the script of its card, but for indentation."""
+    """Each paragraph of code is in the script of its card, except for indentation."""
     places = re.findall(r"^## .*\{ #(\w+) \}$", PAGE.read_text(), re.MULTILINE)
     scripts = {script.stem: script for script in (DOCS / "examples").rglob("*.py")}
     shown = re.findall(

@@ -24,7 +24,7 @@ def test_learns_within_the_budget(tmp_path):
     assert done.returncode == 0, done.stderr
     found = re.findall(r"epsilon +(\S+) +test accuracy (\S+) %", done.stdout)
     (first, _), (second, private), _, (infinite, plain) = found
-    # What the accountant says of 20 and 40 steps, q = 256 / 1347 and sigma = 3.
+    # The accountant's results for 20 and 40 steps, q = 256 / 1347 and sigma = 3.
     assert 0.9 < float(first) < float(second) < 1.6
     assert float(private) > 75
     assert infinite == "inf" and float(plain) > 95

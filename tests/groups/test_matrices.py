@@ -1,4 +1,4 @@
-"""Which arrays are matrices, beside and outside the layers of Equinox."""
+"""Which arrays are matrices: outside the layers of Equinox, and next to them."""
 
 import equinox as eqx
 import jax
@@ -60,7 +60,7 @@ def model_of(blocks):
 
 
 def found(tree, of=layer_matrices):
-    """What there is for each parameter, by key path."""
+    """The value of `of` for each parameter, by key path."""
     leaves = jax.tree_util.tree_leaves_with_path(of(tree), is_leaf=is_none)
     return {jax.tree_util.keystr(path): x for path, x in leaves if x is not None}
 

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def float64(x64):
-    """In which what torch and eqopt do is the same but for the last digits."""
+    """With float64, torch and eqopt agree in all but the last digits."""
     torch = pytest.importorskip("torch")
     torch.set_default_dtype(torch.float64)  # also of steps and products in its states
     with x64():

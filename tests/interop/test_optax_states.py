@@ -1,4 +1,4 @@
-"""Trainings that begin in one library and go on in the other."""
+"""Training that begins in one library and continues in the other."""
 
 import equinox as eqx
 import jax
@@ -100,13 +100,13 @@ def bits(tree):
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONVERTIBLE],
 )
-def test_goes_on_where_the_other_stopped(name):
+def test_training_continues_where_the_other_library_stopped(name):
     case = CONVERTIBLE[name]
     ours, theirs, start = case.ours, case.theirs, params_of()
     params, their_state = train(theirs, start, theirs.init(start), range(5))
     state = state_from_optax(ours, their_state, params, count=5)
 
-    # Every array is that of Optax by the bit, in a state like that of eqopt's training.
+    # Each array has the bits of Optax's array, in a state as from training in eqopt.
     assert bits(state) == bits(their_state)
     own = train(to_optax(ours), start, ours.init(start), range(5))[1]
     assert avals(state) == avals(own)
@@ -116,7 +116,7 @@ def test_goes_on_where_the_other_stopped(name):
     if not name.startswith("injected"):  # these also record the values of schedules
         assert_equal(back, their_state)
 
-    # All three go on alike.
+    # All three continue with equal results.
     expected, _ = train(theirs, params, their_state, range(5, 10))
     assert_equal(train(theirs, params, back, range(5, 10))[0], expected)
     trained, _ = train(to_optax(ours), params, state, range(5, 10))
@@ -193,7 +193,7 @@ def test_a_whole_model():
 
 
 def test_with_optax_itself_to_the_bit():
-    """Whatever it is: no state is too strange to go on with `from_optax`."""
+    """With `from_optax`, any state of Optax can continue."""
     tx = optax.chain(optax.contrib.dog(1.0), optax.apply_every(2))
     opt, params = from_optax(tx), params_of()
     params, their_state = train(tx, params, tx.init(params), range(3))

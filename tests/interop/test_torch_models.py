@@ -1,4 +1,4 @@
-"""States of whole models from torch: groups, counts, and optimizers of one's own."""
+"""States of whole models from torch: groups, counts, and optimizers of the user."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Trainings that begin in torch and go on in eqopt, with the same numbers."""
+"""Training that begins in torch and continues in eqopt, with the same numbers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -110,7 +110,7 @@ def test_goes_on_where_torch_stopped(name, monkeypatch):
     converted = state_from_torch(opt, state_dict, moved, count=5)
     assert avals(converted) == avals(state)
     for a, b in zip(arrays(converted), arrays(state), strict=True):
-        if kind != "ASGD":  # what it has before it averages, nobody sees
+        if kind != "ASGD":  # torch hides the average until it begins
             np.testing.assert_allclose(a, b, 1e-6, 1e-12)
 
     torch_steps(optimizer, parameters, range(5, 15))

@@ -22,7 +22,7 @@ def descent(search, learning_rate=1.0):
 
 
 def search_along(search, direction, loss, params, grads=None):
-    """One search along a direction that somebody else has chosen."""
+    """One search along a given direction."""
     value, own = eqx.filter_value_and_grad(loss)(params)
     extra = {"value": value, "grad": own if grads is None else grads, "value_fn": loss}
     return search.step(direction, search.init(params), params, **extra)

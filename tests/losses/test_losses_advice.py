@@ -1,4 +1,4 @@
-"""The code in a message about shapes works for the shapes at hand."""
+"""The code in a message about shapes works for the shapes in the message."""
 
 import inspect
 import itertools

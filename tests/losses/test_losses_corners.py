@@ -389,7 +389,7 @@ def test_absent_class_does_not_outweigh_the_others(standard_promotion):
 
 
 def test_dice_of_probabilities_under_jit():
-    """Optax raises: it compares values. And of binary ones it wants a sum of 1."""
+    """Optax raises an error, because it compares values, and expects a sum of 1."""
     p = jnp.array([[0.9, 0.2, 0.4]])
     t = jnp.array([[1.0, 0.0, 1.0]])
     found = jax.jit(lambda p: losses.binary_dice_loss(p, t, apply_sigmoid=False))(p)

@@ -407,7 +407,7 @@ def test_second_derivatives_are_finite(subject):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision(subject, dtype):
-    """Computed in float32, and rounded once. The dtype is that of the first argument."""
+    """Computed in float32, and rounded once to the dtype of the first argument."""
     narrow = [x.astype(dtype) for x in arrays(subject)]
     wide = [x.astype(jnp.float32) for x in narrow]
     both = interpreted(with_gradients(subject.__call__, 1))

@@ -1,8 +1,9 @@
-"""Every optimizer once: what laws, parity, benchmarks and pages know of it.
+"""Every optimizer once, with all facts that the laws, parity, benchmarks and pages use.
 
-A new one is one more module beside those of its family, called like its source. The laws
-and parity take it from here, `python -m benchmarks` and `python -m benchmarks.training`
-run it, and `python -m tests.methods` writes it into the overview in the documentation.
+A new optimizer is a new module in the folder of its family, with the same name as its
+source. The laws and parity tests use it from here, `python -m benchmarks` and `python
+-m benchmarks.training` run it, and `python -m tests.methods` writes it into the
+overview in the documentation.
 """
 
 import importlib
@@ -28,7 +29,7 @@ FAMILIES = (
 
 
 def _modules(family: str) -> list[str]:
-    """Those of a family: first what it is named after, then by name."""
+    """The modules of a family: first the one with the family's name, then by name."""
     room = importlib.import_module(f"{__name__}.{family}")
     names = [module.name for module in pkgutil.iter_modules(room.__path__)]
     return sorted(names, key=lambda name: (name != family, name))

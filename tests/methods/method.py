@@ -1,4 +1,4 @@
-"""What is known of an optimizer."""
+"""All facts about an optimizer that tests, benchmarks and pages use."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -23,31 +23,31 @@ class Method:
     - `idea`: what it does, in one line of the table in the documentation.
     - `in_optax`: its name in Optax, such as `"contrib.adopt"`; empty if it has none.
 
-    What laws and parity ask:
+    What the laws and parity tests use:
 
-    - `laws`: rows for its building blocks, for itself and for its variants. Exemptions
-        stand in them, with reasons.
+    - `laws`: rows for its building blocks, for itself and for its variants. They also
+        have exemptions from laws, with reasons.
     - `cases`, `torch`: what gives the same trajectory in Optax and in `torch.optim`, by
         name.
     - `by_hand`: what gives the same updates in NumPy, as in the paper, by name.
 
     What the benchmarks run:
 
-    - `ours`, `theirs`: make it from the learning rate, with the defaults for all else.
-        Default to the class and to what has its name in Optax. Where Optax's defaults are
-        other ones, `theirs` has eqopt's. What is not in Optax is compared with what is
-        nearest to it there.
+    - `ours`, `theirs`: functions of the learning rate, with defaults for all other
+        hyperparameters. By default, the class, and what has its name in Optax. If
+        Optax's defaults differ, `theirs` sets eqopt's. A method that Optax lacks is
+        compared with the most similar one there.
     - `default_rate`: the learning rate that is usual for it, of its authors where they
         name one. The grids of `benchmarks/workloads` lie around it.
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
         `python -m benchmarks.training --tune` finds them, by eqopt's loss alone.
         Empty if it is not for batches.
-    - `temporary`: the target in `python -m benchmarks`: temporary memory of a step below
-        this times the parameters. `None` for those that do not work element by element.
+    - `temporary`: the target in `python -m benchmarks`: temporary memory of a step
+        below this times the parameters. `None` for methods that are not elementwise.
     - `ratio`: the target for the time of a step, over Optax's. `None` for methods that do
         more work than what they are compared with.
-    - `per_example`: whether it wants the gradients of each example.
-    - `deviates`: why it does not follow Optax's trajectory, where it does not.
+    - `per_example`: whether it needs the gradient of each example.
+    - `deviates`: why it does not follow Optax's trajectory, if it does not.
     """
 
     subject: type[AbstractTransformation]
@@ -84,5 +84,5 @@ class Method:
 
     @property
     def classes(self) -> set[type[AbstractTransformation]]:
-        """Its own, and those of its building blocks."""
+        """Its own class, and the classes of its building blocks."""
         return {self.subject, *(row.subject for row in self.laws)}

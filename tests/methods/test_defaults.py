@@ -31,7 +31,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "RadialBrake": {"outward": 0.5, "inward": 1.0, "of": "norm"},
     "KeepNorm": {"radius": "current", "per": "matrix"},
     "PSGDKron": {
-        "b1": 0.9,  # that of the triangular form; without momentum in this one
+        "b1": 0.9,  # as in the triangular form; this form has no momentum
         "preconditioner_lr": 0.1,
         "damping": 1e-9,
         "max_rms": 2.0,
@@ -46,7 +46,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Scion": {
         "norm": "spectral",
         "radius": 1.0,
-        "beta": 0.9,  # that of their recipes; without momentum in their code
+        "beta": 0.9,  # as in their recipes; their code has no momentum
         "eps": 1e-8,
         "weight_decay": 1.0,
         "normalized": True,
@@ -170,7 +170,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "row_normalize": False,
         "renormalize": False,
     },
-    # Those of the record; the code by itself does not extrapolate.
+    # The values of the record; by default, the code does not extrapolate.
     "EMANesterov": {"beta": 0.3, "decay": 0.99, "start": 0},
     "Grams": {**ADAM, "eps": 1e-6, "weight_decay": 0.0},
     "AdamP": {
@@ -232,7 +232,7 @@ def defaults(cls):
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults(name):
-    """Also those of its parts, which only decay if they are asked to."""
+    """Also the defaults of its parts, except that parts do not decay by default."""
     expected = DEFAULTS[name]
     assert defaults(getattr(eqopt, name)) == expected
     if name not in METHODS or name == "KLShampoo":  # its part is Shampoo's

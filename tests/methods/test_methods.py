@@ -46,7 +46,7 @@ def test_it_is_where_its_source_is(family: str, module: str, method: Method):
 
 
 def test_every_optimizer_has_a_row():
-    """And every building block beside one stands in the row of an optimizer."""
+    """Every building block in an optimizer's file is in the row of an optimizer."""
     classes = {c for c in concrete_transformations() if c.__module__.startswith(OURS)}
     assert classes == set().union(*(method.classes for method in METHODS.values()))
 

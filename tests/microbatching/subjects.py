@@ -22,7 +22,7 @@ class Subject(NamedTuple):
 
     - `model`: what is differentiated; every array of `x` has `ROWS` rows.
     - `fun`: the loss of an example without its batch axis.
-    - `paths`: what `gradient_paths` says of the parameters.
+    - `paths`: the path that `gradient_paths` gives for each parameter.
     - `tolerance`: of one example's gradient, relative to the largest.
     """
 

@@ -40,7 +40,7 @@ def mean_loss(model, x):
 
 
 def layouts(fun, *args):
-    """Those of the convolutions in the compiled program."""
+    """The layouts of the convolutions in the compiled program."""
     text = eqx.filter_jit(fun).lower(*args).compile().compiled.as_text()
     return sorted(re.findall(r" convolution\(.*dim_labels=(\w+->\w+)", text))
 

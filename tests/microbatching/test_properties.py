@@ -1,4 +1,4 @@
-"""Whatever the batch and its cuts, the result is that of the whole batch."""
+"""For any batch and any way to divide it, the result is as for the whole batch."""
 
 import functools as ft
 

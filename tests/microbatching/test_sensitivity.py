@@ -118,7 +118,7 @@ def test_noise_comes_before_rounding(dtype, clipped):
     np.testing.assert_allclose(noise[0], -ROWS / (ROWS - 1), 1e-5 if clipped else 1e-2)
 
 
-# Two rows of one example that cancel, but for what they differ by.
+# Two rows of one example that cancel, except for a small difference.
 WIDTH, OUT = 64, 48
 
 
@@ -192,8 +192,8 @@ def test_rows_that_cancel(name, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rows", [1, 2])
-def test_products_outside_of_the_range(rows, method):
-    """Squares of one factor vanish where those of the other are infinite."""
+def test_factors_whose_squares_are_out_of_range(rows, method):
+    """Squares of one factor underflow, while squares of the other overflow."""
     w = jnp.zeros((WIDTH, 1000))
     fun = lambda w, x: jnp.sum((x[0] @ w) * x[1])
     sizes = [(1e-19, 1e18), (1e-22, 1e19), (1e-30, 1e32), (1e30, 1e-22), (1e25, 1e-20)]

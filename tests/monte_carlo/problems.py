@@ -29,7 +29,7 @@ ESTIMATORS = {
 
 
 class Problem(NamedTuple):
-    """`expectation` is that of `function`, of the mean and the variance."""
+    """`expectation` is the mean of `function`, as a function of mean and variance."""
 
     function: Callable
     expectation: Callable
@@ -62,7 +62,7 @@ QUADRATIC = ["linear", "quadratic", "product"]
 
 
 def gradient(name):
-    """That of the expectation, by the parameters."""
+    """The gradient of the expectation with respect to the parameters."""
     expectation = PROBLEMS[name].expectation
     return jax.grad(lambda p: expectation(p[0], jnp.exp(2 * p[1])))(PARAMS)
 

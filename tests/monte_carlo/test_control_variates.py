@@ -334,7 +334,7 @@ def test_state_keeps_its_type(tmp_path):
 
 
 def test_vmap_and_scan():
-    """Several runs at once, each with a state of its own."""
+    """Several runs at once, each with its own state."""
 
     def run(key):
         def step(state, key):
@@ -360,7 +360,7 @@ def test_vmap_and_scan():
 
 
 def test_coefficients_minimize_the_variance():
-    """That of f - beta h at their values is less than beside them, for each array."""
+    """For each array, the variance of f - beta h is larger for any other beta."""
     args = (own_control_variate, score_function_jacobians, PARAMS, MultiNormalDiag)
     function, key = PROBLEMS["cubic"].function, jr.key(12)
     coefficients = jax.jit(

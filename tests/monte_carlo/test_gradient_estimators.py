@@ -405,7 +405,7 @@ def test_pathwise_is_exact_for_a_linear_function():
 
 @pytest.mark.slow
 def test_measure_valued_takes_other_parameters():
-    """By the chain rule: of the variance in the place of the logarithm of the scale."""
+    """By the chain rule, for variances instead of logarithms of scales."""
     variances = jnp.exp(2 * PARAMS[1])
     found = jax.jit(
         lambda: measure_valued_jacobians(

@@ -17,8 +17,9 @@ class Case(NamedTuple):
     - `rtol`: in float32, where there is a reason (stated in the row) for more than 1e-5.
     - `shapes`: of the leaves.
     - `dtypes`: those in which Optax gives anything but NaN.
-    - `converts`: whether to go on in one library with a state of the other. Of each kind
-        of state one case does at least, and those with schedules, masks and momentum.
+    - `converts`: whether states are converted and training continues in the other
+        library. At least one case for each kind of state does, with schedules, masks
+        and momentum.
     """
 
     ours: Any
@@ -40,9 +41,10 @@ class TorchCase(NamedTuple):
 
 
 class ByHand(NamedTuple):
-    """A transformation, and what gives its updates without eqopt, from all gradients.
+    """A transformation, and a function that computes its updates without eqopt.
 
-    They have the `shape` of a matrix, or are those of `gradients`.
+    The function gets all gradients: matrices of this `shape`, or `gradients` by
+    default.
     """
 
     ours: Any
@@ -72,7 +74,7 @@ COSINES = (
 LINEARS = eqopt.schedules.Linear(0.1, 0.02, 7), optax.linear_schedule(0.1, 0.02, 7)
 
 STACKED = ((3, 4), (4,), (), (2, 3, 2), (5, 2, 6))
-# In float16 the square of 1e-6, or 1e-8 under or beside a root, is zero in Optax.
+# In Optax, the square of 1e-6 is zero in float16, and so is 1e-8 next to a root.
 NOT_FLOAT16 = (jnp.float32, jnp.bfloat16)
 
 

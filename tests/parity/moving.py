@@ -11,7 +11,7 @@ RATE, DECAY = 0.1, 0.3
 
 
 def start(shape):
-    """Weights that are larger than the steps; those of one output lie in a column."""
+    """Weights that are larger than the steps. Each column belongs to one output."""
     return 3 + np.sin(np.arange(float(np.prod(shape)))).reshape(shape)
 
 

@@ -34,7 +34,7 @@ def tree_of(key, shapes, batch=(), axis=0):
 
 
 def pair(updates: Any) -> tuple[Any, Any]:
-    """What an aggregator of Optax returns in the place of updates."""
+    """Aggregators of Optax return such a pair instead of updates."""
     return updates
 
 

@@ -54,7 +54,8 @@ class Model(eqx.Module):
             eqx.nn.Linear(inputs, outputs, key=key)
             for (outputs, inputs), key in zip(shapes, keys[2:], strict=True)
         )
-        # Beside the longer rows of one, an orthogonal update is short; one will grow.
+        # For longer rows, an orthogonal update is relatively short, so the floor on the
+        # norms of updates applies to the first matrix.
         factors = jnp.linspace(1, 9, len(first.weight))[:, None]
         first = eqx.tree_at(lambda x: x.weight, first, factors * first.weight)
         self.blocks = [first, second]
@@ -147,7 +148,7 @@ def normuon(grads):
 
 
 def with_adam(hidden, embedding=0.3, head=1 / 320, rest=0.01, decay=0.0):
-    """All parameters, each in its own way; `hidden` makes that of a hidden matrix."""
+    """Steps for all parameters, by group. `hidden` makes steps for hidden matrices."""
     rates = {"embedding": embedding, "head": head, "rest": rest}
     steps = [
         hidden()

@@ -1,4 +1,4 @@
-"""Step by step against formulas in NumPy and float64, which stand in the rows."""
+"""Step by step against the formulas in the rows, in NumPy and float64."""
 
 import jax.numpy as jnp
 import numpy as np

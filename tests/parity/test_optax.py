@@ -142,7 +142,7 @@ def test_random_trees(shapes, seed, scale):
 
 @pytest.mark.parametrize("reset_state", [False, True])
 def test_lookahead(reset_state):
-    """With the pair of parameters that Optax wants, and with plain ones."""
+    """With the pair of parameters that Optax needs, and with plain ones."""
     shapes = [(3, 4), (4,)]
     params = random_tree(0, shapes, jnp.float32)
     grads_of = lambda i: random_tree(i + 1, shapes, jnp.float32)

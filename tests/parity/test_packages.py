@@ -105,7 +105,7 @@ class Package(NamedTuple):
 
     - `ours`: it in eqopt.
     - `load`: gives its class in the package, given `monkeypatch`.
-    - `options`: its arguments there, `group`: those of its group of parameters.
+    - `options`: its arguments there; `group`: options of its group of parameters.
     - `shapes`: of the parameters.
     - `tol`: relative and absolute, in float64.
     """

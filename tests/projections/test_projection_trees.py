@@ -159,7 +159,7 @@ def test_complex_arrays_in_euclidean_balls():
 
 
 def test_nothing_is_joined():
-    """The temporary memory of the simplex is that of a few copies, not of a sort."""
+    """The simplex takes temporary memory for a few copies, but not for a sort."""
     leaves = [jax.ShapeDtypeStruct((1000,), jnp.float32)] * 4
     compiled = jax.jit(projections.simplex).lower(leaves).compile()
     assert "sort" not in compiled.as_text()

@@ -8,10 +8,10 @@ from eqopt import schedules
 
 @dataclass
 class Case:
-    """A schedule, what it is elsewhere, and the count from which on nothing changes.
+    """A schedule, its reference, and the count after which nothing changes.
 
-    `reference` is Optax's, or a formula in Python. One that does not settle goes on
-    beyond its horizon.
+    `reference` is Optax's schedule, or a formula in Python. A schedule that does not
+    settle continues to change after its horizon.
     """
 
     ours: schedules.AbstractSchedule

@@ -117,7 +117,7 @@ def test_float8_is_that_of_jax():
     np.testing.assert_array_equal(stored.codes, y.astype(jnp.float8_e4m3fn))
     found = stored.codes.astype(jnp.float32) * largest / 448
     np.testing.assert_allclose(load(stored), found, 1e-6)
-    # Three binary digits, but for what is below 2^-6.
+    # Three binary digits, except for numbers below 2^-6.
     is_large = np.abs(y) > 2.0**-6
     error = np.abs(found - x) / np.abs(x)
     assert error[is_large].max() <= 2.0**-4
@@ -152,7 +152,7 @@ def test_what_is_not_finite_stays_in_its_block(name):
         found = loaded(name, x).reshape(4, 64)
         assert not np.isfinite(found[1]).any()
         np.testing.assert_array_equal(found[others], expected.reshape(4, 64)[others])
-    # It is not there for ever.
+    # The next store removes it.
     again = store(kept(name, x), jnp.asarray(expected))
     assert np.isfinite(load(again)).all()
 

@@ -78,7 +78,7 @@ def test_encodes_to_its_cell(name):
     # So decoding is at most as far away as an edge of the cell.
     found = np.asarray(book.map.decode(jnp.asarray(codes), jnp.float32), np.float64)
     assert (np.abs(found - y) <= largest_error(book, codes) + 1.2e-6 * np.abs(y)).all()
-    # No code is left out.
+    # All codes are used.
     assert len(np.unique(codes)) == len(book.numbers)
 
 

@@ -91,7 +91,7 @@ GRADS = jax.tree.map(lambda p: p - 1, PARAMS)
 
 
 def arguments(cls):
-    """Those of `cls`, beside its rate and decay, and those of its steps."""
+    """Arguments of `cls` other than rate and decay, and of its steps."""
     if cls in (eqopt.DAdaptAdamW, eqopt.Prodigy):
         return {"estim_lr0": 1.0}, {}  # the first steps are hardly any, otherwise
     if cls is eqopt.Sophia:

@@ -27,7 +27,7 @@ class Largest(eqx.Module):
 
 
 def test_what_is_measured_where():
-    """Before and after clipping; names come out of `jit` sorted."""
+    """Before and after clipping. `jit` returns the names in sorted order."""
     measures = {"z": eqopt.tree.norm, "a": eqopt.MeasureWithEMA(is_long, 0.9)}
     opt = eqopt.Chain(
         eqopt.Monitor(measures),

@@ -139,7 +139,7 @@ def test_extreme_clips(clip):
 
 
 def test_private_noise():
-    """Its standard deviation is that of the sum, divided by the size of the batch."""
+    """Its standard deviation is the sum's, divided by the size of the batch."""
     batch = jax.tree.map(lambda x: jnp.zeros((5, *x.shape)), LIKE)
     opt = eqopt.DifferentiallyPrivateAggregate(0.5, 3.0, key=0)
     noise = draws(opt, 2, batch)

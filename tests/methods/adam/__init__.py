@@ -1,1 +1,1 @@
-"""Adam and its kin: a first moment over the root of a second one."""
+"""Adam and its variants: a first moment over the root of a second one."""

@@ -15,10 +15,10 @@ from ..method import Method
 
 
 def acprop(b1=0.9, b2=0.999, eps=1e-16, eps_root=1e-16, **decay):
-    """ACProp, not rectified, against Optax's, whose second moment is about the old mean.
+    """ACProp, not rectified, against Optax's, with a second moment about the old mean.
 
-    As g - mu_t = b1 (g - mu_{t-1}), that is ours but for a factor, from step 2 on. In
-    step 1 Optax divides by 1 + eps.
+    As g - mu_t = b1 (g - mu_{t-1}), theirs is a constant multiple of ours from step 2
+    on. In step 1 Optax divides by 1 + eps.
     """
     ours = eqopt.ACProp(LINEARS[0], b1, b2, eps, eps_root, rectify=False, **decay)
     factor = lambda count: jnp.where(count == 0, 1 + eps / b1, 1 / b1)

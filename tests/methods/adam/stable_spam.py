@@ -1,4 +1,4 @@
-"""Stable-SPAM: Adam of gradients without spikes, whose moments start anew."""
+"""Stable-SPAM: Adam with gradients without spikes, whose moments are reset."""
 
 import numpy as np
 import optax

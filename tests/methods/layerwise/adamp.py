@@ -18,7 +18,7 @@ RATIO = 0.25
 
 
 def projected(d, g, p, delta):
-    """What is to be subtracted, and the ratio of the decay: columns, then the whole."""
+    """The projected step, and the ratio of the decay: by columns, then as a whole."""
     for axis in (0, None):
         dot = functools.partial(np.sum, axis=axis, keepdims=True)
         p_norm, g_norm = np.sqrt(dot(p * p)), np.sqrt(dot(g * g))

@@ -52,7 +52,7 @@ def uphill(mars_type, **keywords):
 
 
 class Exact(Evaluated):
-    """Hands down half of the gradients as those at the previous parameters."""
+    """Passes half of the gradients as gradients at the previous parameters."""
 
     def update(self, updates, state, params=None, **extra):
         extra["previous_grad"] = halved(updates)

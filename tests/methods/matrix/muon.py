@@ -1,4 +1,4 @@
-"""Muon: orthogonal steps for matrices, another optimizer for all else."""
+"""Muon: orthogonal steps for matrices, another optimizer for all other parameters."""
 
 import jax
 import jax.numpy as jnp

@@ -20,7 +20,8 @@ METHODS = [
         ratio=None,
         laws=[
             row(
-                # Random gradients are not those of the loss: long steps lead far away.
+                # Random gradients do not lower the loss, so long steps would lead far
+                # away.
                 evaluated(eqopt.ScheduleFreePlus, learning_rate=0.01, anneal_steps=3),
                 name="ScheduleFreePlus",
                 learning_rate=0.05,

@@ -1,4 +1,4 @@
-"""Means of per-element gradients, and the variance beside them."""
+"""Means of per-element gradients, and their variance."""
 
 import jax.numpy as jnp
 import optax

@@ -68,7 +68,7 @@ CASES |= {
         eqopt.SAM(eqopt.SGD(0.1, 0.9)),
         optax.contrib.sam(optax.sgd(0.1, 0.9), ADVERSARIES["paper"][1]),
     ),
-    # An eps that is nothing beside the factor: for the other, see the departures.
+    # An eps that is negligible compared with the factor: see the departures for others.
     "mechanic": Mechanic(
         eqopt.Mechanic(eqopt.SGD(1.0), eps=1e-12, s_init=1e-3),
         optax.contrib.mechanize(optax.sgd(1.0), eps=1e-12, s_init=1e-3),

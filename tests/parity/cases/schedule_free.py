@@ -1,7 +1,7 @@
-"""Averages of the parameters in the place of a schedule.
+"""Averages of the parameters, which replace a schedule of the learning rate.
 
-Optax takes the schedule of the weights one step ahead of the inner optimizer's; with one
-that is late, both do the same.
+Optax evaluates the schedule for weights one step ahead of the inner optimizer's. If
+that schedule is one step late, both libraries agree.
 """
 
 import jax.numpy as jnp

@@ -63,7 +63,7 @@ def test_zero_gradients_without_eps(ours, theirs):
 
 
 def test_a_nan_in_the_sum_is_seen():
-    """In Optax the parameter gets zero updates for ever, and nothing tells."""
+    """In Optax, the parameter then gets only zero updates, and nothing shows why."""
     grads = [jnp.array([jnp.nan]), jnp.ones(1)]
     assert jnp.isnan(run(eqopt.Adagrad(0.1), grads, grads[0])[1])
     assert run(optax.adagrad(0.1), grads, grads[0])[1] == 0

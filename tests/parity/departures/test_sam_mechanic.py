@@ -15,7 +15,7 @@ START = jnp.array([1.0, -2.0])
 
 
 def sam(inner, **arguments):
-    """That of the paper in Optax."""
+    """SAM as in the paper, in Optax."""
     climb = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
     return optax.contrib.sam(inner, climb, **arguments)
 
@@ -49,8 +49,8 @@ def test_sam_with_an_adversary_that_gives_nan():
     assert bool(jnp.isnan(theirs[1]).all())
 
 
-def test_mechanic_but_for_eps(x64):
-    """With the defaults, and an eps that is nothing beside the factor, all digits."""
+def test_mechanic_agrees_except_for_eps(x64):
+    """With defaults, and an eps that is negligible compared with the factor."""
     with x64():
         params = START.astype(jnp.float64)
         grads = [1 + jnp.cos(7.0 * t + jnp.arange(2.0)) for t in range(40)]

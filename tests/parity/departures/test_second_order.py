@@ -24,8 +24,8 @@ def test_pairs_of_negative_curvature():
 
 
 def test_a_step_without_curvature():
-    """The scale is that of the pair before. In Optax it is zero, and nothing is left of
-    the gradient but what the pairs before say of it."""
+    """It keeps the scale of the last pair. In Optax the scale is zero, so only the
+    components of the gradient along earlier pairs remain."""
     params, grads = jnp.zeros(2), jnp.array([3.0, 4.0])
     found = []
     for opt in (eqopt.ScaleByLBFGS(), optax.scale_by_lbfgs()):
