@@ -197,7 +197,7 @@ class Pair(NamedTuple):
 @pytest.mark.parametrize(
     "saved, like, expected",
     [
-        # Of the same fields and shapes, and yet another optimizer.
+        # Another optimizer with the same fields and shapes.
         (
             adam,
             lambda: run_of(eqopt.AMSGrad(0.1)),

@@ -23,7 +23,7 @@ from eqopt.checkpoint import CheckpointError, check_layout, layout
 ocp = pytest.importorskip("orbax.checkpoint")
 pytestmark = [
     pytest.mark.slow,
-    # Of others, about others: threads that end late, and names that are going away.
+    # Other packages cause these: threads that end late, and deprecated names.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
@@ -113,7 +113,7 @@ STORED = {
 
 @pytest.mark.parametrize(("of_state", "of_params"), STORED.values(), ids=STORED)
 def test_what_is_stored_in_fewer_bytes(tmp_path, of_state, of_params):
-    """It comes back bit by bit, from what is no module; another storage is refused."""
+    """It is restored bit by bit without its modules; another storage is an error."""
     inner = eqopt.StoreState(eqopt.AdamW(0.1), of_state, eqopt.groups.everything)
     opt = eqopt.StoreParams(inner, of_params)
     rng = np.random.default_rng(0)
@@ -200,7 +200,7 @@ def test_another_number_of_devices(tmp_path):
         ),
         (lambda: start(width=8), r"float32\[16,4\] against float32\[8,4\]"),
         (
-            # Which Orbax itself would round without a word.
+            # Without an error, Orbax itself would round.
             lambda: jax.tree.map(
                 lambda x: x.astype("bfloat16") if eqx.is_inexact_array(x) else x,
                 start(),
@@ -220,8 +220,9 @@ def test_another_tree(tmp_path, like, expected):
 
 
 def test_damage(tmp_path):
-    """Whatever happens to a file: an error, or the right numbers, and never others."""
-    # In a process of its own: what Orbax did not get to complains when it ends.
+    """Reading a damaged file gives an error or the right numbers, never wrong ones."""
+    # In its own process, because Orbax prints errors about unfinished work when it
+    # ends.
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True
     )

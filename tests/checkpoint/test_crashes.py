@@ -26,7 +26,7 @@ PATIENCE = 60  # seconds, in which something has to happen
 
 
 class Trainer:
-    """The example, in a directory of its own, and what becomes of it."""
+    """The example in its own directory, with its checkpoints and its output."""
 
     complete = 0  # how many bytes a checkpoint has
 
@@ -43,7 +43,7 @@ class Trainer:
         }
 
     def start(self, *before):
-        """`before` stands before the program, and runs it."""
+        """Starts the program with the command `before`, such as `python`."""
         with self.output.open("w") as output:
             return subprocess.Popen(
                 [*before, *self.arguments],
@@ -70,7 +70,7 @@ class Trainer:
 
 @functools.cache
 def like():
-    """What the example has in its checkpoints."""
+    """A tree like the example's checkpoints."""
     example = runpy.run_path(str(PROGRAM))
     opt = example["make_optimizer"](100)
     return eqx.filter_eval_shape(lambda: example["start"](opt))
@@ -136,13 +136,13 @@ def kill(trainer, moment, rng):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Of compiled programs, which spares each process a second."""
+    """A cache of compiled programs, which saves each process a second."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What 300 steps end with: here in this process, which is quicker to start."""
+    """The checkpoint after 300 steps. It runs in this process, which is faster."""
     path = tmp_path_factory.mktemp("undisturbed") / "run.eqx"
     options = argparse.Namespace(steps=300, every=100, checkpoint=path)
     runpy.run_path(str(PROGRAM))["run"](options)

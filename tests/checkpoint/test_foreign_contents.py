@@ -73,7 +73,7 @@ def zipped():
 
 
 def test_members_are_those_that_were_saved(path, whole):
-    """Which makes the cases below right."""
+    """The cases below rely on this."""
     path.write_bytes(resealed(whole, change_body=lambda body: b"".join(members())))
     assert path.read_bytes() == whole
     assert load(path, TREE)["number"] == 1.5
@@ -241,7 +241,7 @@ def mutated(data, rng):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.costly
 def test_anything(path, whole, seed):
-    """Whatever the contents are: an error of ours, or a tree of the right types."""
+    """Any contents give an error of ours, or a tree of the right types."""
     rng = random.Random(seed)
     first, rest = whole.split(b"\n", 1)
     begin = rest.index(b"\n") + 1

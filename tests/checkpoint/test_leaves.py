@@ -164,7 +164,7 @@ def test_precision_that_jax_does_not_have(path):
 
 
 def test_the_second_step_does_not_compile_again(path):
-    """Also where a state has numbers of weak type, and `like` has others."""
+    """Also if the state has weak types and `like` does not."""
     step = eqx.debug.assert_max_traces(max_traces=1)(lambda tree: tree)
     step = eqx.filter_jit(step)
     tree = {"rate": jnp.asarray(0.1), "x": jnp.ones(3)}

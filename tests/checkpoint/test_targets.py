@@ -1,4 +1,4 @@
-"""What stands where a checkpoint is to go: files are replaced, and nothing else."""
+"""What exists at a checkpoint's path: only files are replaced."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def make_device(path):
 
 
 def make_socket(path):
-    # Whose names must be short.
+    # The name of a socket must be short, so use a relative one.
     before = os.getcwd()
     os.chdir(path.parent)
     try:
@@ -120,7 +120,7 @@ def test_what_appears_meanwhile_is_left_alone(path, monkeypatch):
 
 
 def test_through_links(path):
-    """Also where links lead to other directories, or to nothing yet."""
+    """Also if links lead to other directories, or to a file that does not exist yet."""
     directory = path.with_name("elsewhere")
     directory.mkdir()
     path.symlink_to(path.with_name("second.eqx"))
@@ -150,8 +150,8 @@ def test_permissions_of_new_files(path, mask):
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
 
 
-def test_nobody_else_reads_it_while_it_is_written(path, monkeypatch):
-    """If the old one is private."""
+def test_a_private_file_is_private_while_it_is_written(path, monkeypatch):
+    """If the old file is private, so is the new one."""
     save(path, 1.5)
     path.chmod(0o600)
     seen = []

@@ -190,4 +190,4 @@ def test_command(monkeypatch, tmp_path, capsys):
         # 4 bytes, 7 billion parameters: 28 GB, of which 7/8 are sent, and 2/8 kept.
         assert "| ZeRO-1 | 8 | 24 GB | 7.00 GB | 245 GB | 70.00 GB |" in text
     assert written.startswith("before\n") and written.endswith("after\n")
-    assert written.count("old") == 1  # what stands between the two parts
+    assert written.count("old") == 1  # the text between the two parts

@@ -185,7 +185,7 @@ def test_temporary_memory_of_tails(storage):
     ids=repr,
 )
 def test_temporary_memory_of_parameters(storage):
-    """Of a leaf in bfloat16, three numbers in float32: of one leaf at a time."""
+    """Three float32 numbers per element of one leaf, for any number of leaves."""
     opt = eqopt.StoreParams(ADAMW, storage)
     for leaves in (10, 20):
         assert temporary(opt, jnp.bfloat16, leaves=leaves) < 6.02 / leaves

@@ -18,7 +18,7 @@ def around(numbers, count=12):
 
 
 def numbers(book, count=3000):
-    """Of all sizes, close to where a code begins or ends, and special ones."""
+    """Numbers of all sizes, near the edges of the codes' cells, and special values."""
     rng = np.random.default_rng(0)
     small, sign = 10 ** rng.uniform(-9, 0, count), rng.choice([-1, 1], count)
     special = [0, -0.0, 1, -1, 1e-45, -1e-45, 1e-38, 1e-30, 1e-7]

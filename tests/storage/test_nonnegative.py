@@ -1,4 +1,4 @@
-"""What is never negative is declared so: a storage then spends no bit on signs."""
+"""Fields that are never negative are declared so: storages then need no sign bit."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ EXCEPT = {
 
 
 def fields(opt):
-    """By field of a state: its numbers in a few steps, and whether it is declared."""
+    """For each field: its values in a few steps, and whether it is declared."""
     params, state = PARAMS, opt.init(PARAMS)
     numbers, declared = {}, {}
     for i in range(4):

@@ -25,7 +25,7 @@ def hidden(bits, p=None):
 
 
 def both(bits):
-    """What is seen of a number, and the number again."""
+    """The visible part of a number, and the number joined again."""
 
     @jax.jit
     def run(x):
@@ -55,7 +55,7 @@ def test_what_is_seen_is_nearest():
     np.testing.assert_array_equal(np.isinf(found), np.isinf(nearest))
     is_finite = np.isfinite(nearest)
     error = np.abs(found - np.float64(x))[is_finite]
-    # Of two that are as near it may be the other one.
+    # In a tie, it may be the other neighbour.
     np.testing.assert_array_equal(error, np.abs(nearest - np.float64(x))[is_finite])
 
 
@@ -184,7 +184,7 @@ def test_leaves_in_full_precision_stay():
 
 
 def test_what_is_hidden_is_no_state():
-    """In 8 bits, the master weights would not be what they are for."""
+    """Stored in 8 bits, master weights would be useless."""
     params = {"w": jnp.ones((64, 64), jnp.bfloat16)}
     masters = eqopt.StoreParams(eqopt.Adam(0.1), eqopt.storage.MasterWeights())
     opt = eqopt.StoreState(masters, eqopt.storage.BlockwiseQuantized())
