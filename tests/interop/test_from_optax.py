@@ -1,4 +1,4 @@
-"""Optax's transformations in eqopt's hands. (The laws are asked in tests/laws.)"""
+"""Optax's transformations in eqopt. (`tests/laws` tests the laws for them.)"""
 
 import functools
 import re
@@ -37,7 +37,7 @@ def loss(model):
 
 @pytest.mark.slow
 def test_like_optax_itself():
-    """By the bit, on the parameters of a model that goes in whole, and strictly typed."""
+    """Bit for bit, for the parameters of a whole model, with strict promotion."""
     tx = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.1))
     opt, model = from_optax(tx), awkward()
     params = eqx.filter(model, eqx.is_inexact_array)
@@ -97,7 +97,7 @@ def test_injected_hyperparameters_are_data():
 
 
 def test_everything_may_be_donated():
-    """Also where Optax keeps the very arrays that it was given."""
+    """Also if Optax keeps arrays that it was given, without a copy."""
     tx = optax.contrib.dog(1.0)
     params = params_of()
     kept = {id(x) for x in arrays(tx.init(params))}
@@ -115,7 +115,7 @@ def test_everything_may_be_donated():
 
 @pytest.mark.slow
 def test_frozen_leaves():
-    """What is `None` for the one is `None` for the other."""
+    """A leaf that is `None` for eqopt is also `None` for Optax."""
     model = mlp()
     mask = eqx.tree_at(
         lambda m: m.layers[0], jax.tree.map(lambda _: True, model), False

@@ -315,7 +315,7 @@ def test_complex_parameters():
 @pytest.mark.parametrize("opt", [eqopt.LBFGS(), eqopt.SGD(0.2)], ids=["L-BFGS", "SGD"])
 @pytest.mark.parametrize("atol", [0.0, 1e-8])
 def test_rounding_is_within_any_tolerance(opt, atol):
-    """At the minimum, steps stand still, or go to the next number and back."""
+    """At the minimum, steps are zero, or alternate between two neighbours."""
     found = optx.minimise(
         lambda x, _: x**2 + jnp.exp(x),
         Minimiser(opt, rtol=0.0, atol=atol),

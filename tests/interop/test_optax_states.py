@@ -139,8 +139,8 @@ ALIKE = {
     "name",
     [n if n == "adam" else pytest.param(n, marks=pytest.mark.slow) for n in ALIKE],
 )
-def test_goes_on_alike(name):
-    """To a rounding, where both compute with hyperparameters that are float32 arrays."""
+def test_training_continues_with_equal_results(name):
+    """Up to rounding, if hyperparameters are float32 arrays in both libraries."""
     ours, theirs, hyperparameters = ALIKE[name]
     opt = ours(**hyperparameters)
     tx = optax.inject_hyperparams(theirs)(**hyperparameters)
@@ -155,7 +155,7 @@ def test_goes_on_alike(name):
 
 
 def test_every_state_of_the_table():
-    """There is no name in it that does not exist, and no row that is not tested."""
+    """All names in the table exist, and each of its rows is tested."""
     theirs = {name for names in PARTNERS.values() for name in names}
     rooms = optax, optax.contrib, optax.transforms, optax_transform, optax_adding
     for name in theirs:

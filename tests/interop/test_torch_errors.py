@@ -1,4 +1,4 @@
-"""What the bridge from torch refuses, and what it says."""
+"""What the bridge from torch rejects, and its error messages."""
 
 import re
 

@@ -29,7 +29,7 @@ def params(tree):
 
 
 def test_nothing_is_shared_with_torch():
-    """Whose tensors change in place, while JAX takes arrays for constant."""
+    """Torch changes tensors in place, but JAX's arrays must not change."""
     [x] = tensors([(1000,)])
     optimizer = torch.optim.Adam([x])
     torch_steps(optimizer, [x], range(1))
@@ -48,7 +48,7 @@ def test_nothing_is_shared_with_torch():
     "kind", [pytest.param("Adafactor", marks=pytest.mark.slow), "NAdam"]
 )
 def test_groups_of_a_model(kind):
-    """With an order and hyperparameters of their own, and a part that is frozen."""
+    """Groups in another order, with their own hyperparameters, and a frozen part."""
     network, start = Network(), model()
     groups = [
         {"params": [network.head.weight, network.head.bias], "lr": 0.1},
@@ -182,7 +182,7 @@ def test_an_optimizer_of_ones_own(name):
 
 
 def test_scheduled_values_are_recorded():
-    """As if the last step had been one of eqopt's."""
+    """The same values are recorded as if eqopt had taken the last step."""
     [x] = tensors([(2,)])
     optimizer = torch.optim.RAdam([x], eps=0.1)
     torch_steps(optimizer, [x], range(4))
@@ -194,7 +194,7 @@ def test_scheduled_values_are_recorded():
 
 
 def test_arrays_of_numpy_and_a_count():
-    """As a checkpoint may have them; a count that is given goes before torch's."""
+    """A checkpoint may have NumPy arrays. A given count replaces torch's count."""
     [x] = tensors([(2,)])
     optimizer = torch.optim.Adam([x])
     torch_steps(optimizer, [x], range(4))

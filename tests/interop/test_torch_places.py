@@ -1,4 +1,4 @@
-"""Which parameter of torch is which one of a model."""
+"""Which parameter of torch belongs to which parameter of a model."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def test_parameters_of_a_model():
-    """By their shapes, which occur once each; the bias of a convolution has more axes."""
+    """By shape, as each occurs once. The bias of a convolution has more axes here."""
     network = Network()
     moved = params_from_torch(network.parameters(), model())
     assert moved.activation is jax.nn.relu
@@ -31,7 +31,7 @@ def test_parameters_of_a_model():
 
 
 def test_parameters_of_shapes_that_are_nearly_the_same():
-    """A weight with one input is no bias, nor is the bias of a convolution a weight."""
+    """A weight with one input is not taken for a bias, and no bias for a weight."""
     weight, bias = tensors([(4, 1), (4,)])
     moved = params_from_torch(
         [weight, bias], {"a": jnp.zeros(4), "w": jnp.zeros((4, 1))}
@@ -45,7 +45,7 @@ def test_parameters_of_shapes_that_are_nearly_the_same():
 
 
 def test_parameters_by_their_names():
-    """Also if shapes do not say which is which."""
+    """Also if several parameters have the same shape."""
     rng = np.random.default_rng(0)
     named = [(n, torch.tensor(rng.standard_normal(2))) for n in ("b.1", "a", "b.0")]
     moved = params_from_torch(named, {"a": jnp.zeros(2), "b": [jnp.zeros(2)] * 2})

@@ -224,7 +224,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def defaults(cls):
-    """Those that are not `None`, a function or a transformation."""
+    """All defaults except `None`, functions and transformations."""
     pairs = {field.name: field.default for field in dataclasses.fields(cls)}
     kinds = bool | int | float | str | tuple
     return {name: x for name, x in pairs.items() if isinstance(x, kinds)}

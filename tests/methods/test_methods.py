@@ -1,4 +1,4 @@
-"""What has to agree with the rows: source, laws and parity. (Pages: in `tests/docs`.)"""
+"""Source, laws and parity agree with the rows. (For pages, see `tests/docs`.)"""
 
 import importlib.util
 import pathlib
@@ -51,7 +51,7 @@ def test_every_optimizer_has_a_row():
     assert classes == set().union(*(method.classes for method in METHODS.values()))
 
 
-# What looks at more than gradients follows NumPy in a test of its own.
+# Methods that use more than gradients are compared with NumPy in separate tests.
 PARITY_ELSEWHERE = {
     "Hyperball": "tests/optimizers/matrix/test_norm_control.py",
     "LBFGS": "tests/linesearch/test_search_parity.py",

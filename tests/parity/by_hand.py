@@ -1,4 +1,4 @@
-"""What formulas of papers and of authors' code are made of, in NumPy and float64.
+"""Parts of the formulas in papers and in authors' code, in NumPy and float64.
 
 `eqopt` has no part in them.
 """
@@ -43,7 +43,7 @@ def adam_by_hand(grads, b1=0.9, b2=0.999, eps=1e-8):
 
 
 def one_at_a_time(by_hand):
-    """What takes gradients one by one and returns the updates that `by_hand` yields.
+    """A function of one gradient that returns the next update that `by_hand` yields.
 
     `by_hand` is a function of all gradients, which it takes in turn.
     """

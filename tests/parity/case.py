@@ -1,4 +1,4 @@
-"""What a case is made of."""
+"""The kinds of cases for which eqopt and another library, or formulas, must agree."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

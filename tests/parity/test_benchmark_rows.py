@@ -1,6 +1,6 @@
 """The expressions of the page on a public benchmark, against NumPy and float64.
 
-What stands on the page is what is trained here.
+The tests train with the code on the page itself.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ class Model(eqx.Module):
         self.head = eqx.nn.Linear(4, 5, use_bias=False, key=keys[1])
 
 
-# Of the leaves of the model, in their order.
+# For the leaves of the model, in their order.
 GROUPS = ("embedding", "hidden", "rest", "hidden", "rest", "head")
 
 TALL_AND_WIDE = (6, 4), (3, 5)
@@ -326,7 +326,7 @@ def trained(opt, model):
         yield model, state
 
 
-# Which side of a square matrix is the shorter one is a choice.
+# For a square matrix, either side may count as the shorter one.
 COMPARED = [
     *((name, SQUARE if name in OF_EIGENVECTORS else TALL_AND_WIDE) for name in ROWS),
     ("one_sided_shampoo", SQUARE),

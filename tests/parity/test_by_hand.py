@@ -31,7 +31,7 @@ def test_updates(name, x64):
 @pytest.mark.parametrize("name", OF_MATRICES)
 @pytest.mark.costly
 def test_updates_of_matrices(name, x64):
-    """In float64, where an iteration that is not quite the same one would show."""
+    """In float64, in which slightly different iterations would not agree."""
     opt, by_hand, shape = OF_MATRICES[name]
     assert shape is not None
     grads = np.random.default_rng(0).normal(size=(30, *shape))

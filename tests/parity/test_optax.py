@@ -199,7 +199,7 @@ def test_apply_if_finite_rejects_and_gives_up_like_optax():
 
 @pytest.mark.parametrize("bad", [None, jnp.nan, jnp.inf])
 def test_what_to_skip(bad):
-    """What is said of gradients, finite or not, is what Optax says."""
+    """The reports on gradients, finite or not, agree with Optax's."""
     grads = random_tree(0, [(3, 4), (4,)], jnp.float32)
     if bad is not None:
         grads["first"] = grads["first"].at[0, :2].set(bad)

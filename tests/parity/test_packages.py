@@ -77,7 +77,7 @@ def optimi(name):
 
 @pytest.fixture(autouse=True)
 def decompositions_of_numpy(monkeypatch):
-    """In float64, and with the signs of the vectors as in JAX, which also asks LAPACK."""
+    """In float64, with LAPACK, so that vectors have the same signs as in JAX."""
 
     def decomposition(function):
         def decompose(x, **options):

@@ -15,7 +15,7 @@ B3, EPS_CONFIDENCE, D = 0.7, 1e-4, 0.8
 
 
 def came_by_hand(grads):
-    """As the authors write it, also in its details: of the last two axes."""
+    """The authors' algorithm with all its details, for the last two axes."""
 
     def inverse_root(rows, columns):
         rows = rows / rows.mean(-1, keepdims=True)

@@ -30,7 +30,7 @@ def singular_vectors(x, t):
 
 
 def normals(x, t):
-    """Of variance 1 / r, and of the first leaf."""
+    """The random projection of the first leaf, with a variance of 1 / r."""
     key = jr.fold_in(jr.fold_in(jr.key(SEED), (t - 1) // GAP), 0)
     drawn = jr.normal(key, (len(x), RANK), jnp.float32)
     return np.asarray(drawn, float) / np.sqrt(RANK)

@@ -18,7 +18,7 @@ ACCURATE = ((2.0, -1.5, 0.5),) * 12
 
 
 def balanced(x, iterations, power, rows, eps):
-    """Of a tall matrix."""
+    """The direction for a tall matrix."""
     (m, n), u = x.shape, x
     d = 1 / np.maximum(np.linalg.norm(x, axis=1), eps)
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""NorMuon: orthogonal steps, each row of them at a length of its own."""
+"""NorMuon: orthogonal steps, in which each row has its own length."""
 
 import functools
 

@@ -20,7 +20,7 @@ def spectral(d, inputs):
 
 
 def spectral_at_least_one(d, inputs):
-    """In three steps."""
+    """The polar factor after three steps, with a factor of at least one."""
     factor = max(1.0, np.sqrt(d.shape[0] / inputs))
     return factor * newton_schulz(d, STANDARD[:3])
 
@@ -39,7 +39,7 @@ def columns(d, inputs):
 
 
 def scion_by_hand(lmo, normalized=True):
-    """If not `normalized`, inputs are one-hot and count as one."""
+    """If not `normalized`, inputs are one-hot, and count as a single input."""
 
     def updates(grads):
         d = 0

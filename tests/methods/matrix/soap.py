@@ -63,7 +63,7 @@ def soap_by_hand(
 
 
 def is_shorter(side, shape):
-    """Of a square matrix, the side of the outputs."""
+    """Whether a side is the shorter one: for a square matrix, the outputs' side."""
     return side == (0 if shape[0] <= shape[1] else 1)
 
 

@@ -44,13 +44,13 @@ def spectral_by_hand(target):
 
 
 def of_width_by_hand(grads):
-    """Of zero parameters, with 4 inputs and with 9 as the base."""
+    """Updates of zero parameters with 4 inputs, for a base width of 9."""
     for u in sinkhorn_by_hand(grads):
         yield -0.5 * 0.2 * (9 / 4) ** 1.5 * u
 
 
 def sinkgd_by_hand(grads):
-    """Of zero parameters, which do not decay, at a learning rate of 0.5."""
+    """Updates of zero parameters, which do not decay, with a learning rate of 0.5."""
     for u in sinkhorn_by_hand(grads):
         yield -0.5 * 0.2 * u
 

@@ -1,4 +1,4 @@
-"""What looks at each layer as a whole."""
+"""Transformations that look at each layer as a whole."""
 
 import optax
 

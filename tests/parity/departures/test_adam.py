@@ -1,4 +1,4 @@
-"""Where Adam's kin depart from Optax on purpose, asserted on both sides."""
+"""Where variants of Adam depart from Optax on purpose, asserted on both sides."""
 
 import functools
 
@@ -31,7 +31,7 @@ def test_yogi_stands_still_without_gradients():
 
 
 def test_rectifier_in_float32():
-    """Of the sixth step, the first that divides: by the formula, in float64."""
+    """In the sixth step, the first that divides, against the formula in float64."""
     t, b2 = 6, 0.999
     rho_inf = 2 / (1 - b2) - 1
     rho = rho_inf - 2 * t * b2**t / (1 - b2**t)
@@ -164,7 +164,7 @@ def test_adan_does_not_see_how_small_gradients_are():
 
 
 def test_second_moments_of_complex_parameters():
-    """The mean of the squared moduli, and not of the squares, which are no moduli."""
+    """They are means of squared moduli. In Optax, they are means of squares."""
     grads = [jnp.array([1j], jnp.complex64)]
     ours = updates_of(eqopt.ScaleBySimplifiedAdEMAMix(), grads)
     theirs = updates_of(optax.contrib.scale_by_simplified_ademamix(), grads)

@@ -114,7 +114,7 @@ def test_a_gradient_that_is_none():
 
 
 def test_projected_adam():
-    """What is a wrapper here is a line behind each step there."""
+    """What takes one wrapper in eqopt takes a line after each step with Optax."""
     start, grads = jnp.array([0.05, 1.0]), jnp.array([1.0, -1.0])
     ours = eqopt.Project(eqopt.Adam(0.1), eqopt.projections.non_negative)
     theirs, params = optax.adam(0.1), start

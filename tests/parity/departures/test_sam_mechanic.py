@@ -41,7 +41,7 @@ def test_sam_with_a_period_of_1_is_the_inner_optimizer():
 
 
 def test_sam_with_an_adversary_that_gives_nan():
-    """A gradient of zero where Optax normalises it, just when it is not asked to."""
+    """A zero gradient in an adversarial step, where Optax's normalization gives NaN."""
     grads = [jnp.ones(2), jnp.zeros(2)]
     ours, _ = updates_of(eqopt.SAM(eqopt.SGD(0.1)), grads, START)
     theirs, _ = updates_of(sam(optax.sgd(0.1)), grads, START)
@@ -82,7 +82,7 @@ def test_mechanic_with_eps_forgets_no_updates(x64):
 
 
 def test_mechanic_moves_parameters_of_half_precision():
-    """What is less than half of the last digit is gathered in the sum."""
+    """The sum keeps changes that are less than half of a parameter's last digit."""
     params = jnp.ones(2, jnp.bfloat16)
     grads = [jnp.ones(2, jnp.bfloat16)] * 100
     _, ours = updates_of(eqopt.Mechanic(eqopt.SGD(1.0)), grads, params)
