@@ -20,7 +20,7 @@ def quadratic(p):
 
 
 def logistic():
-    """Of random data, on a tree of parameters."""
+    """Logistic regression on random data, with a tree of parameters."""
     # In no program: these take longer to compile than all of a search.
     x = np.asarray(jr.normal(jr.key(0), (40, 3)))
     y = np.sign(x[:, 0] - 0.5 * x[:, 1] + 0.1)

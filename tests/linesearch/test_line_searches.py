@@ -1,4 +1,4 @@
-"""What a search evaluates, what it finds, and what it does when there is nothing."""
+"""Which points a search evaluates, what it finds, and what happens if it fails."""
 
 import equinox as eqx
 import jax
@@ -274,7 +274,7 @@ def test_states_keep_their_types_so_that_nothing_compiles_twice():
 
 
 def test_the_step_size_is_a_constant_for_derivatives():
-    """Also where the loss depends on what is differentiated."""
+    """Also if the loss depends on the variable of the derivative."""
 
     @jax.jit
     @jax.grad

@@ -104,7 +104,7 @@ def test_the_same_path_in_float64(pair, name, x64, request):
 
 
 def test_directions_on_random_trees_and_complex_parameters():
-    """Of the pairs alone, without a search."""
+    """From only the pairs, without a search."""
     key = jax.random.key(0)
     normal = lambda i, shape, dtype: jax.random.normal(
         jax.random.fold_in(key, i), shape, dtype
@@ -120,7 +120,7 @@ def test_directions_on_random_trees_and_complex_parameters():
         grads = jax.tree.map(
             lambda p, r: curvature * p + 0.3 * r, params, tree_of(10 * i + 5)
         )
-        # Optax takes pairs of negative curvature, too: here there are none.
+        # Optax also stores pairs of negative curvature, but there are none here.
         updates, state = ours.update(grads, state, params)
         expected, other = theirs.update(grads, other, params)
         jax.tree.map(

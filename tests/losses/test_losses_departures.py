@@ -1,4 +1,4 @@
-"""Where Optax is otherwise, as the page "Coming from Optax" says: both sides of it."""
+"""Differences from Optax that "Coming from Optax" describes, asserted on both sides."""
 
 import jax
 import jax.numpy as jnp

@@ -38,7 +38,7 @@ class Subject:
     low: float = 0.0
     high: float = np.inf
     rtol: float = 1e-5
-    # By how much rounding of the arguments changes the result, for their dtype's eps.
+    # The change of the result due to rounded arguments, in units of their dtype's eps.
     # A loss cannot be more exact.
     noise: Callable[..., Any] = nothing
     # Values above are not exact, as the docstring says.
@@ -121,7 +121,7 @@ def with_log_targets(log_predictions, log_targets):
 
 
 def rounding_of_logs(eps, log_predictions, targets=None, log_targets=None):
-    """Of the logarithms, which changes the loss little if p and q are close."""
+    """The effect of rounded logarithms, which is small if p and q are close."""
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.exp(log_targets) if targets is None else targets
         log_q = np.log(targets) if log_targets is None else log_targets
@@ -665,7 +665,7 @@ def test_close_distributions_in_float64(x64):
 
 
 def test_gradients_have_digits():
-    """Of the score of the label, which is one minus a probability near 1."""
+    """For the label's score, one minus a probability near 1 would lose all digits."""
     x, label = jnp.array([30.0, 0.0, 1.0]), 0
     integer = losses.softmax_cross_entropy_with_integer_labels
     grad = jax.grad(lambda x: integer(x, label))(x)

@@ -1,4 +1,4 @@
-"""What holds of every loss: one table of subjects, one test for each law."""
+"""The laws of all losses: one table of subjects, and one test for each law."""
 
 import dataclasses
 import re

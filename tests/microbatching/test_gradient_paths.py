@@ -1,4 +1,4 @@
-"""Which way each layer's parameters take."""
+"""The path on which the gradients of each layer's parameters are computed."""
 
 import equinox as eqx
 import jax
@@ -23,7 +23,7 @@ from .subjects import (
 
 def paths_of(name):
     make, fun, x, _, _ = SUBJECTS[name]
-    # Of shapes alone: nothing is computed.
+    # From only the shapes, so that nothing is computed.
     fun = gradient_paths(fun, keep_batch_dim=False)
     return eqx.filter_eval_shape(fun, eqx.filter_eval_shape(make), x)
 

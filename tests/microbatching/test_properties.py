@@ -108,7 +108,7 @@ def mean_loss(model, x, w):
 
 @eqx.filter_jit
 def weighted_means(model, x, w, size):
-    """By `micro_vmap`, `micro_grad`, `microbatch`, `micro_value_and_grad`; at once."""
+    """Computed by all functions for microbatches, and without microbatches."""
     by_row = micro_vmap(
         loss, (None, 0), microbatch_size=size, accumulator=MEAN, weights=w
     )(model, x)

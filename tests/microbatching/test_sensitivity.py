@@ -103,7 +103,7 @@ def test_sums_and_means_are_not_rounded(kind):
 @pytest.mark.parametrize("clipped", [True, False])
 @pytest.mark.slow
 def test_noise_comes_before_rounding(dtype, clipped):
-    """Of 1100 examples half precision would keep multiples of 4, noise or not."""
+    """In half precision, a sum over 1100 examples would only be a multiple of 4."""
     params = jnp.zeros(SIZE, dtype)
     x = jnp.ones((ROWS, 1), dtype)
     one = lambda w, x: jnp.sum(x * w[:1]).astype(jnp.float32)

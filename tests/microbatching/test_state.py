@@ -58,7 +58,7 @@ def assert_close(actual, expected):
 @pytest.mark.parametrize("mode", ["batch", "ema"])
 @pytest.mark.parametrize("rows", [pytest.param(8, marks=pytest.mark.slow), 10])
 def test_batch_norm(mode, rows):
-    """As in a loop over the microbatches, whichever way it is written."""
+    """The same results as with a loop over the microbatches, for all functions."""
     model, initial = eqx.nn.make_with_state(Model)(mode, key=jr.key(0))
     x = jr.normal(jr.key(1), (rows, 3))
     parts = [x[i:8:2] for i in range(2)] + ([x[8:]] if rows > 8 else [])
@@ -208,7 +208,7 @@ def test_it_can_be_differentiated_and_vectorised():
 
 @pytest.mark.slow
 def test_an_ensemble_of_states_is_mapped():
-    """Without a State among the unmapped arguments, those in the output are rows."""
+    """If no unmapped argument is a State, States in the output are mapped."""
     models, states = micro_vmap(
         lambda key: eqx.nn.make_with_state(Model)("batch", key=key), microbatch_size=2
     )(jr.split(jr.key(0), 3))

@@ -156,7 +156,7 @@ def test_custom_accumulators_do_not_use_them():
 
 @eqx.filter_jit
 def three_gradients(model, x, w, size):
-    """Of the weighted mean of the losses: two ways in microbatches, and at once."""
+    """The gradient of a weighted mean: two ways in microbatches, and one at once."""
 
     def loss(model, x):
         return jnp.sum(jnp.tanh(model(x)) ** 2)

@@ -106,5 +106,5 @@ def assert_mean(jacobians, expected, tolerance=1e-5):
 
 
 def variance(jacobians):
-    """Of one estimate, summed over all parameters."""
+    """The variance of one estimate, summed over all parameters."""
     return sum(jnp.sum(jnp.var(j, axis=0)) for j in jax.tree.leaves(jacobians))

@@ -117,7 +117,7 @@ def test_unbiased_where_the_function_jumps(estimator, control_variate):
     ["score", *(pytest.param(e, marks=pytest.mark.slow) for e in list(ESTIMATORS)[1:])],
 )
 def test_delta_method_is_exact_for_quadratic_functions(estimator, problem):
-    """Each estimate is the gradient: there is no variance."""
+    """Each estimate is equal to the gradient, so the variance is zero."""
     found = WITH[estimator, "delta", False](problem)
     for jacobians, exact in zip(found, gradient(problem), strict=True):
         expected = jnp.broadcast_to(exact, jacobians.shape)
@@ -193,7 +193,7 @@ def test_delta_method_of_other_parameters():
 
 
 def test_delta_method_reduces_the_variance():
-    """Where the function is nearly quadratic over the width of the distribution."""
+    """For a distribution so narrow that the function is nearly quadratic."""
     narrow = (PARAMS[0], PARAMS[1] - 2)
     args = (score_function_jacobians, narrow, MultiNormalDiag, 5, 1000)
 
@@ -208,7 +208,7 @@ def test_delta_method_reduces_the_variance():
 
 
 def test_coefficients_reduce_the_variance():
-    """Where the function is far from quadratic, the delta method alone does harm."""
+    """If the function is far from quadratic, the delta method by itself does harm."""
     without = variance(TRACED["score"]("cosine"))
     assert variance(WITH["score", "delta", False]("cosine")) > without
     assert variance(WITH["score", "delta", True]("cosine")) < without
@@ -253,7 +253,7 @@ def test_baseline_is_subtracted_before_it_is_updated(seed):
     "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))]
 )
 def test_one_sample_with_a_fresh_baseline_is_unbiased(seed):
-    """Where the baseline is updated first, as in Optax, it is f itself: all zeros."""
+    """If the baseline were updated first, as in Optax, all estimates would be zero."""
     args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 1)
     found, _ = interpreted(control_variates_jacobians)(
         jnp.sum, moving_avg_baseline, *args
@@ -430,7 +430,7 @@ def _mean_variance(params):
     ],
 )
 def test_control_variate_that_does_not_vary(make, estimator, eps):
-    """No division by zero, and the estimates are those without it."""
+    """There is no division by zero, and it does not change the estimates."""
     args = (estimator, PARAMS, MultiNormalDiag)
     found = interpreted(partial(estimate_control_variate_coefficients, eps=eps))(
         jnp.sum, make, *args, 15, 10
@@ -488,7 +488,7 @@ def test_dtypes(dtype, x64):
 
 
 def test_derivative_by_the_function():
-    """Of the gradient of c E[x^2], which is 2 c mu, through the control variate."""
+    """The gradient of c E[x^2], 2 c mu, is differentiated by c, with its variate."""
 
     def mean_jacobian(c):
         jacobians, _ = control_variates_jacobians(
@@ -507,7 +507,7 @@ def test_derivative_by_the_function():
 
 
 def test_models():
-    """As the function, under `eqx.filter_jit`."""
+    """A model can be the function, under `eqx.filter_jit`."""
     model = eqx.nn.MLP(2, "scalar", 4, 1, activation=jnp.tanh, key=jr.key(20))
     params = (PARAMS[0], PARAMS[1] - 2)
     fun = eqx.filter_jit(control_variates_jacobians)

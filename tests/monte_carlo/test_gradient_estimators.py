@@ -119,7 +119,7 @@ def test_shapes_of_events(estimator, shape):
 
 
 class Amortized(eqx.Module):
-    """A model that gives a distribution: two layers, and what is no parameter."""
+    """A model that returns a distribution, with a leaf that is not a parameter."""
 
     loc: eqx.nn.Linear
     log_scale: jax.Array
@@ -271,7 +271,7 @@ def test_whole_models_as_functions():
 
 @slow_but_for_score
 def test_derivative_by_the_function(estimator):
-    """Of the gradient of c E[x^2], which is 2 c mu, with respect to c."""
+    """The derivative of the gradient of c E[x^2], which is 2 c mu, by c."""
 
     @jax.jit
     def slopes(key):
@@ -288,7 +288,7 @@ def test_derivative_by_the_function(estimator):
 
 @estimators
 def test_samples_are_independent(estimator):
-    """Of one another, and of those with another key; with the same key, the same."""
+    """They depend neither on one another nor on another key, and a key repeats them."""
     found, other = (TRACED[estimator]("cosine", seed)[0] for seed in (11, 12))
     np.testing.assert_array_equal(found, TRACED[estimator]("cosine", 11)[0])
     count = len(jnp.unique(found[:, 0]))
