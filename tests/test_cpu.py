@@ -1,4 +1,4 @@
-"""What is compiled for a CPU alone: that it changes no result, and stays on the CPU."""
+"""Code that only a CPU compiles changes no results, and stays on the CPU."""
 
 import functools
 
@@ -117,7 +117,7 @@ PARAMS = {"a": jnp.linspace(-1.0, 2.0, 12).reshape(3, 4), "b": jnp.ones(5)}
 )
 @pytest.mark.costly
 def test_the_equation_as_written_agrees(opt, dtype):
-    """Without `jit`, the equation is run as it stands."""
+    """Without `jit`, the equation runs as written."""
     params = jax.tree.map(lambda p: p.astype(dtype), PARAMS)
     step = jax.jit(functools.partial(opt.step, value=jnp.ones(())))
     ours, state = params, opt.init(params)

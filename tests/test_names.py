@@ -59,7 +59,7 @@ def test_the_page_and_the_errors_agree():
     for theirs, ours in ROWS:
         found, is_sure = meant("", theirs.rpartition(".")[2])
         rooms = [x for x in found if x.rpartition(".")[0] == ours.rpartition(".")[0]]
-        # Where rooms share a name, the one that was asked for says which.
+        # If several rooms have the name, the room of the requested name decides.
         expected = meant(ours.rpartition(".")[0], theirs.rpartition(".")[2])[0]
         assert ours in (rooms or expected), theirs
         assert is_sure, theirs

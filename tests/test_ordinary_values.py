@@ -1,4 +1,4 @@
-"""What people write: integers, NumPy's numbers, modes of JAX. The laws have all of it."""
+"""Values that users pass: integers, NumPy's numbers, JAX's modes."""
 
 import equinox as eqx
 import jax
@@ -71,7 +71,7 @@ SAME = {
 @pytest.mark.parametrize("name", SAME)
 @pytest.mark.costly
 def test_other_numbers(name):
-    """Also where the optimizer is an argument of what is compiled."""
+    """Also if the optimizer is an argument of a compiled function."""
     train = eqx.filter_jit(lambda opt: opt.step(PARAMS, opt.init(PARAMS), PARAMS)[0])
     written, meant = SAME[name]
     assert_close(train(written), train(meant))

@@ -24,7 +24,7 @@ def mostly_slow(names, cases):
 
 
 def temporary(opt, leaves=10, shape=(300, 1000), **extra):
-    """What it takes besides, as a fraction of the parameters."""
+    """The temporary memory of a step, as a fraction of the parameters."""
     params = [jax.ShapeDtypeStruct(shape, jnp.float32)] * leaves
     state = jax.eval_shape(opt.init, params)
     step = jax.jit(
@@ -243,7 +243,7 @@ EIGHT_BITS = eqopt.storage.BlockwiseQuantized()
 )
 @pytest.mark.costly
 def test_loops(opt, alone, in_pairs):
-    """In units of one leaf: large ones one after the other, and small ones in pairs."""
+    """In units of one leaf: large leaves run one by one, and small ones in pairs."""
     assert 12 * temporary(opt, leaves=12, shape=(257, 256)) < alone
     assert 12 * temporary(opt, leaves=12, shape=(256, 256)) < in_pairs
 
@@ -273,7 +273,7 @@ def test_loops(opt, alone, in_pairs):
 @pytest.mark.parametrize("shape", [(256, 256), (240, 400), (400, 240)], ids=str)
 @pytest.mark.costly
 def test_matrices(opt, most, shape):
-    """In squares of the longer side: of one leaf, however many there are."""
+    """In squares of the longer side of one leaf, for any number of leaves."""
     square = max(shape) ** 2 / (6 * math.prod(shape))
     assert temporary(opt, leaves=6, shape=shape) < most * square
 

@@ -32,7 +32,7 @@ def run(aggregator, calls, params):
 
 @pytest.mark.parametrize("sizes", [(8,), (4, 4), (1, 5, 2), (1,) * 8])
 def test_mean_and_variance(sizes):
-    """As of the whole sample, however it is cut up, cycle after cycle."""
+    """They are as for the whole sample, for any division of it, in every cycle."""
     aggregator = aggregating.PerElementMeanAndSumSqDiffGrads(0, len(sizes))
     cycles = [sample(seed, sum(sizes), mean=seed) for seed in range(3)]
     calls = [part for x in cycles for part in in_parts(x, sizes)]
@@ -201,7 +201,7 @@ def test_sample_size_stays_at_its_end(make):
 
 
 def test_derivative_of_the_variance():
-    """Of sum |g - mean|^2 it is 2 (g - mean), also where all are equal."""
+    """The derivative of sum |g - mean|^2 is 2 (g - mean), also if all g are equal."""
     opt = aggregating.PerElementMeanAndSumSqDiffGrads(0, 2)
 
     def total(x):

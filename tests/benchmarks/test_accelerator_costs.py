@@ -1,4 +1,4 @@
-"""What `benchmarks.accelerators` counts in programs, which are counted here by hand."""
+"""`benchmarks.accelerators` counts the same costs in programs as a count by hand."""
 
 import pytest
 from benchmarks.accelerators.cost import Cost, cost

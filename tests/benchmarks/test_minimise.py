@@ -176,7 +176,7 @@ def test_write_needs_all(capsys):
 
 
 def test_temporary_memory():
-    """Of a step: no more than Optax's."""
+    """A step takes no more than Optax's."""
     params = [jnp.zeros((100, 1000)) for _ in range(3)]
 
     def bytes_of(make) -> int:

@@ -134,8 +134,8 @@ def test_a_mask_is_a_function_of_the_parameters(call, inner):
     ],
     ids=["Masked", "Masked equation", "Partition"],
 )
-def test_one_array_that_is_left_out(opt):
-    """Then there are no parameters for the inner transformation; none are missing."""
+def test_parameters_that_are_one_excluded_array(opt):
+    """Without any parameter for the inner transformation, there is no error."""
     x = jnp.ones(3)
     state = opt.init(x)
     new, _ = opt.step(x, state, x)

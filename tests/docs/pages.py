@@ -1,4 +1,4 @@
-"""The pages of the documentation, and what stands on them."""
+"""The pages of the documentation, and their blocks of code."""
 
 import pathlib
 import re

@@ -193,7 +193,7 @@ SEARCH = """
 
 
 def names_by_entry() -> dict[str, set[str]]:
-    """What a user types, and the entries of which one should come first."""
+    """For each name that a user may type, the entries that should come first."""
     typed = collections.defaultdict(set)
     for public in PUBLIC - NAMESPACES:
         for name in (public, *ELSEWHERE.get(public, [])):

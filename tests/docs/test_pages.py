@@ -209,7 +209,7 @@ def test_table_of_names_is_true():
 
 
 def assert_same_arguments(there: str, here: str) -> None:
-    """Of the same names, and of the same defaults where both of these are numbers."""
+    """Compares names, and defaults if both of them are numbers."""
     theirs, ours = arguments(there), arguments(here)
     assert theirs.keys() == ours.keys(), (there, here)
     for key, default in theirs.items():

@@ -55,7 +55,7 @@ def test_every_formula_is_mathml(site, pages):
 
 
 def test_links_lead_to_something(site, pages):
-    """Also those between entries of the API, which Markdown does not see."""
+    """Also links between entries of the API, which Markdown does not check."""
     dead = []
     for path, page in pages.items():
         if path.name == "404.html":  # its links begin at the root of a server

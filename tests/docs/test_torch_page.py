@@ -28,7 +28,7 @@ SHAPES = [(3, 4), (4,), (), (2, 3, 2)]
 
 
 def names():
-    """What the expressions of the page are about."""
+    """The names that the expressions of the page use."""
     found = {"eqopt": eqopt, "jnp": jnp}
     [helper] = [block.code for block in blocks(PAGE) if "def root" in block.code]
     exec(helper, found)

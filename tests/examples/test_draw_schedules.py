@@ -26,7 +26,7 @@ def test_draws_what_the_page_shows(tmp_path):
 
 def test_every_schedule_is_drawn():
     script = (ROOT / "docs" / "examples" / "draw_schedules.py").read_text()
-    # Those that have a state look at the loss; the others are what operators give.
+    # Schedules with a state depend on the loss, and operators make the others.
     left_out = {"Clipped", "Product", "Sum", "ReduceOnPlateau", "ReduceOnPlateauState"}
     names = {name for name in dir(schedules) if not name.startswith("Abstract")}
     assert all(f"{name}(" in script for name in names - left_out)

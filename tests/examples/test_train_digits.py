@@ -99,7 +99,7 @@ def test_reads_97_percent_with_the_other_optimizers(
 
 @pytest.mark.slow
 def test_as_a_command(tmp_path):
-    """Without the strict settings of these tests, in a directory of its own."""
+    """Without the strict settings of these tests, and in its own directory."""
     command = [sys.executable, str(SCRIPT), "--steps", "3", "--batch-size", "16"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -288,7 +288,7 @@ def test_resumes_after_being_killed(script, tmp_path, monkeypatch):
 
 def test_resuming_a_finished_run_only_reports(script, finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    # How often to write a checkpoint is no matter of what is trained.
+    # Options for checkpoints do not change the training, so they may differ.
     options = [*SMALL, "--checkpoint-every", "1", "--resume", "--output", str(tmp_path)]
     script.main(options)
     assert "test accuracy" in capsys.readouterr().out

@@ -88,7 +88,7 @@ def test_own_arrays_of_a_stack(sizes):
 
 
 def test_only_what_all_arrays_share_is_a_stack():
-    """In each of two runs there are three layers, and one gain for all of them."""
+    """Each of two runs has three layers, and all layers of a run share one gain."""
     inner = stacked(Block, 2, 3)
     outer = {"blocks": inner, "gain": jnp.ones((2, 4)), "up": jnp.ones((2, 4, 5))}
     assert found(outer) == {"['up']": STACK} | {
@@ -147,7 +147,7 @@ def steps_of(opt, model):
     ids=lambda opt: type(opt).__name__,
 )
 def test_a_stack_takes_the_steps_of_its_layers(opt):
-    """In all leaves, its own ones included."""
+    """For all leaves, also arrays that are in no layer of Equinox."""
     blocks = stacked(Block, 3)
     together = steps_of(opt, blocks)
     for i in range(3):
@@ -172,8 +172,8 @@ HIDDEN = {
 }
 
 
-def test_muon_does_not_hand_on_in_silence():
-    """What a label gives to Muon is orthogonalized, or there is an error."""
+def test_muon_does_not_skip_parameters_silently():
+    """Muon orthogonalizes all parameters with its label, or `init` raises an error."""
     params = {name: jnp.ones(shape) for name, shape in TRANSFORMER.items()}
     params |= {"embedding": jnp.ones((9, 8))}
     labels = {name: "muon" if name in TRANSFORMER else "adam" for name in params}
@@ -221,7 +221,7 @@ def test_a_frozen_part(is_whole):
 
 
 def test_frozen_arrays_need_no_numbers():
-    """Of the arrays of the model only those that have gradients count."""
+    """Only arrays with gradients need dimension numbers."""
     model = {"own": jnp.ones((3, 4, 5)), "matrix": jnp.ones((4, 5))}
     trained = {**model, "own": None}
     for opt in (eqopt.Muon(0.1), eqopt.MARS(0.1), eqopt.AdamP(0.1)):

@@ -295,7 +295,7 @@ class Net(eqx.Module):
 
 
 def changes(optimizer, make, width, with_factors, numbers=None):
-    """By how much three steps change what goes into each nonlinearity, and the output."""
+    """Changes in three steps: of the input of each nonlinearity, and of the output."""
     model = Net(width)
     opt = make()
     if with_factors:

@@ -110,7 +110,7 @@ def tree_case(request):
 
 @pytest.fixture
 def points():
-    """Of several sizes, some inside and some with ties and zeros."""
+    """Points of several sizes: inside the sets, far away, and with ties and zeros."""
     random = np.random.default_rng(0)
     sizes = np.repeat([0.05, 0.5, 3.0, 50.0], 5)[:, None]
     special = [[0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, -2, 0, 2, 0], [0, 0.1, 0, 0, 0]]

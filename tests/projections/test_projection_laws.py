@@ -1,4 +1,4 @@
-"""What holds for every projection."""
+"""The laws of all projections."""
 
 import jax
 import jax.numpy as jnp

@@ -64,7 +64,8 @@ def test_any_number_of_steps_may_be_beyond_all_counts(case, x64):
             np.testing.assert_allclose(schedule(COUNTS), expected, rtol=1e-5)
 
 
-# Of each schedule one with numbers of steps that int32 does not hold, or whose sum or
+# A case of each schedule in which a number of steps, or a sum or multiple of these,
+# does not fit in int32.
 # multiple it does not hold.
 LONG = {
     "linear": schedules.Linear(1.0, 0.1, HUGE),

@@ -121,7 +121,7 @@ def test_plateau_as_in_torch(cooldown, threshold):
 @pytest.mark.parametrize("rtol", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("start", [-10.0, 10.0])
 def test_tolerances_on_either_side_of_zero(start, rtol):
-    """What improves by more than `rtol * |best|` does, and what does by less does not."""
+    """An improvement counts if it is more than `rtol * |best|`, also below zero."""
     opt = eqopt.ReduceLROnPlateau(0.5, 1, rtol)
     enough, too_little = start - (10 * rtol + 0.1), start - (10 * rtol - 0.1)
     assert scales(opt, [start, enough])[-1] == 1.0

@@ -69,12 +69,12 @@ def test_the_docs_name_those_with_a_decay_of_their_own():
     assert not missing
 
 
-# Two that add the decay in a part of its own, and three that do it by themselves.
+# Two add the decay in a separate part, and three in their own equations.
 TELLING = (eqopt.AdamW, eqopt.Scion, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW)
 
 
 def of_each_optimizer(with_their_own):
-    """Asks a test of each optimizer with a decay; the quick set asks it of a few."""
+    """Runs a test on each optimizer with a decay; in the quick set, on a few."""
     return pytest.mark.parametrize(
         "cls",
         [
@@ -161,7 +161,7 @@ def test_every_parameter_decays(cls):
 
 
 class InTurn(eqx.Module):
-    """A schedule of numbers that are data: others are no other program."""
+    """A schedule whose numbers are data: other numbers reuse the program."""
 
     numbers: jax.Array
 

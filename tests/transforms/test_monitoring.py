@@ -60,7 +60,7 @@ def test_a_measure_with_a_state():
 
 
 def test_a_transformation_is_a_measure():
-    """What it makes of the updates is recorded, not passed on."""
+    """Its result is recorded, and the updates are passed on unchanged."""
     opt, params = eqopt.Monitor({"trace": eqopt.Trace(0.5)}), jnp.ones(2)
     state = opt.init(params)
     for expected in (1.0, 1.5):

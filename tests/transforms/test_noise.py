@@ -151,7 +151,7 @@ def test_private_noise():
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_the_sum_of_many_halves(dtype):
-    """In float32, where their own precision would stop at 256 or 2048."""
+    """It is in float32: in their own precision, it would stop at 256 or 2048."""
     batch = jnp.full((5000, 1), 0.5, dtype)
     total, clipped = eqopt.per_example_global_norm_clip(batch, 1.0)
     assert total.dtype == jnp.float32 and clipped == 0
@@ -159,7 +159,7 @@ def test_the_sum_of_many_halves(dtype):
 
 
 def oracle(leaves, clips):
-    """In NumPy: the clipped sum and the number of clipped ones, by leaf."""
+    """In NumPy, for each leaf: the clipped sum, and the number of clipped examples."""
     result = []
     for x, clip in zip(leaves, clips, strict=True):
         norms = np.sqrt((np.abs(x) ** 2).reshape(len(x), -1).sum(1))
@@ -255,7 +255,7 @@ def test_no_negative_clip():
 
 
 def test_no_copy_of_the_batch():
-    """What is temporary is of the size of the parameters, not of the batch."""
+    """The temporary memory depends on the size of the parameters, not of the batch."""
     params = [jnp.zeros((250, 1000)) for _ in range(4)]
     batch = [jax.ShapeDtypeStruct((16, 250, 1000), jnp.float32) for _ in params]
     opt = eqopt.DPSGD(0.1, 1.0, 0.0, key=0, momentum=0.9)

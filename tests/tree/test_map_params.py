@@ -1,4 +1,4 @@
-"""`eqopt.tree.map_params` finds what stands for parameters, in every state there is."""
+"""`eqopt.tree.map_params` finds what stands for parameters, in any state."""
 
 import equinox as eqx
 import jax
@@ -97,8 +97,8 @@ def test_models_and_masks():
     assert one == {".inner_state" + path for path in biases}
 
 
-def test_state_of_pairs_beside_each_parameter():
-    """What lies at a parameter's place may be deeper down."""
+def test_state_with_a_pair_for_each_parameter():
+    """The leaves may be deeper in the tree than the parameter is."""
 
     class Pairs(eqopt.AbstractTransformation):
         def init(self, params):

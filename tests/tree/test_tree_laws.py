@@ -1,4 +1,4 @@
-"""What holds for all of `eqopt.tree`: whole models, dtypes, transformations of JAX."""
+"""The laws of `eqopt.tree`: whole models, dtypes, transformations of JAX."""
 
 import equinox as eqx
 import jax
@@ -49,7 +49,7 @@ LIKE = {
 
 
 class Model(eqx.Module):
-    """With all that is no parameter."""
+    """A model with all kinds of leaves that are not parameters."""
 
     linear: eqx.nn.Linear
     scale: jax.Array
@@ -75,7 +75,7 @@ def arrays(x):
 @pytest.mark.parametrize("name", ARITHMETIC)
 @pytest.mark.costly
 def test_models_stay_models(name):
-    """Also where one of the two trees has the arrays alone, as gradients do."""
+    """Also if one of the two trees has only the arrays, as gradients do."""
     x, y = model_of(0), model_of(1)
     fn = ARITHMETIC[name]
     out = fn(arrays(x), y) if name == "where" else fn(x, arrays(y))
