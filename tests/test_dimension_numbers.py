@@ -121,7 +121,7 @@ def test_layers(name):
     assert chosen(stacked) == expected
 
 
-def test_arrays_of_ones_own():
+def test_arrays_of_the_user():
     class Mine(eqx.Module):
         matrix: jax.Array
         vector: jax.Array

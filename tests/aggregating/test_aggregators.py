@@ -47,7 +47,7 @@ def test_mean_and_variance(sizes):
 
 
 @pytest.mark.parametrize("k", [1, 10])
-def test_a_small_variance_beside_a_large_mean(k):
+def test_a_small_variance_with_a_large_mean(k):
     """The mean of the squares less the square of the mean has no digit here."""
     x = 1000 + 0.01 * np.asarray(sample(0, 40), np.float64)
     x = x.astype(np.float32)
@@ -187,7 +187,7 @@ def test_traced_steps():
         aggregating.AverageIncrementallyUpdates,
     ],
 )
-def test_sample_size_stays_at_its_end(make):
+def test_sample_size_stays_at_its_maximum(make):
     """More elements than an int32 counts, in one cycle of many calls."""
     last = 2**31 - 1
     opt = make(0, 10)
@@ -227,7 +227,7 @@ def test_resumes_within_a_cycle():
     assert bool(eqx.tree_equal(again, opt.update(sample(1, 4), state)))
 
 
-def test_an_aggregator_of_ones_own():
+def test_an_aggregator_of_the_user():
     class Median(aggregating.AbstractAggregator):
         def init(self, params):
             return None

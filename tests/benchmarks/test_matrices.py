@@ -39,7 +39,7 @@ def test_table():
     )
 
 
-def test_table_beside_torch():
+def test_table_with_torch():
     """A column more, if torch was there, in which few rows have a number."""
     (small, _), plain = SIZES, made_up(6.0, 1e-3, 0.0)
     beside = Pair(Timing(3e-3, 4e-3), Timing(2e-3, 8e-3))
@@ -110,7 +110,7 @@ def test_small_run(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_beside_torch(monkeypatch):
+def test_comparison_with_torch(monkeypatch):
     """With a copy of SOAP that is a package; its authors' code is a file."""
     pytest.importorskip("torch")
     package = pytest.importorskip("pytorch_optimizer")

@@ -176,7 +176,7 @@ def test_the_page_is_what_the_results_say():
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on(tmp_path):
+def test_a_killed_sweep_continues(tmp_path):
     command = [sys.executable, "-m", "benchmarks.workloads", "--workload", "diabetes"]
     command += ["--processes", "1", "--results", str(tmp_path)]
     command += ["--only", "SGD", "--only", "Lion", "--only", "Signum"]

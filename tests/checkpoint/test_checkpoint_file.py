@@ -106,11 +106,12 @@ def test_into_shapes(path):
     assert str(jr.key_impl(loaded["key"])) == "rbg"
 
 
-def test_what_is_no_number_comes_from_like(path):
+def test_leaves_that_are_not_numbers_come_from_like(path):
     save(path, model())
     loaded = load(path, model(activation=jnp.sin, name="other"))
     assert loaded.activation is jnp.sin and loaded.name == "other"
-    # Functions and `None` are alike: nothing of either is in the file.
+    # Functions and `None` can replace one another, because the file has nothing of
+    # either.
     assert load(path, model(activation=None)).activation is None
 
 
@@ -164,7 +165,7 @@ def test_equinox_reads_the_leaves(path):
     assert_same(loaded, model(key=None))
 
 
-def test_the_bytes_depend_on_the_tree_alone(path, tmp_path):
+def test_the_bytes_depend_only_on_the_tree(path, tmp_path):
     save(path, model(), [1])
     save(tmp_path / "again.eqx", model(), [1])
     assert path.read_bytes() == (tmp_path / "again.eqx").read_bytes()
@@ -446,7 +447,7 @@ def test_read_only_directory(read_only):
     assert_not_saved(path, PermissionError, "Permission denied", errno.EACCES)
 
 
-def test_directories_that_are_none(path):
+def test_paths_that_are_not_directories(path):
     missing = path.parent / "missing"
     make = re.escape(f"create it with `os.makedirs({str(missing)!r})`")
     assert_not_saved(
@@ -464,7 +465,7 @@ def test_directories_that_are_none(path):
     assert os.listdir(path.parent) == ["run.eqx"]
 
 
-def test_what_a_crash_left_is_written_over(path):
+def test_the_temporary_file_of_a_crash_is_overwritten(path):
     path.with_name("run.eqx.tmp").write_bytes(b"half of a checkpoint" * 1000)
     save(path, model())
     assert_same(load(path, model(scale=0.5)), model())

@@ -92,7 +92,7 @@ def assert_same(left, right):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
-def test_goes_on_bit_identically(tmp_path):
+def test_continues_bit_identically(tmp_path):
     with manager_of(tmp_path) as manager:
         save(manager, 3, trained(3))
         manager.wait_until_finished()
@@ -144,7 +144,7 @@ def test_what_is_stored_in_fewer_bytes(tmp_path, of_state, of_params):
     assert_same(on(eqx.combine(restored, tree)), on(tree))
 
 
-def test_saves_while_training_goes_on_in_the_same_memory(tmp_path):
+def test_saves_while_training_continues_in_the_same_memory(tmp_path):
     """An asynchronous save is of the arrays as they were, though these are donated."""
     tree = trained(1)
     with manager_of(tmp_path, enable_async_checkpointing=True) as manager:

@@ -73,7 +73,7 @@ def test_no_file(path, make, through_link):
 
 
 @pytest.mark.parametrize("make", [make_pipe, make_device, make_socket, make_directory])
-def test_no_file_where_it_is_written_first(path, make):
+def test_no_file_at_the_temporary_path(path, make):
     unfinished = path.with_name("run.eqx.tmp")
     save(path, 1.5)
     make(unfinished)
@@ -86,7 +86,7 @@ def test_no_file_where_it_is_written_first(path, make):
 
 
 @pytest.mark.parametrize("is_hard", [False, True])
-def test_links_where_it_is_written_first(path, is_hard):
+def test_links_at_the_temporary_path(path, is_hard):
     """The other file, to which the temporary one links, is not changed."""
     other = path.with_name("other")
     other.write_bytes(b"precious")

@@ -23,7 +23,7 @@ def is_matrix(params):
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("call", ["update", "step"])
-def test_left_out_leaves_pass_and_have_no_state(mask, call):
+def test_excluded_leaves_pass_and_have_no_state(mask, call):
     opt = eqopt.Masked(eqopt.Adam(0.5), mask)
     state = opt.init(PARAMS)
     assert state.inner_state[0].mu["b"] is None

@@ -102,7 +102,7 @@ def test_labels_of_clipped_gradients():
 
 
 @pytest.mark.parametrize("label", [("a", 1), None, frozenset], ids=str)
-def test_what_is_no_label(label):
+def test_values_that_are_not_labels(label):
     opt = eqopt.SGD(1.0)
     if label is frozenset:
         wrong = Model("a", jnp.zeros(2))  # an array cannot be hashed

@@ -24,7 +24,7 @@ ELSEWHERE: dict[str, list[str]] = NAMES.other_names()
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_those_of_optimizers(method: Method):
+def test_names_of_optimizers_elsewhere(method: Method):
     found = ELSEWHERE.get(f"eqopt.{method.name}", [])
     if method.in_optax:
         assert f"optax.{method.in_optax}" in found
@@ -32,7 +32,7 @@ def test_those_of_optimizers(method: Method):
         assert any(re.match(rf"torch\.optim\.{case.name}\b", name) for name in found)
 
 
-def test_those_of_schedules():
+def test_names_of_schedules_elsewhere():
     assert ELSEWHERE["eqopt.schedules.ExponentialDecay"] == [
         "optax.exponential_decay",
         "torch.optim.lr_scheduler.ExponentialLR",
@@ -58,7 +58,7 @@ def test_they_are_of_public_names():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself
-def test_those_of_torch_exist():
+def test_names_in_torch_exist():
     torch = pytest.importorskip("torch")
     importlib.import_module("torch.distributed.optim")
     importlib.import_module("torch.optim.swa_utils")

@@ -27,7 +27,7 @@ def has_copies(method: Method) -> bool:
     return any(x.dtype == jnp.bfloat16 for x in state(method, jnp.bfloat16).values())
 
 
-def test_those_with_copies_are_listed():
+def test_states_with_copies_are_listed():
     [listed] = re.findall(r"^- A copy of a parameter.*?(?=^- )", PAGE, re.M | re.S)
     named = re.findall(r"\[`eqopt\.(\w+)`\]", listed)
     assert named == [name for name, method in METHODS.items() if has_copies(method)]

@@ -125,7 +125,7 @@ def test_cells_and_attention():
     assert set(factors(attention(4), attention(8)).values()) == {1 / 2}
 
 
-def test_arrays_of_ones_own():
+def test_arrays_with_given_dimension_numbers():
     """Weights of attention, (heads, width, head size)."""
     numbers = eqopt.MatrixDimensionNumbers(1, (0, 2))
     base, model = jnp.ones((2, 8, 4)), jnp.ones((6, 24, 4))

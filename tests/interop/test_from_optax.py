@@ -149,7 +149,7 @@ def test_equality():
         ((1, 2), "a builtins.tuple."),
     ],
 )
-def test_what_is_no_transformation(tx, message):
+def test_errors_of_other_objects(tx, message):
     with pytest.raises(
         TypeError, match=f"`tx` must be an .* but is {re.escape(message)}"
     ):

@@ -169,7 +169,7 @@ def test_arrays_as_hyperparameters():
         (0.1, "a builtins.float."),
     ],
 )
-def test_what_is_no_transformation(opt, message):
+def test_errors_of_other_objects(opt, message):
     with pytest.raises(
         TypeError, match=f"`opt` must be .* but is {re.escape(message)}"
     ):

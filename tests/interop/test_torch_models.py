@@ -104,7 +104,7 @@ def test_groups_that_are_one():
     assert from_torch(optimizer, [jnp.zeros(2), jnp.zeros(3)]) == eqopt.Adam(0.1)
 
 
-def test_groups_with_counts_of_their_own():
+def test_groups_with_their_own_counts():
     """One that was added later has taken fewer steps."""
     a, b = tensors([(2,), (3,)])
     optimizer = torch.optim.Adam([a], lr=0.1)
@@ -165,7 +165,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_an_optimizer_of_ones_own(name):
+def test_an_optimizer_of_the_user(name):
     kind, options, make = OWN[name]
     shapes = [(4, 3), (4,), (2, 6)]
     parameters = tensors(shapes)

@@ -89,7 +89,7 @@ QUICK = {"adamw", "dampening", "rprop"}
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES],
 )
-def test_goes_on_where_torch_stopped(name, monkeypatch):
+def test_training_continues_where_torch_stopped(name, monkeypatch):
     # Muon iterates in it, which rounds to three digits.
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda x: x.clone())
     kind, options = CASES[name]

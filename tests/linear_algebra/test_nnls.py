@@ -38,7 +38,7 @@ def test_solution(shape, columns):
 @pytest.mark.parametrize(("shape", "columns"), SHAPES[1:3])
 @pytest.mark.parametrize("hyper", [{}, {"unroll": 3}, {"L": 30.0}])
 @pytest.mark.costly
-def test_is_that_of_optax_one_step_ahead(shape, columns, hyper, standard_promotion):
+def test_agrees_with_optax_one_step_ahead(shape, columns, hyper, standard_promotion):
     """Optax begins with momentum -1, so that its second step repeats the first."""
     a, b = _problem(shape, columns)
     for iters in (1, 20):

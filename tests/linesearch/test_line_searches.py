@@ -29,7 +29,7 @@ def search_along(search, direction, loss, params, grads=None):
 
 
 @both
-def test_no_evaluation_but_those_of_the_search(search):
+def test_only_the_search_evaluates_the_loss(search):
     calls = []
 
     def loss(p):
@@ -101,7 +101,7 @@ def test_uphill_there_is_nothing_to_find(search):
 @both
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
 @pytest.mark.costly
-def test_values_that_are_no_numbers_are_no_place_to_go(search, bad):
+def test_points_whose_loss_is_not_finite_are_rejected(search, bad):
     """The loss is `bad` from a distance of 0.1 on."""
 
     def loss(p):
@@ -131,7 +131,7 @@ def test_nowhere_a_number(search):
 
 
 @both
-def test_a_direction_that_is_no_number_moves_nothing(search):
+def test_a_direction_of_nans_moves_nothing(search):
     params = jnp.zeros(3)
     direction = jnp.full(3, jnp.nan)
     new, state = search_along(search, direction, quadratic, params)

@@ -78,7 +78,7 @@ def test_what_is_not_in_optax_is_compared_with_something():
         Method(eqopt.Adam, idea="the same")
 
 
-def test_one_command_writes_all_that_is_said_of_a_new_one(monkeypatch):
+def test_one_command_writes_all_tables_for_a_new_optimizer(monkeypatch):
     monkeypatch.setattr(__main__, "is_installed", lambda platform: True)
     found = __main__.commands("Lion")
     for module, *_ in found:

@@ -83,7 +83,7 @@ def test_a_key_for_each_row_if_it_is_named_a_batch(key):
         np.testing.assert_allclose(value, jnp.mean(expected), rtol=1e-6)
 
 
-def test_what_is_no_single_key_is_left_alone():
+def test_arguments_that_are_not_a_single_key_are_left_alone():
     x, keys = jnp.zeros(4), jr.split(jr.key(0), 3)
 
     def fun(x, *, key):
@@ -93,7 +93,7 @@ def test_what_is_no_single_key_is_left_alone():
     np.testing.assert_array_equal(micro_vmap(fun)(x, key=None), x)
     _, out = microbatch(fun, 0, 4, CONCAT)(x, key=keys)
     np.testing.assert_array_equal(jr.key_data(out), jr.key_data(keys))
-    # Two rows of numbers, that only look like a raw key from afar.
+    # Two rows of numbers, which only resemble a raw key.
     numbers = jnp.array([1, 2], jnp.int32)
     _, out = micro_vmap(fun)(jnp.zeros(2), key=numbers)
     np.testing.assert_array_equal(out, numbers)

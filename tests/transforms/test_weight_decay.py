@@ -223,7 +223,7 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
         ),
     ],
 )
-def test_what_is_wrong_is_said(make, message):
+def test_errors(make, message):
     if message is None:
         make()
         return

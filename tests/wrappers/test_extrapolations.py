@@ -180,7 +180,7 @@ def test_a_constant_step_becomes_longer(x64):
         (lambda: eqopt.OuterNesterov(inner(), 2, -1.0), "`learning_rate` must be in"),
     ],
 )
-def test_what_is_wrong_is_said(make, message):
+def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
