@@ -71,6 +71,9 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 _finished = 0
 
+# The folders of tests that run what users run, with the packages that they have.
+AS_USERS_DO = {"checkpoint", "docs", "examples", "interop"}
+
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
 def pytest_collection_modifyitems(items):
@@ -79,20 +82,28 @@ def pytest_collection_modifyitems(items):
     All laws of a row run one after the other, because they share compiled programs.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
     packages. The first case of a costly test and every fourth one after it are quick.
-    The slow laws of two rows in three run only with the older release of JAX, which
-    compiles four times as fast. So each law runs with many rows at both releases.
+    Of the slow tests, two rows in three and two cases in three run only with the older
+    release of JAX, which compiles four times as fast. So each law and each test with
+    several cases runs with both releases, and whatever users do runs with the newest.
     """
-    seen = collections.Counter()
+    costly, slow = collections.Counter(), collections.Counter()
     for item in items:
+        name = item.path, item.originalname
         if item.get_closest_marker("costly"):
-            if seen[item.originalname, item.path] % 4:
+            if costly[name] % 4:
                 item.add_marker("slow")
-            seen[item.originalname, item.path] += 1
+            costly[name] += 1
         if needs_extras(item):
             item.add_marker("slow")
             item.add_marker("extras")
-        elif item.get_closest_marker("slow") and zlib.crc32(_row_of(item).encode()) % 3:
-            item.add_marker("older")
+        elif item.get_closest_marker("slow"):
+            if row := _row_of(item):
+                is_older = zlib.crc32(row.encode()) % 3
+            else:
+                is_older = slow[name] % 3 and not AS_USERS_DO & {*item.path.parts}
+                slow[name] += 1
+            if is_older:
+                item.add_marker("older")
 
     items.sort(key=_row_of)
 

@@ -2,9 +2,11 @@
 
 import copy
 import pickle
+import zlib
 
 import jax
 
+from .registry import REGISTRY, law as of_rows
 from .subjects import (
     arrays,
     assert_close,
@@ -12,12 +14,22 @@ from .subjects import (
     both,
     grads_of,
     params_of,
+    trail,
     train,
 )
 from .test_laws import law
 
 
 COMPILED = []
+
+# A sample, because all optimizations take about a second per row.
+OPTIMIZED = {row.name for row in REGISTRY if zlib.crc32(row.name.encode()) % 6 == 0}
+
+# What XLA does for users. The other tests turn most of it off.
+BY_DEFAULT = {
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+}
 
 
 def _count(event, *_, **__):
@@ -39,6 +51,20 @@ def test_without_jit_and_with_debug_nans(row):
         stepped = opt.step(grads_of(params, 0), state, params)
     expected = both(opt, grads_of(params, 0), row().init(params), params)
     assert_close((updates, stepped), expected)
+
+
+@of_rows(quick=(), names=OPTIMIZED)
+def test_compiled_as_users_do(row):
+    """Programs with all optimizations give what the tests' interpreter gives."""
+    opt, (first, *later) = row(), trail(row)
+    grads = [grads_of(first.params, i) for i in range(len(later))]
+    step = jax.jit(lambda grads, state, params: opt.step(grads, state, params))
+    lowered = step.lower(grads[0], first.state, first.params)
+    compiled = lowered.compile(compiler_options=BY_DEFAULT)
+    params, state = first.params, first.state
+    for g, moment in zip(grads, later, strict=True):
+        params, state = compiled(g, state, params)
+        assert_close((params, state), (moment.params, moment.state))
 
 
 @law
