@@ -47,6 +47,10 @@ MODEL = language_model()
 ADAMW = eqopt.AdamW(1e-3)
 
 
+# Of the leaves that are loaded for a sum, JAX 0.10 keeps two more at a time.
+AT_ONCE = 0.2 if jax.__version__.startswith("0.10.") else 0
+
+
 @pytest.mark.parametrize(
     ("inner", "storage", "most"),
     [
@@ -120,6 +124,10 @@ def temporary(opt, dtype=jnp.float32, shape=(1000, 1000), leaves=10, gradients=N
     return memory.temp_size_in_bytes / size
 
 
+# Of the leaves that are loaded for a sum, JAX 0.10 keeps two more at a time.
+AT_ONCE = 0.2 if jax.__version__.startswith("0.10.") else 0
+
+
 @pytest.mark.parametrize(
     ("inner", "storage", "most"),
     [
@@ -146,10 +154,10 @@ def temporary(opt, dtype=jnp.float32, shape=(1000, 1000), leaves=10, gradients=N
                     (eqopt.ScheduleFreeAdamW(1e-3), BlockwiseQuantized(), 0.31),
                     (eqopt.GPA(ADAMW), BlockwiseQuantized(), 0.33),
                     # What is loaded for a sum, of one leaf at a time.
-                    (eqopt.DoG(), BlockwiseQuantized(), 0.21),
-                    (eqopt.DoWG(), BlockwiseQuantized(), 0.21),
-                    (eqopt.DAdaptAdamW(), BlockwiseQuantized(), 0.33),
-                    (eqopt.Prodigy(), BlockwiseQuantized(), 0.33),
+                    (eqopt.DoG(), BlockwiseQuantized(), 0.21 + AT_ONCE),
+                    (eqopt.DoWG(), BlockwiseQuantized(), 0.21 + AT_ONCE),
+                    (eqopt.DAdaptAdamW(), BlockwiseQuantized(), 0.33 + AT_ONCE),
+                    (eqopt.Prodigy(), BlockwiseQuantized(), 0.33 + AT_ONCE),
                     # New values of four slots, of one leaf at a time.
                     (eqopt.COCOB(), BlockwiseQuantized(), 0.43),
                 ],
