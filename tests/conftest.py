@@ -49,7 +49,7 @@ import pytest
 from eqopt import _jax_internals
 from eqopt._cpu import order
 
-from . import contexts
+from . import contexts, random_numbers
 from .extras import needs_extras
 
 
@@ -61,6 +61,7 @@ jax.config.update("jax_include_full_tracebacks_in_locations", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.config.update("jax_traceback_filtering", "off")
 contexts.share()
+random_numbers.share()
 # A CPU takes large leaves in turn. This makes it treat the laws' small leaves as large.
 order.SMALL = 0
 # If eqopt cannot read the programs of a release of JAX, fail instead of falling back.
