@@ -60,6 +60,59 @@ def test_what_is_given_comes_first():
     assert pressed(Press(given={"twice": True}, measured={"factor": 3.0})) == 9
 
 
+class LargestState(eqx.Module):
+    largest: Float[Array, ""]
+
+
+class ScaleByLargest(eqopt.AbstractLeafwise):
+    """Divides by the largest norm so far, then multiplies leaves in a mask by it."""
+
+    mask: Any = True
+
+    def init(self, params):
+        return LargestState(jnp.zeros(()))
+
+    def leafwise(self, state, params=None, **extra):
+        def measure(updates):
+            largest = jnp.maximum(state.largest, eqopt.tree.norm(updates))
+            return {"factor": 1 / largest, "largest": largest}, LargestState(largest)
+
+        static = {"twice": False, "way": "up"}
+        then = eqopt.Leafwise(stretch, mask=self.mask)
+        return eqopt.Leafwise(press, state, static, measure=measure, then=then)
+
+
+@eqopt.equation
+def stretch(g, *, largest):
+    return largest * g
+
+
+def test_a_measure_may_return_the_state():
+    opt, state = ScaleByLargest(mask=False), LargestState(jnp.asarray(2.0))
+    updates, state = opt.update(GRADS, state)
+    assert updates["w"].tolist() == pytest.approx([0.6, 0.8])
+    assert state.largest == 5
+    updates, state = opt.update({"w": jnp.ones(2), "b": None}, state)
+    assert updates["w"].tolist() == pytest.approx([0.2, 0.2])
+    assert state.largest == 5
+
+
+def test_what_comes_then_shares_values_but_no_mask():
+    params = {"w": jnp.array([3.0, 4.0]), "v": jnp.zeros(2)}
+    opt = ScaleByLargest(mask={"w": True, "v": False})
+    updates, _ = opt.update({**params, "v": jnp.array([0.0, 12.0])}, opt.init(params))
+    assert updates["w"].tolist() == pytest.approx([3, 4])
+    assert updates["v"].tolist() == pytest.approx([0, 12 / 13])
+
+
+@pytest.mark.parametrize("is_masked", [True, {"w": True, "b": False}])
+def test_a_mask_around_an_equation_and_another_one(is_masked):
+    opt = eqopt.Masked(ScaleByLargest(), is_masked)
+    updates, state = opt.update(GRADS, opt.init(GRADS), GRADS)
+    assert updates["w"].tolist() == pytest.approx([3, 4])
+    assert state.inner_state.largest == 5
+
+
 @pytest.mark.parametrize("is_masked", [True, {"w": True, "b": False}])
 def test_within_masks(is_masked):
     assert pressed(eqopt.Masked(Press(), is_masked)) == 2

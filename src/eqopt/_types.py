@@ -1,6 +1,6 @@
 """Type aliases, and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,9 @@ Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
 
 # Anything that `init` returns and `update` accepts and returns.
 State: TypeAlias = PyTree
+
+# What a `measure` finds: values that equations share, or a pair of them and a new state.
+Measured: TypeAlias = Mapping[str, Any] | tuple[Mapping[str, Any], State]
 
 # A tree of bools like the parameters or a prefix of it, or a function of the parameters
 # that returns one. A node of a tree, such as an `eqx.Module`, is not a function. `init`

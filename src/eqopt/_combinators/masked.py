@@ -112,7 +112,8 @@ class Masked(AbstractFused):
             return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
-        return leafwise._replace(mask=self.mask) if leafwise.mask is None else None
+        is_whole = leafwise.mask is None and leafwise.then is None
+        return leafwise._replace(mask=self.mask) if is_whole else None
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)

@@ -28,7 +28,7 @@ from jaxtyping import PyTree
 from .._arguments.owners import name_of
 from .._trees.leaves import is_leaf, map_parameters
 from .._trees.masks import mask_out
-from .._types import Mask, Params, State, Updates
+from .._types import Mask, Measured, Params, State, Updates
 from ..numerics import wide_dtype
 from .equation import Equation
 from .kernel import Result
@@ -53,8 +53,9 @@ class Leafwise(NamedTuple):
         returns the tree.
     - `mask`: as in [`eqopt.Masked`][]. Leaves that it excludes pass unchanged.
     - `measure`: a function of the whole tree of incoming updates that returns more
-        `shared` values, such as a norm over all leaves. Parts before it are not fused
-        with this one.
+        `shared` values, such as a norm over all leaves. If the new state depends on
+        them, it returns a pair of these values and the state, which replaces `state`.
+        Parts before it are not fused with this one.
     - `first`: fields of the state, shaped like the leaf, that are stored before the
         result is computed. Name a field here if its new value needs the *old*
         parameters, and the result needs only its new value. This saves memory on a CPU,
@@ -66,6 +67,8 @@ class Leafwise(NamedTuple):
         change.
     - `on_cpu`: a function that is equal to `equation` up to rounding, and that XLA
         compiles to faster code for a CPU.
+    - `then`: another equation for the result of this one, such as weight decay with its
+        own mask. It has no state, and also gets the `shared` values of this one.
     """
 
     equation: Equation
@@ -73,14 +76,17 @@ class Leafwise(NamedTuple):
     shared: Mapping[str, Any] = {}
     reads: Mapping[str, PyTree | Callable[[Updates], PyTree]] = {}
     mask: Mask | None = None
-    measure: Callable[[Updates], Mapping[str, Any]] | None = None
+    measure: Callable[[Updates], Measured] | None = None
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     on_cpu: Callable | None = None
+    then: "Leafwise | None" = None
 
 
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     """`leafwise` with missing shared values taken from the fields of `owner`."""
+    if leafwise.then is not None:
+        leafwise = leafwise._replace(then=filled(owner, leafwise.then))
     given, fields = leafwise.shared, vars(owner)
     lacks = [x for x in leafwise.equation.shared if x not in given and x in fields]
     if not lacks:
@@ -115,16 +121,21 @@ class Pipeline:
             updates = self.flush()
             if leafwise.mask is not None:
                 updates = mask_out(updates, leafwise.mask, self.params)
-            shared = {**leafwise.shared, **leafwise.measure(updates)}
-            leafwise = leafwise._replace(shared=shared)
+            found, state = leafwise.measure(updates), leafwise.state
+            if isinstance(found, tuple):
+                found, state = found
+            shared = {**leafwise.shared, **found}
+            leafwise = leafwise._replace(shared=shared, state=state, measure=None)
         if self._hidden and "p" in leafwise.equation.leaves:
             reads = {"p": self.params, **leafwise.reads}
             leafwise = leafwise._replace(reads=reads)
-        self._pending.append((name_of(owner), leafwise))
+        self._pending.append((name_of(owner), leafwise._replace(then=None)))
         index = len(self._states)
         self._states.append(_NOT_YET)
         if leafwise.state is not None:
             self._unread[index] = owner
+        if (then := leafwise.then) is not None:
+            self.push(owner, then._replace(shared={**leafwise.shared, **then.shared}))
         return functools.partial(self._kept, index, owner)
 
     def _kept(self, index: int, owner: str) -> State:

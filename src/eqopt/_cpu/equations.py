@@ -57,7 +57,7 @@ def schedule_free_plus(
     nu: RealLeaf,
     z: Leaf,
     p: Leaf,
-    decay: Scalar,
+    decays: object,
     *,
     b1: Scalar,
     b2: Scalar,
@@ -68,11 +68,13 @@ def schedule_free_plus(
     c: Scalar,
     beta: Scalar,
     next_beta: Scalar,
+    decay: Scalar,
 ) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
     # This uses the new z: the old z, which is overwritten, is the new z plus the step.
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)
-    z = z - decay * p - eta * d
-    ahead = (p - z) / beta + (1 - 1 / beta) * (decay * p + eta * d)
+    pull = 0 if decays is None else decay * p
+    z = z - pull - eta * d
+    ahead = (p - z) / beta + (1 - 1 / beta) * (pull + eta * d)
     return z + next_beta * (1 - c) * ahead - p, mu, nu, z

@@ -3,11 +3,29 @@
 import dataclasses
 from typing import Any
 
-from jaxtyping import Array, Int
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Int, PyTree
 
 from .._arguments.owners import name_error, parts_of
+from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
-from .._transforms.weight_decay import AddDecayedWeights
+from .._transforms.weight_decay import AddDecayedWeights, decay_weights, is_off
+from .._trees.leaves import is_leaf
+from .._trees.masks import resolve_mask
+from .._types import Mask, Params, Scalar
+
+
+class Decays(eqx.Module):
+    """Tells an equation that a leaf decays."""
+
+
+def which_decay(mask: Mask | None, params: Params) -> PyTree[Decays | None]:
+    """A tree like the parameters: `Decays` where the mask says so, and `None`."""
+    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+    flags = resolve_mask(mask, params, params)
+    return treedef.unflatten(Decays() if flag else None for flag in flags)
 
 
 def decay_of(owner: Any) -> AddDecayedWeights:
@@ -21,6 +39,16 @@ def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
     """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
     with parts_of(owner):
         return decay_of(owner)._shared(count)
+
+
+def decay_by(owner: Any, step: Scalar, count: Int[Array, ""]) -> Leafwise | None:
+    """The decay in a step of size `step`, after updates that point downhill."""
+    own = decay_of(owner)
+    if is_off(own):
+        return None
+    shared = shared_decay(owner, count)
+    shared["weight_decay"] = -step * jnp.asarray(shared["weight_decay"], step.dtype)
+    return Leafwise(decay_weights, shared=shared, mask=own.mask)
 
 
 def check_decay_rate(owner: Any) -> None:

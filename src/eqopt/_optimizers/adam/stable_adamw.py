@@ -4,7 +4,6 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
 from ..._arguments.extra import required_params
@@ -15,8 +14,6 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
-from ..._trees.leaves import is_leaf
-from ..._trees.masks import resolve_mask
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -34,10 +31,12 @@ from ..moments import (
     init_moments,
 )
 from ..own_decay import (
+    Decays,
     check_decay,
     check_decay_rate,
     decay_of,
     shared_decay,
+    which_decay,
     with_own_decay,
 )
 
@@ -51,10 +50,6 @@ class ScaleByStableAdamState(AbstractMomentsState):
     - `mu`: the first moment, a tree like the parameters.
     - `nu`: the second moment, real also for complex parameters.
     """
-
-
-class _Decays(eqx.Module):
-    """Marks each parameter that decays."""
 
 
 def _surprise(g: Leaf, nu: RealLeaf, nu_correction: Scalar, eps: Scalar) -> Scalar:
@@ -87,7 +82,7 @@ def stable_adamw(
     mu: Leaf,
     nu: RealLeaf,
     p: Leaf,
-    decays: _Decays | None,
+    decays: Decays | None,
     *,
     b1: Scalar,
     b2: Scalar,
@@ -182,11 +177,8 @@ class ScaleByStableAdam(AbstractLeafwise):
         if is_off(decay):
             return counted(self, stable_adam, state)
         params = required_params("ScaleByStableAdam", params)
-        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-        flags = resolve_mask(decay.mask, params, params)
-        decays = treedef.unflatten(_Decays() if flag else None for flag in flags)
         leafwise = counted(self, stable_adamw, state, **shared_decay(self, state.count))
-        return leafwise._replace(reads={"decays": decays})
+        return leafwise._replace(reads={"decays": which_decay(decay.mask, params)})
 
 
 class StableAdamW(AbstractOptimizer):

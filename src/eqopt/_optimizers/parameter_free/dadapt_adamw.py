@@ -1,6 +1,7 @@
 """D-Adaptation: Adam with a lower bound on the distance to the solution."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.reductions import sum_over_leaves
+from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
 from ..._transforms.scale import ratio
 from ..._transforms.weight_decay import WeightDecay
@@ -19,6 +22,7 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
+    Measured,
     Nonnegative,
     Params,
     RealLeaf,
@@ -28,14 +32,9 @@ from ..._types import (
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..measured import (
-    AbstractMeasured,
-    corrected_step,
-    decay,
-    scalar,
-)
 from ..moments import check_moments
-from ..own_decay import check_decay
+from ..own_decay import check_decay, decay_by
+from ..scalars import corrected_step, scalar
 
 
 class DAdaptAdamWState(eqx.Module):
@@ -98,7 +97,7 @@ def dadapt_adamw(
     return -exp_avg / (safe_sqrt(exp_avg_sq) + eps), exp_avg, exp_avg_sq, grad_sum
 
 
-class DAdaptAdamW(AbstractMeasured):
+class DAdaptAdamW(AbstractLeafwise):
     r"""D-Adaptation: AdamW that finds its learning rate by itself.
 
     With $\beta_3 = \sqrt{\beta_2}$,
@@ -183,32 +182,34 @@ class DAdaptAdamW(AbstractMeasured):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def stages(
-        self, updates: Updates, state: DAdaptAdamWState, params: Params, **extra: Any
-    ) -> list[Leafwise]:
+    def leafwise(
+        self, state: DAdaptAdamWState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        required_params("DAdaptAdamW", params)
         d, count = state.estim_lr, state.count
         now = lambda value: jnp.asarray(value, d.dtype)
-        step = corrected_step(self, d, count)
-        b3 = safe_sqrt(now(self.b2))
-        progress, norm = sum_over_leaves(
-            dadapt_adamw_sums,
-            updates,
-            {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
-            {"b3": b3, "step": step, "eps": self.eps, "tiny": jnp.finfo(d.dtype).tiny},
-        )
-        # The sums come first; otherwise, XLA on a CPU copies the state before it sums
-        # it up.
-        step, b2 = (after(progress + norm, x) for x in (step, now(self.b2)))
-        numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
-        estimate = ratio(numerator, (1 - b3) * now(norm))
-        state = dataclasses.replace(
-            state,
-            estim_lr=jnp.maximum(d, estimate),
-            numerator_weighted=numerator,
-            count=safe_increment(count),
-            learning_rate=step,
-        )
-        return [
-            Leafwise(dadapt_adamw, state, {"b2": b2, "b3": b3, "step": step}),
-            *decay(self, count, step),
-        ]
+        step, b2 = corrected_step(self, d, count), now(self.b2)
+        b3, tiny = safe_sqrt(b2), jnp.finfo(d.dtype).tiny
+
+        def measure(updates: Updates) -> Measured:
+            progress, norm = sum_over_leaves(
+                dadapt_adamw_sums,
+                updates,
+                {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
+                {"b3": b3, "step": step, "eps": self.eps, "tiny": tiny},
+            )
+            numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
+            estimate = ratio(numerator, (1 - b3) * now(norm))
+            new = dataclasses.replace(
+                state,
+                estim_lr=jnp.maximum(d, estimate),
+                numerator_weighted=numerator,
+                count=safe_increment(count),
+                learning_rate=step,
+            )
+            # The sums come first; otherwise, XLA on a CPU copies the state before it
+            # sums it up.
+            first = functools.partial(after, progress + norm)
+            return {"b2": first(b2), "b3": b3, "step": first(step)}, new
+
+        return Leafwise(dadapt_adamw, measure=measure, then=decay_by(self, step, count))

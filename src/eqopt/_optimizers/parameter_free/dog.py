@@ -7,18 +7,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ..._arguments.checks import check_range
+from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractOptimizer
+from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, ratio, scale
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
+    Measured,
     Params,
     RealScalarLike,
     Scalar,
@@ -28,7 +30,7 @@ from ..._types import (
 from ...numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
-from ..measured import AbstractMeasured, scalar
+from ..scalars import scalar
 
 
 @equation
@@ -53,7 +55,7 @@ class DoGState(eqx.Module):
     sum_sq_norm_grads: Float[Array, ""]
 
 
-class ScaleByDoG(AbstractMeasured):
+class ScaleByDoG(AbstractLeafwise):
     """[`eqopt.DoG`][] without the learning rate and the decay."""
 
     kind: str = eqx.field(static=True)
@@ -77,27 +79,25 @@ class ScaleByDoG(AbstractMeasured):
             sum_sq_norm_grads=scalar(0, params),
         )
 
-    def stages(
-        self, updates: Updates, state: DoGState, params: Params, **extra: Any
-    ) -> list[Leafwise]:
-        like = state.max_dist
-        sq_dist, sq_norm = _squares(updates, state.init_params, params, like)
-        max_dist = jnp.maximum(like, safe_sqrt(sq_dist))
-        total = state.sum_sq_norm_grads + sq_norm
-        step_size = ratio(
-            max_dist, safe_sqrt(total + jnp.asarray(self.eps, like.dtype))
-        )
-        if self.kind == "learning_rate":
-            first = jnp.asarray(self.init_step, like.dtype)
-            step_size = jnp.where(state.is_init_step, first, step_size)
-        step_size = jnp.where(jnp.isinf(total), 0, step_size)
-        state = DoGState(
-            is_init_step=jnp.zeros((), bool),
-            init_params=state.init_params,
-            max_dist=max_dist,
-            sum_sq_norm_grads=total,
-        )
-        return [Leafwise(scale, state, {"step_size": step_size})]
+    def leafwise(
+        self, state: DoGState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        params = required_params("ScaleByDoG", params)
+        now = lambda value: jnp.asarray(value, state.max_dist.dtype)
+
+        def measure(updates: Updates) -> Measured:
+            sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
+            max_dist = jnp.maximum(state.max_dist, safe_sqrt(sq_dist))
+            total = state.sum_sq_norm_grads + sq_norm
+            step_size = ratio(max_dist, safe_sqrt(total + now(self.eps)))
+            if self.kind == "learning_rate":
+                first = now(self.init_step)
+                step_size = jnp.where(state.is_init_step, first, step_size)
+            step_size = jnp.where(jnp.isinf(total), 0, step_size)
+            new = DoGState(jnp.zeros((), bool), state.init_params, max_dist, total)
+            return {"step_size": step_size}, new
+
+        return Leafwise(scale, measure=measure)
 
 
 def _relative(alpha: Hyperparameter, params: Params) -> Scalar:
@@ -188,7 +188,7 @@ class DoWGState(eqx.Module):
     estim_sq_dist: Float[Array, ""]
 
 
-class ScaleByDoWG(AbstractMeasured):
+class ScaleByDoWG(AbstractLeafwise):
     """[`eqopt.DoWG`][] without the learning rate and the decay."""
 
     init_estim_sq_dist: Hyperparameter | None
@@ -207,16 +207,22 @@ class ScaleByDoWG(AbstractMeasured):
             estim_sq_dist=scalar(self.eps if first is None else first, params),
         )
 
-    def stages(
-        self, updates: Updates, state: DoWGState, params: Params, **extra: Any
-    ) -> list[Leafwise]:
-        like = state.estim_sq_dist
-        sq_dist, sq_norm = _squares(updates, state.init_params, params, like)
-        sq_dist = jnp.maximum(like, sq_dist)
-        total = state.weighted_sq_norm_grads + sq_dist * sq_norm
-        step_size = ratio(sq_dist, safe_sqrt(total) + jnp.asarray(self.eps, like.dtype))
-        state = DoWGState(state.init_params, total, sq_dist)
-        return [Leafwise(scale, state, {"step_size": step_size})]
+    def leafwise(
+        self, state: DoWGState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        params = required_params("ScaleByDoWG", params)
+        now = lambda value: jnp.asarray(value, state.estim_sq_dist.dtype)
+
+        def measure(updates: Updates) -> Measured:
+            sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
+            sq_dist = jnp.maximum(state.estim_sq_dist, sq_dist)
+            total = state.weighted_sq_norm_grads + sq_dist * sq_norm
+            step_size = ratio(sq_dist, safe_sqrt(total) + now(self.eps))
+            return {"step_size": step_size}, DoWGState(
+                state.init_params, total, sq_dist
+            )
+
+        return Leafwise(scale, measure=measure)
 
 
 class DoWG(AbstractOptimizer):
@@ -273,8 +279,7 @@ class DoWG(AbstractOptimizer):
 
 
 def _squares(
-    updates: Updates, init_params: Params, params: Params, like: Scalar
-) -> list[Scalar]:
+    updates: Updates, init_params: Params, params: Params
+) -> tuple[Scalar, ...]:
     """The squared distance from the first parameters, and the squared gradient norm."""
-    sums = sum_over_leaves(squares, updates, {"init_params": init_params, "p": params})
-    return [x.astype(like.dtype) for x in sums]
+    return sum_over_leaves(squares, updates, {"init_params": init_params, "p": params})

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.reductions import sum_over_leaves
+from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
 from ..._transforms.scale import ratio
 from ..._transforms.weight_decay import WeightDecay
@@ -19,6 +21,7 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
+    Measured,
     Nonnegative,
     Params,
     RealLeaf,
@@ -28,13 +31,8 @@ from ..._types import (
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import copy, real_full_like, wide_zeros_like
-from ..measured import (
-    AbstractMeasured,
-    corrected_step,
-    decay,
-    scalar,
-)
-from ..own_decay import check_decay
+from ..own_decay import check_decay, decay_by
+from ..scalars import corrected_step, scalar
 
 
 class ProdigyState(eqx.Module):
@@ -99,7 +97,7 @@ def prodigy(
     return update, exp_avg, exp_avg_sq
 
 
-class Prodigy(AbstractMeasured):
+class Prodigy(AbstractLeafwise):
     r"""Prodigy: AdamW that finds its learning rate by itself.
 
     $$\begin{aligned}
@@ -198,41 +196,40 @@ class Prodigy(AbstractMeasured):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def stages(
-        self, updates: Updates, state: ProdigyState, params: Params, **extra: Any
-    ) -> list[Leafwise]:
+    def leafwise(
+        self, state: ProdigyState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        params = required_params("Prodigy", params)
         d, count = state.estim_lr, state.count
         now = lambda value: jnp.asarray(value, d.dtype)
         step = corrected_step(self, d, count)
         b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
         growth = d / now(self.estim_lr0)
         weight = growth * (d if self.safeguard_warmup else step)
-        reads = {"params0": state.params0, "p": params}
-        (gain,) = sum_over_leaves(progress, updates, reads)
-        # Slots that are not plain arrays are loaded for one of the passes at a time.
-        weight = after(gain, weight)
-        # Stored first, then read: computing the sum from g and s again would read one
-        # more array.
-        pipeline = Pipeline(updates, None, {})
-        shared = {"b3": b3, "weight": weight}
-        accumulated = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
-        pipeline.finish()
-        grad_sum = accumulated().grad_sum
-        (norm,) = sum_over_leaves(size, grad_sum)
-        numerator = b3 * state.numerator_weighted + growth * step * now(gain)
-        estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
-        new_d = jnp.maximum(d, estimate)
-        d = after(norm, d)
-        shared = {"d": d, "step": step, "eps": new_d * now(self.eps)}
-        state = dataclasses.replace(
-            state,
-            grad_sum=grad_sum,
-            estim_lr=new_d,
-            numerator_weighted=numerator,
-            count=safe_increment(count),
-            learning_rate=step,
-        )
-        return [
-            Leafwise(prodigy, state, shared),
-            *decay(self, count, step),
-        ]
+
+        def measure(updates: Updates) -> Measured:
+            reads = {"params0": state.params0, "p": params}
+            (gain,) = sum_over_leaves(progress, updates, reads)
+            # Slots that are not plain arrays are loaded for one of the passes at a time.
+            shared = {"b3": b3, "weight": after(gain, weight)}
+            # Stored first, then read: computing the sum from g and s again would read
+            # one more array.
+            pipeline = Pipeline(updates, None, {})
+            promise = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
+            pipeline.finish()
+            grad_sum = promise().grad_sum
+            (norm,) = sum_over_leaves(size, grad_sum)
+            numerator = b3 * state.numerator_weighted + growth * step * now(gain)
+            estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
+            new = dataclasses.replace(
+                state,
+                grad_sum=grad_sum,
+                estim_lr=jnp.maximum(d, estimate),
+                numerator_weighted=numerator,
+                count=safe_increment(count),
+                learning_rate=step,
+            )
+            eps = new.estim_lr * now(self.eps)
+            return {"d": after(norm, d), "step": step, "eps": eps}, new
+
+        return Leafwise(prodigy, measure=measure, then=decay_by(self, step, count))

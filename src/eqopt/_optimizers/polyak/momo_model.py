@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..._arguments.checks import check_range, check_scalar
-from ..._arguments.extra import required_value
+from ..._arguments.extra import required_params, required_value
 from ..._core.equation import Equation, equation
 from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
+from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after, materialized
-from ..._transforms.scale import at, scale
+from ..._transforms.scale import scale
 from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import parameters
 from ..._trees.masks import mask_out
@@ -23,6 +24,7 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
+    Measured,
     Params,
     RealLeaf,
     Scalar,
@@ -31,7 +33,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_increment
-from ..measured import AbstractMeasured
+from ..scalars import value_at
 from .polyak import capped_ratio
 
 
@@ -116,7 +118,7 @@ class Momentum(NamedTuple):
     in_turn: str | None = None  # of `shared`: see `sum_over_leaves`
 
 
-class AbstractMoMo(AbstractMeasured):
+class AbstractMoMo(AbstractLeafwise):
     """The step size, the lower bound and the decay, for any momentum.
 
     Differs from Optax in: with weight decay, both the step and the parameters are
@@ -139,25 +141,30 @@ class AbstractMoMo(AbstractMeasured):
                 check_range(self, name, 0)
         check_scalar(self, "lower_bound")
 
-    def stages(
-        self, updates: Updates, state: State, params: Params, **extra: Any
-    ) -> list[Leafwise]:
+    def leafwise(
+        self, state: State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        params = required_params(type(self).__name__, params)
         value = required_value(self, extra)
         momentum = self._momentum(state)
         alpha, weight_decay = (
-            jnp.asarray(at(self, name, state.count), state.barf.dtype)
+            value_at(self, name, state.count, state.barf)
             for name in ("learning_rate", "weight_decay")
         )
         decay = alpha * weight_decay
-        sums = self._sums(updates, params, momentum, decay)
-        state = self._measured(state, momentum, value, alpha, *sums)
-        stages = [
-            Leafwise(momentum.direction, state, momentum.shared),
-            Leafwise(scale, shared={"step_size": -state.learning_rate}),
-        ]
-        if not is_off(self.weight_decay):
-            stages.append(Leafwise(shrink, shared={"decay": decay}, mask=self.mask))
-        return stages
+
+        def measure(updates: Updates) -> Measured:
+            sums = self._sums(updates, params, momentum, decay)
+            new = self._measured(state, momentum, value, alpha, *sums)
+            return {"step_size": -new.learning_rate}, new
+
+        shrunk = Leafwise(shrink, shared={"decay": decay}, mask=self.mask)
+        return Leafwise(
+            momentum.direction,
+            shared=momentum.shared,
+            measure=measure,
+            then=Leafwise(scale, then=None if is_off(self.weight_decay) else shrunk),
+        )
 
     def _measured(
         self,

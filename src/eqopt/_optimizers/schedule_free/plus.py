@@ -1,29 +1,29 @@
 """Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
 
+import functools
 import math
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_count, check_range
-from ..._arguments.extra import required_value
+from ..._arguments.extra import required_params, required_value
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
+from ..._core.transformation import AbstractLeafwise
 from ..._cpu import equations as on_cpu
 from ..._transforms.scale import ratio
-from ..._trees.leaves import is_leaf
-from ..._trees.masks import resolve_mask
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     IntegerLike,
     Leaf,
     Mask,
+    Measured,
     Nonnegative,
     Params,
     RealLeaf,
@@ -35,8 +35,9 @@ from ..._types import (
 from ..._wrappers.averages.schedule_free import with_average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..measured import AbstractMeasured, scalar, value_at
 from ..moments import check_moments
+from ..own_decay import Decays, which_decay
+from ..scalars import scalar, value_at
 
 
 class ScheduleFreePlusState(eqx.Module):
@@ -83,7 +84,7 @@ def schedule_free_plus(
     nu: RealLeaf,
     z: Leaf,
     p: Leaf,
-    decay: Scalar,
+    decays: Decays | None,
     *,
     b1: Scalar,
     b2: Scalar,
@@ -94,17 +95,19 @@ def schedule_free_plus(
     c: Scalar,
     beta: Scalar,
     next_beta: Scalar,
+    decay: Scalar,
 ) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)
     x = z + (p - z) / beta
-    z = z - decay * p - eta * d
+    pull = 0 if decays is None else decay * p
+    z = z - pull - eta * d
     x = x + c * (z - x)
     return z + next_beta * (x - z) - p, mu, nu, z
 
 
-class ScheduleFreePlus(AbstractMeasured):
+class ScheduleFreePlus(AbstractLeafwise):
     r"""AdamW without a schedule, with step sizes computed from the loss.
 
     $$\begin{aligned}
@@ -209,16 +212,32 @@ class ScheduleFreePlus(AbstractMeasured):
         check_state(self, state)
         return with_average(state, params, state.beta)
 
-    def stages(
+    def leafwise(
         self,
-        updates: Updates,
         state: ScheduleFreePlusState,
-        params: Params,
+        params: Params | None = None,
         **extra: Any,
-    ) -> list[Leafwise]:
+    ) -> Leafwise:
+        params = required_params("ScheduleFreePlus", params)
+        value = required_value(self, extra)
+        count = safe_increment(state.count)
+        return Leafwise(
+            schedule_free_plus,
+            shared={
+                "mu_correction": bias_correction(self.b1, count),
+                "nu_correction": bias_correction(self.b2, count),
+            },
+            reads={"decays": which_decay(self.mask, params)},
+            measure=functools.partial(self._measure, state, params, value),
+            first=("z",),
+            on_cpu=on_cpu.schedule_free_plus,
+        )
+
+    def _measure(
+        self, state: ScheduleFreePlusState, params: Params, value: Any, updates: Updates
+    ) -> Measured:
         like, count = state.max_lr, safe_increment(state.count)
         number = lambda name: value_at(self, name, state.count, like)
-        value = jnp.asarray(required_value(self, extra), like.dtype)
         reads = {"z": state.z, "p": params}
         sums = sum_over_leaves(what_the_loss_says, updates, reads)
         l1, product = (x.astype(like.dtype) for x in sums)
@@ -226,6 +245,7 @@ class ScheduleFreePlus(AbstractMeasured):
         grad_norm = decay * state.grad_norm + (1 - decay) * math.sqrt(math.pi / 2) * l1
         norm = grad_norm / bias_correction(decay, count)
         next_beta = self._beta(state.count, like)
+        value = jnp.asarray(value, like.dtype)
         gap = jnp.maximum(value + product * next_beta / state.beta, 0)
         eps = number("eps")
         eta = jnp.maximum(number("learning_rate"), eps) * ratio(gap, norm)
@@ -248,23 +268,13 @@ class ScheduleFreePlus(AbstractMeasured):
             z=state.z,
         )
         shared = {
-            "mu_correction": bias_correction(self.b1, count),
-            "nu_correction": bias_correction(self.b2, count),
             "eta": eta,
             "c": c,
             "beta": state.beta,
             "next_beta": next_beta,
+            "decay": eta**2 * number("weight_decay"),
         }
-        decays = self._decays(updates, params, eta**2 * number("weight_decay"))
-        leafwise = Leafwise(
-            schedule_free_plus,
-            new,
-            shared,
-            {"decay": decays},
-            first=("z",),
-            on_cpu=on_cpu.schedule_free_plus,
-        )
-        return [leafwise]
+        return shared, new
 
     def _beta(self, count: Array, like: Array) -> Array:
         first, last = (value_at(self, x, count, like) for x in ("beta", "max_beta"))
@@ -274,10 +284,3 @@ class ScheduleFreePlus(AbstractMeasured):
         part = jnp.clip(ratio(count.astype(like.dtype), steps), 0, 1)
         annealed = 1 - (1 - first) ** (1 - part) * (1 - last) ** part
         return jnp.where(steps == 0, first, annealed)
-
-    def _decays(self, updates: Updates, params: Params, rate: Array) -> Updates:
-        """The decay of each leaf: the rate, or zero if it is masked out."""
-        treedef = jtu.tree_structure(updates, is_leaf=is_leaf)
-        flags = resolve_mask(self.mask, updates, params)
-        nothing = jnp.zeros_like(rate)
-        return treedef.unflatten(rate if flag else nothing for flag in flags)
