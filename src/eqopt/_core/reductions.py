@@ -77,21 +77,19 @@ def sum_over_leaves(
     ] or [(jnp.zeros(0),) * (1 + len(columns))]
     static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
     traced = {k: as_float(v) for k, v in shared.items() if k not in static}
-    run = _kernel(equation, tuple(static.items()), apart)
+    run = _kernel(equation, tuple(static.items()), apart, in_turn)
     parts = []
     for row in rows:
         if in_turn is not None and parts:
-            traced[in_turn] = after(parts[-1][-1], traced[in_turn])
+            traced[in_turn] = _after_all(parts[-1], traced[in_turn])
         if parts:
-            row = [_loaded_in_turn(parts[-1], x) for x in row]
+            row = [_after_all(parts[-1], x) if is_stored(x) else x for x in row]
         parts.append(run(row, traced))
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 
-def _loaded_in_turn(sums: tuple[Array, ...], x: Any) -> Any:
-    """`x`; what is stored is loaded once these are known, one leaf at a time."""
-    if not is_stored(x):
-        return x
+def _after_all(sums: tuple[Array, ...], x: Any) -> Any:
+    """`x`, read or loaded once these are known: one leaf comes after the other."""
     for first in sums:
         x = jax.tree.map(functools.partial(after, first), x)
     return x
@@ -99,7 +97,10 @@ def _loaded_in_turn(sums: tuple[Array, ...], x: Any) -> Any:
 
 @cached
 def _kernel(
-    equation: Equation, static: tuple[tuple[str, Any], ...], apart: bool
+    equation: Equation,
+    static: tuple[tuple[str, Any], ...],
+    apart: bool,
+    in_turn: str | None,
 ) -> Callable:
     @jax.jit
     def run(row, traced):
@@ -111,6 +112,8 @@ def _kernel(
                 # leaves of one shape share.
                 g, scalars = materialized((row[0], scalars))
                 row = (g, *row[1:])
+            elif in_turn is not None:
+                scalars[in_turn] = materialized(scalars[in_turn])
             # As part of a matrix product, XLA on a CPU would expand each constant of the
             # arithmetic that loads an array.
             wide = [

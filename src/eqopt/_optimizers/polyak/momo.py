@@ -6,26 +6,23 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
+from ..._core.equation import equation
+from ..._cpu.order import after
 from ..._types import (
     Hyperparameter,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealLeaf,
+    Scalar,
     ScalarOrSchedule,
     Updates,
 )
-from ...numerics import as_float, bias_correction, safe_increment
+from ...numerics import abs_sq, as_float, bias_correction, safe_increment
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments
-from .momo_model import (
-    AbstractMoMo,
-    Momentum,
-    initial_scalars,
-    momentum,
-    momentum_products,
-    preconditioned_momentum,
-    preconditioned_momentum_products,
-)
+from .momo_model import AbstractMoMo, Momentum, Products, initial_scalars
 
 
 class MoMoState(eqx.Module):
@@ -68,6 +65,15 @@ class MoMoAdamState(eqx.Module):
     lb: Float[Array, ""]
     learning_rate: Float[Array, ""]
     count: Int[Array, ""]
+
+
+@equation
+def momo(g: Leaf, exp_avg: Leaf, *, b1: Scalar) -> tuple[Leaf, Leaf]:
+    exp_avg = b1 * exp_avg + (1 - b1) * g
+    return exp_avg, exp_avg
+
+
+momo_products = Products(momo)
 
 
 class MoMo(AbstractMoMo):
@@ -142,7 +148,31 @@ class MoMo(AbstractMoMo):
     def _momentum(self, state: MoMoState) -> Momentum:
         b1 = jnp.where(state.count == 0, 0.0, as_float(self.beta))
         averages = {"exp_avg": state.exp_avg}
-        return Momentum(momentum, momentum_products, averages, {"b1": b1}, 1)
+        return Momentum(momo, momo_products, averages, {"b1": b1}, rho=1)
+
+
+@equation
+def momo_adam(
+    g: Leaf,
+    exp_avg: Leaf,
+    exp_avg_sq: RealLeaf,
+    *,
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    correction: Scalar,
+) -> tuple[Leaf, Leaf, RealLeaf]:
+    exp_avg = b1 * exp_avg + (1 - b1) * g
+    exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
+    # The bound keeps the derivative of the root finite and the denominator positive. On
+    # a CPU, each leaf has its own: XLA expands what two sums share to an array.
+    bound = jnp.asarray(jnp.finfo(exp_avg_sq.dtype).tiny, exp_avg_sq.dtype)
+    bound = after(correction, bound)
+    nu_hat = jnp.maximum(exp_avg_sq / correction, bound)
+    return exp_avg / (jnp.sqrt(nu_hat) + eps), exp_avg, exp_avg_sq
+
+
+momo_adam_products = Products(momo_adam)
 
 
 class MoMoAdam(AbstractMoMo):
@@ -199,16 +229,12 @@ class MoMoAdam(AbstractMoMo):
 
     def _momentum(self, state: MoMoAdamState) -> Momentum:
         count = safe_increment(state.count)
+        correction = bias_correction(self.b2, count)
         return Momentum(
-            preconditioned_momentum,
-            preconditioned_momentum_products,
+            momo_adam,
+            momo_adam_products,
             {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq},
-            {
-                "b1": self.b1,
-                "b2": self.b2,
-                "eps": self.eps,
-                "correction": bias_correction(self.b2, count),
-            },
-            bias_correction(self.b1, count),
+            {"b1": self.b1, "b2": self.b2, "eps": self.eps, "correction": correction},
+            rho=bias_correction(self.b1, count),
             in_turn="correction",
         )

@@ -1,6 +1,7 @@
 """Shared by MoMo and MoMoAdam: a model of the loss, and the step size from it."""
 
 import abc
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,11 +15,10 @@ from ..._core.equation import Equation, equation
 from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
-from ..._cpu.order import after, materialized
+from ..._cpu.order import after
 from ..._transforms.scale import scale
 from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import parameters
-from ..._trees.masks import mask_out
 from ..._trees.precision import compute_dtype
 from ..._types import (
     Hyperparameter,
@@ -26,96 +26,65 @@ from ..._types import (
     Mask,
     Measured,
     Params,
-    RealLeaf,
     Scalar,
     ScalarOrSchedule,
     State,
     Updates,
 )
-from ...numerics import abs_sq, safe_increment
+from ...numerics import safe_increment
+from ..own_decay import Decays, which_decay
 from ..scalars import value_at
 from .polyak import capped_ratio
 
 
-@equation
-def momentum(g: Leaf, exp_avg: Leaf, *, b1: Scalar) -> tuple[Leaf, Leaf]:
-    exp_avg = b1 * exp_avg + (1 - b1) * g
-    return exp_avg, exp_avg
+class Products(Equation):
+    """The products for the step size, from the equation of the direction.
+
+    The first three are for leaves that decay, the others for leaves that do not. If both
+    equations are compiled together, the new averages are computed once, in place.
+    """
+
+    def __init__(self, direction: Equation):
+        self.name, self.shared = direction.name, direction.shared
+        self.leaves = ("p", "decays", *direction.leaves)
+        self._direction = direction
+
+    def __call__(
+        self, g: Leaf, p: Leaf, decays: Decays | None, *averages: Leaf, **shared: Scalar
+    ) -> tuple[Scalar, ...]:
+        if "eps" in shared:  # each leaf has its own, like the bound of the root
+            shared["eps"] = after(shared["correction"], shared["eps"])
+        d, exp_avg, *_ = self._direction(g, *averages, **shared)
+        products = dot(g, p), dot(exp_avg, p), dot(exp_avg, d)
+        zeros = tuple(map(jnp.zeros_like, products))
+        return (*zeros, *products) if decays is None else (*products, *zeros)
 
 
-@equation
-def preconditioned_momentum(
-    g: Leaf,
-    exp_avg: Leaf,
-    exp_avg_sq: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
-    exp_avg = b1 * exp_avg + (1 - b1) * g
-    exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
-    # The bound keeps the derivative of the root finite and the denominator positive. On
-    # a CPU, there is a bound for each leaf, because XLA expands values that two sums
-    # share to an array.
-    tiny = jnp.asarray(jnp.finfo(exp_avg_sq.dtype).tiny, exp_avg_sq.dtype)
-    nu_hat = jnp.maximum(exp_avg_sq / correction, after(correction, tiny))
-    return exp_avg / (jnp.sqrt(nu_hat) + eps), exp_avg, exp_avg_sq
+class Momentum(NamedTuple):
+    """The momentum of one step.
 
+    **Attributes:**
 
-# The products for the step size, from the equations of the step itself. If both are
-# compiled together, the new averages are computed once, in place.
+    - `direction`: the equation of the direction and of the averages.
+    - `products`: its `Products`.
+    - `averages`: the old averages, by name.
+    - `shared`: values for the equation, including `b1`.
+    - `rho`: the sum of the weights in the averages.
+    - `in_turn`: one of `shared`: see [`eqopt.sum_over_leaves`][].
+    """
 
-
-@equation
-def momentum_products(
-    g: Leaf, exp_avg: Leaf, p: Leaf, *, b1: Scalar
-) -> tuple[Scalar, ...]:
-    return _products(g, p, *momentum(g, exp_avg, b1=b1))
-
-
-@equation
-def preconditioned_momentum_products(
-    g: Leaf,
-    exp_avg: Leaf,
-    exp_avg_sq: RealLeaf,
-    p: Leaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    correction: Scalar,
-) -> tuple[Scalar, ...]:
-    # Otherwise, XLA on a CPU stores the direction of this pass, a whole tree, for the
-    # next pass.
-    correction = materialized(correction)
-    eps = after(correction, eps)
-    moments = preconditioned_momentum(
-        g, exp_avg, exp_avg_sq, b1=b1, b2=b2, eps=eps, correction=correction
-    )
-    return _products(g, p, *moments[:2])
-
-
-def _products(g, p, direction, exp_avg):
-    return dot(g, p), dot(exp_avg, p), dot(exp_avg, direction)
+    direction: Equation
+    products: Products
+    averages: dict[str, Updates]
+    shared: dict[str, Any]
+    rho: Any
+    in_turn: str | None = None
 
 
 @equation
 def shrink(g: Leaf, p: Leaf, *, decay: Scalar) -> Leaf:
     # p + u = (p + g) / (1 + decay), without the cancellation.
     return (g - decay * p) / (1 + decay)
-
-
-class Momentum(NamedTuple):
-    """The momentum of one step, and the values that it needs from the state."""
-
-    direction: Equation
-    products: Equation
-    averages: dict[str, Updates]
-    shared: dict[str, Any]
-    fill: Any  # the sum of the weights in the averages
-    in_turn: str | None = None  # of `shared`: see `sum_over_leaves`
 
 
 class AbstractMoMo(AbstractLeafwise):
@@ -146,48 +115,50 @@ class AbstractMoMo(AbstractLeafwise):
     ) -> Leafwise:
         params = required_params(type(self).__name__, params)
         value = required_value(self, extra)
-        momentum = self._momentum(state)
-        alpha, weight_decay = (
-            value_at(self, name, state.count, state.barf)
-            for name in ("learning_rate", "weight_decay")
-        )
-        decay = alpha * weight_decay
+        now = lambda name: value_at(self, name, state.count, state.barf)
+        decay = now("learning_rate") * now("weight_decay")
+        direction, products, averages, shared, rho, in_turn = self._momentum(state)
+        decays = which_decay(self.mask, params)
 
         def measure(updates: Updates) -> Measured:
-            sums = self._sums(updates, params, momentum, decay)
-            new = self._measured(state, momentum, value, alpha, *sums)
+            reads = {"p": params, "decays": decays, **averages}
+            sums = sum_over_leaves(
+                products, updates, reads, shared, apart=False, in_turn=in_turn
+            )
+            sums = jnp.stack(sums).astype(decay.dtype)
+            numbers = value, shared["b1"], rho, decay
+            new = self._model(state, *numbers, sums[:3], sums[3:])
             return {"step_size": -new.learning_rate}, new
 
-        shrunk = Leafwise(shrink, shared={"decay": decay}, mask=self.mask)
-        return Leafwise(
-            momentum.direction,
-            shared=momentum.shared,
-            measure=measure,
-            then=Leafwise(scale, then=None if is_off(self.weight_decay) else shrunk),
-        )
+        last = Leafwise(shrink, shared={"decay": decay}, mask=self.mask)
+        then = Leafwise(scale, then=None if is_off(self.weight_decay) else last)
+        return Leafwise(direction, shared=shared, measure=measure, then=then)
 
-    def _measured(
+    def _model(
         self,
         state: State,
-        momentum: Momentum,
         value: Any,
-        alpha: Scalar,
-        sums: "Products",
-        shrunk: "Products",
+        b1: Any,
+        rho: Any,
+        decay: Scalar,
+        decaying: Float[Array, "3"],
+        others: Float[Array, "3"],
     ) -> State:
-        """The state with its new scalars, which include the step size."""
-        dtype = state.barf.dtype
-        # Copied: the bound goes into the state, which must not share a buffer with
-        # `self`.
+        """The state with the model of the loss and the step size.
+
+        `decaying` and `others` are the products for leaves with and without decay.
+        """
+        # New arrays, because the state must not share a buffer with `self`.
         value, b1, rho, lower_bound = (
-            jnp.array(x, dtype)
-            for x in (value, momentum.shared["b1"], momentum.fill, self.lower_bound)
+            jnp.array(x, decay.dtype) for x in (value, b1, rho, self.lower_bound)
         )
+        alpha = value_at(self, "learning_rate", state.count, state.barf)
+        g_p, d_p, d_d = decaying + others
         barf = b1 * state.barf + (1 - b1) * value
-        gamma = b1 * state.gamma + (1 - b1) * sums.g_p
-        # The value of the model at the point after only the decay, and its descent from
-        # there.
-        height, slope = barf - gamma + shrunk.d_p, shrunk.d_d
+        gamma = b1 * state.gamma + (1 - b1) * g_p
+        # The decay alone leads to a point where the model has the value `height`.
+        _, d_shrunk, slope = decaying / (1 + decay) + others
+        height = barf - gamma + d_shrunk
         lb = lower_bound
         if self.adapt_lower_bound:
             reset = jnp.maximum(height / (2 * rho), lower_bound)
@@ -196,46 +167,16 @@ class AbstractMoMo(AbstractLeafwise):
         tau = capped_ratio(gap, slope, alpha / rho)
         if self.adapt_lower_bound:
             # Zero times infinity would be NaN.
-            descent = jnp.where(jnp.isinf(sums.d_d), gap, tau * sums.d_d)
-            lb = (barf - gamma + sums.d_p - descent / 2) / rho
-            lb = jnp.maximum(lb, lower_bound)
-        return type(state)(
-            **momentum.averages,
+            descent = jnp.where(jnp.isinf(d_d), gap, tau * d_d)
+            lb = jnp.maximum((barf - gamma + d_p - descent / 2) / rho, lower_bound)
+        return dataclasses.replace(
+            state,
             barf=barf,
             gamma=gamma,
             lb=lb,
             learning_rate=tau,
             count=safe_increment(state.count),
         )
-
-    def _sums(
-        self, updates: Updates, params: Params, momentum: Momentum, decay: Scalar
-    ) -> tuple["Products", ...]:
-        """The products over all leaves, without and with the shrinking by the decay.
-
-        With a mask, the model is minimised where some leaves shrink and some do not.
-        """
-        reads = {**momentum.averages, "p": params}
-        parts = [updates]
-        if self.mask is not None:
-            parts = [mask_out(updates, self.mask, params, k) for k in (True, False)]
-        sums, shared, in_turn = [], momentum.shared, momentum.in_turn
-        for x in parts:
-            products = sum_over_leaves(
-                momentum.products, x, reads, shared, apart=False, in_turn=in_turn
-            )
-            sums.append(jnp.stack(products))
-            if in_turn is not None:
-                shared = {**shared, in_turn: after(products[0], shared[in_turn])}
-        sums = [x.astype(decay.dtype) for x in sums]
-        shrunk = [sums[0] / (1 + decay), *sums[1:]]
-        return tuple(Products(*jnp.sum(jnp.stack(x), 0)) for x in (sums, shrunk))
-
-
-class Products(NamedTuple):
-    g_p: Float[Array, ""]
-    d_p: Float[Array, ""]
-    d_d: Float[Array, ""]
 
 
 def initial_scalars(params: Params, lower_bound: Any) -> dict[str, Array]:
