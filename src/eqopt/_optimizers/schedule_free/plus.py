@@ -1,5 +1,6 @@
 """Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -35,7 +36,7 @@ from ..._types import (
 from ..._wrappers.averages.schedule_free import with_average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..moments import check_moments
+from ..moments import check_moments, counted
 from ..own_decay import Decays, which_decay
 from ..scalars import scalar, value_at
 
@@ -71,10 +72,9 @@ _LARGEST_STEP = 1e9
 
 
 @equation
-def what_the_loss_says(g: Leaf, z: Leaf, p: Leaf) -> tuple[Scalar, Scalar]:
-    # z - p is beta (z - x), with the beta of the step before.
+def norm_and_slope(g: Leaf, z: Leaf, p: Leaf) -> tuple[Scalar, Scalar]:
     modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
-    return jnp.sum(modulus), dot(g, z - p)
+    return jnp.sum(modulus), dot(g, z - p)  # z - p is beta (z - x), with the old beta
 
 
 @equation
@@ -220,13 +220,7 @@ class ScheduleFreePlus(AbstractLeafwise):
     ) -> Leafwise:
         params = required_params("ScheduleFreePlus", params)
         value = required_value(self, extra)
-        count = safe_increment(state.count)
-        return Leafwise(
-            schedule_free_plus,
-            shared={
-                "mu_correction": bias_correction(self.b1, count),
-                "nu_correction": bias_correction(self.b2, count),
-            },
+        return counted(self, schedule_free_plus, state)._replace(
             reads={"decays": which_decay(self.mask, params)},
             measure=functools.partial(self._measure, state, params, value),
             first=("z",),
@@ -236,51 +230,41 @@ class ScheduleFreePlus(AbstractLeafwise):
     def _measure(
         self, state: ScheduleFreePlusState, params: Params, value: Any, updates: Updates
     ) -> Measured:
-        like, count = state.max_lr, safe_increment(state.count)
-        number = lambda name: value_at(self, name, state.count, like)
-        reads = {"z": state.z, "p": params}
-        sums = sum_over_leaves(what_the_loss_says, updates, reads)
-        l1, product = (x.astype(like.dtype) for x in sums)
-        decay = number("polyak_beta")
-        grad_norm = decay * state.grad_norm + (1 - decay) * math.sqrt(math.pi / 2) * l1
-        norm = grad_norm / bias_correction(decay, count)
-        next_beta = self._beta(state.count, like)
-        value = jnp.asarray(value, like.dtype)
-        gap = jnp.maximum(value + product * next_beta / state.beta, 0)
-        eps = number("eps")
-        eta = jnp.maximum(number("learning_rate"), eps) * ratio(gap, norm)
+        """The step size and the weight of the new value in the average."""
+        dtype, t = state.max_lr.dtype, safe_increment(state.count)
+        now = lambda name: value_at(self, name, state.count, state.max_lr)
+        sums = sum_over_leaves(norm_and_slope, updates, {"z": state.z, "p": params})
+        norm, slope, value = (jnp.asarray(x, dtype) for x in (*sums, value))
+        beta, decay, eps = self._beta(state), now("polyak_beta"), now("eps")
+        a = decay * state.grad_norm + (1 - decay) * math.sqrt(math.pi / 2) * norm
+        gap = jnp.maximum(value + slope * beta / state.beta, 0)
+        eta = ratio(gap, a / bias_correction(decay, t))
+        eta = jnp.maximum(now("learning_rate"), eps) * eta
         eta = jnp.minimum(eta, _LARGEST_STEP)
-        max_lr = jnp.maximum(jnp.maximum(like, eps), eta)
-        t = count.astype(like.dtype)
-        is_early = count <= jnp.asarray(self.average_from, count.dtype)
-        weight = t ** number("weight_power") * max_lr ** number("weight_lr_power")
-        weight_sum = state.weight_sum + jnp.where(is_early, 0, weight)
-        c = jnp.where(is_early, 1, ratio(weight, weight_sum))
-        new = ScheduleFreePlusState(
-            count=count,
+        max_lr = jnp.maximum(jnp.maximum(state.max_lr, eps), eta)
+        w = t.astype(dtype) ** now("weight_power") * max_lr ** now("weight_lr_power")
+        is_early = t <= jnp.asarray(self.average_from, t.dtype)
+        weight_sum = state.weight_sum + jnp.where(is_early, 0, w)
+        c = jnp.where(is_early, 1, ratio(w, weight_sum))
+        decay = eta**2 * now("weight_decay")
+        new = dataclasses.replace(
+            state,
+            count=t,
             learning_rate=eta,
             max_lr=max_lr,
             weight_sum=weight_sum,
-            grad_norm=grad_norm,
-            beta=next_beta,
-            mu=state.mu,
-            nu=state.nu,
-            z=state.z,
+            grad_norm=a,
+            beta=beta,
         )
-        shared = {
-            "eta": eta,
-            "c": c,
-            "beta": state.beta,
-            "next_beta": next_beta,
-            "decay": eta**2 * number("weight_decay"),
-        }
-        return shared, new
+        betas = {"beta": state.beta, "next_beta": beta}
+        return {"eta": eta, "c": c, "decay": decay, **betas}, new
 
-    def _beta(self, count: Array, like: Array) -> Array:
-        first, last = (value_at(self, x, count, like) for x in ("beta", "max_beta"))
+    def _beta(self, state: ScheduleFreePlusState) -> Scalar:
+        now = lambda name: value_at(self, name, state.count, state.beta)
         if isinstance(self.anneal_steps, int) and self.anneal_steps == 0:
-            return jnp.array(first)
-        steps = jnp.asarray(self.anneal_steps, like.dtype)
-        part = jnp.clip(ratio(count.astype(like.dtype), steps), 0, 1)
+            return jnp.array(now("beta"))
+        first, last = now("beta"), now("max_beta")
+        steps = jnp.asarray(self.anneal_steps, first.dtype)
+        part = jnp.clip(ratio(state.count.astype(first.dtype), steps), 0, 1)
         annealed = 1 - (1 - first) ** (1 - part) * (1 - last) ** part
         return jnp.where(steps == 0, first, annealed)
