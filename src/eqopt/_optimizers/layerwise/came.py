@@ -1,6 +1,8 @@
 """CAME: Adafactor with momentum, and with larger steps where the momentum is reliable."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -28,7 +30,7 @@ from ..._trees.axes import (
     MatrixDimensionNumbers,
     resolve_dimension_numbers,
 )
-from ..._trees.leaves import is_leaf, is_parameter, parameters
+from ..._trees.leaves import is_leaf, is_parameter
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -40,7 +42,7 @@ from ..._types import (
     Updates,
 )
 from ...numerics import abs_sq, safe_sqrt
-from ...tree._like import real_full_like_leaf, wide_zeros_like
+from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments
 
 
@@ -90,29 +92,33 @@ def came(
     eps_confidence: Scalar,
     clipping_threshold: Scalar | None,
 ) -> tuple[Leaf, Leaf, _Statistics, _Statistics, _Statistics, _Statistics, _Statistics]:
-    is_factored = not isinstance(v_row, tuple)
-    if is_factored:
-        g, v_row, v_col = _averages(b2, abs_sq, eps, g, v_row, v_col)
-        factors = inverse_roots(v_row, v_col, _means(v_col))
+    is_matrix = not isinstance(v_row, tuple)
+    if is_matrix:
+        g, v_row, v_col = _averaged(abs_sq, g, v_row, v_col, b2, eps)
+        factors = _inverse_root(v_row, v_col)
     else:
         v = b2 * v + (1 - b2) * (abs_sq(g) + eps)
         factors = [inverse_root(v)]
     if clipping_threshold is not None:
-        squares = squared_product(g, factors)
-        rms = safe_sqrt(jnp.sum(squares) / max(g.size, 1))
+        rms = safe_sqrt(jnp.sum(squared_product(g, factors)) / max(g.size, 1))
         factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
     u = math.prod(factors, start=g)
-    mu = b1 * mu + (1 - b1) * u
-    if not is_factored:
-        return mu, mu, v_row, v_col, v, s_row, s_col
-    residual = lambda x: abs_sq(x[0] - x[1])
-    x, s_row, s_col = _averages(b3, residual, eps_confidence, (u, mu), s_row, s_col)
-    d = math.prod(inverse_roots(s_row, s_col, _means(s_col)), start=x[1])
+    d = mu = b1 * mu + (1 - b1) * u
+    if is_matrix:
+        pair, s_row, s_col = _averaged(
+            _residual, (u, mu), s_row, s_col, b3, eps_confidence
+        )
+        d = math.prod(_inverse_root(s_row, s_col), start=pair[1])
     return d, mu, v_row, v_col, v, s_row, s_col
 
 
-def _averages(decay, square, eps, x, row, col):
-    """The next means of `square(x)`, and `x` for further readers."""
+def _residual(pair):
+    u, mu = pair
+    return abs_sq(u - mu)
+
+
+def _averaged(square, x, row, col, decay, eps):
+    """`x`, and the next means of `square(x)` over its columns and over its rows."""
     row = _average(decay, row, square(x), eps)
     x, row = once_more(x, row)
     col = _average(decay, col, square(x), eps)
@@ -121,13 +127,17 @@ def _averages(decay, square, eps, x, row, col):
 
 
 def _average(decay, old, squares, eps):
-    new = jnp.mean(squares, _means(old), keepdims=True) + eps
+    new = jnp.mean(squares, _averaged_axes(old), keepdims=True) + eps
     return decay * old + (1 - decay) * new
 
 
-def _means(x):
-    """The axes that it is a mean over, possibly with other axes of size 1."""
-    return [axis for axis, size in enumerate(x.shape) if size == 1]
+def _inverse_root(row, col):
+    """The factors of the inverse root of `row * col / mean(row)`."""
+    return inverse_roots(row, col, _averaged_axes(col))
+
+
+def _averaged_axes(mean):
+    return [axis for axis, size in enumerate(mean.shape) if size == 1]
 
 
 class ScaleByCAME(AbstractLeafwise):
@@ -217,28 +227,33 @@ class ScaleByCAME(AbstractLeafwise):
             check_range(self, "clipping_threshold", 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByCAMEState:
-        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        zeros = functools.partial(self._zeros, params)
+        rows = lambda v, axes: jnp.sum(v, axes.output, keepdims=True) if axes else ()
+        cols = lambda v, axes: jnp.sum(v, axes.reduction, keepdims=True) if axes else ()
+        return ScaleByCAMEState(
+            mu=wide_zeros_like(params, self.mu_dtype),
+            v_row=zeros(rows),
+            v_col=zeros(cols),
+            v=zeros(lambda v, axes: () if axes else v),
+            s_row=zeros(rows),
+            s_col=zeros(cols),
+        )
+
+    def _zeros(
+        self, params: Params, make: Callable[[Array, Axes | None], Any]
+    ) -> Nonnegative:
+        """The result of `make` for zeros like each parameter, and its axes.
+
+        It reduces an array to rows, so that they are sharded like the remaining axes.
+        """
+        zeros = real_full_like(params, 0, self.nu_dtype)
+        leaves, treedef = jtu.tree_flatten(zeros, is_leaf=is_leaf)
         given = self.weight_dimension_numbers
         axes = resolve_dimension_numbers(given, params, None, _last_two)
-        pairs = zip(leaves, axes, strict=True)
-        columns = zip(*(self._zeros(x, a) for x, a in pairs), strict=True)
-        row, col, v = [treedef.unflatten(c) for c in columns] or [
-            parameters(params)
-        ] * 3
-        mu = wide_zeros_like(params, self.mu_dtype)
-        own = lambda tree: jtu.tree_map(jnp.copy, tree)
-        return ScaleByCAMEState(mu, row, col, v, own(row), own(col))
-
-    def _zeros(self, x: Any, axes: Axes | None) -> tuple[Any, Any, Any]:
-        if not is_parameter(x):
-            return None, None, None
-        v = real_full_like_leaf(x, 0, self.nu_dtype)
-        if axes is None or not x.size:  # an empty array has no mean
-            return (), (), v
-        # Reduced, not created separately, so that they are sharded like the remaining
-        # axes.
-        row = jnp.sum(v, axes.output, keepdims=True)
-        return row, jnp.sum(v, axes.reduction, keepdims=True), ()
+        return treedef.unflatten(
+            x if x is None else make(x, a if x.size else None)  # empty: it has no mean
+            for x, a in zip(leaves, axes, strict=True)
+        )
 
     def leafwise(
         self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
