@@ -12,7 +12,7 @@ from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.pipeline import Leafwise, Pipeline, filled
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import (
     AbstractFused,
@@ -39,8 +39,7 @@ from ..._types import (
     State,
     Updates,
 )
-from ...numerics import bias_correction, safe_increment
-from ..moments import AbstractMomentsState, check_moments, init_moments
+from ..moments import AbstractMomentsState, check_moments, counted, init_moments
 
 
 class SophiaState(AbstractMomentsState):
@@ -144,32 +143,15 @@ class ScaleBySophia(AbstractFused):
             lambda: self._estimated(grads, state, params, extra),
             lambda: (state.nu, state.hessian_state),
         )
-        # The estimate comes first, then the step; otherwise, XLA on a CPU copies the
-        # parameters.
+        # The estimate is for the old parameters, so it comes before the step.
         pipeline.replace(_after(nu, grads))
-        count = safe_increment(state.count)
-        shared = {
-            "eps": self.eps,
-            "gamma": self.gamma,
-            "clip_threshold": self.clip_threshold,
-            "mu_correction": bias_correction(self.b1, count),
-        }
-        old = {"nu": state.nu}
-        new = SophiaState(count, state.mu, nu, hessian_state, None)
-        promise = pipeline.push(
-            "Sophia", Leafwise(sophia, new, {"b1": self.b1, **shared}, old)
-        )
+        step = filled(self, counted(self, sophia, state))
+        new = dataclasses.replace(step.state, nu=nu, hessian_state=hessian_state)
+        step = step._replace(state=new, reads={"nu": state.nu})
+        promise = pipeline.push("Sophia", step)
         if not self.track_win_rate:
             return promise
-
-        def with_win_rate():
-            new = promise()
-            mu = restrict(new.mu, grads, "state.mu")
-            unclipped, total = sum_over_leaves(wins, mu, old, shared)
-            rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
-            return dataclasses.replace(new, win_rate=rate)
-
-        return with_win_rate
+        return lambda: _with_win_rate(promise(), grads, step)
 
     def _estimated(self, grads, state, params, extra):
         """The curvature with a new estimate, and the state of the estimator."""
@@ -177,12 +159,21 @@ class ScaleBySophia(AbstractFused):
             grads, state.hessian_state, params, **extra
         )
         pipeline = Pipeline(estimate, None, {})
-        promise = pipeline.push("Sophia", Leafwise(average, state, {"b2": self.b2}))
+        promise = pipeline.push("Sophia", filled(self, Leafwise(average, state)))
         pipeline.flush()
         return promise().nu, hessian_state
 
 
+def _with_win_rate(new: SophiaState, grads: Updates, step: Leafwise) -> SophiaState:
+    mu = restrict(new.mu, grads, "state.mu")
+    shared = {name: step.shared[name] for name in wins.shared}
+    unclipped, total = sum_over_leaves(wins, mu, step.reads, shared)
+    rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
+    return dataclasses.replace(new, win_rate=rate)
+
+
 def _after(first: PyTree, tree: PyTree) -> PyTree:
+    """`tree`, each leaf of which is read after the same leaf of `first` is known."""
     wait = lambda x, y: jax.tree.map(lambda x: after(jax.tree.leaves(y)[-1], x), x)
     return jax.tree.map(wait, tree, first, is_leaf=is_leaf)
 
