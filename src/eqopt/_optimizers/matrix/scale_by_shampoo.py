@@ -1,7 +1,8 @@
 """Shampoo: divides both sides of a gradient by roots of their second moments."""
 
 import functools
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,29 +15,20 @@ from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Scalar, Updates
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
+from ...numerics import bias_correction, safe_increment
 from .parts.eigenbasis import (
     Sides,
-    accumulated,
     averaged,
-    eigenvalues,
-    found_or_followed,
-    from_basis,
     gram,
     has_side,
     identities,
     inverse_root,
     renewed,
-    started,
     to_basis,
 )
+from .parts.graft import Graft, as_long_as, initial_moment, step_of
+from .parts.kl_shampoo import kl_direction, kl_factors
 from .parts.turns import Turn, turns
-
-
-Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
-
-# This is added to the norm that a direction is divided by.
-_GRAFT_EPS = 1e-16
 
 
 class ScaleByShampooState(eqx.Module):
@@ -52,8 +44,7 @@ class ScaleByShampooState(eqx.Module):
     - `factors`: for each matrix, a pair of factors, with the axes of its stack first;
         `None` for a side without a factor. The pair is $(L, R^\top)$ for the layers
         of Equinox, and $(R^\top, L)$ for arrays whose inputs come first.
-    - `roots`: the inverse roots of the factors. With `kl`, their
-        eigenvectors, as rows.
+    - `roots`: the inverse roots of the factors. With `kl`, their eigenvectors, as rows.
     """
 
     count: Int[Array, ""]
@@ -61,6 +52,19 @@ class ScaleByShampooState(eqx.Module):
     nu: Nonnegative
     factors: Updates
     roots: Updates
+
+
+# Shampoo itself. The same two functions for KL-Shampoo are in its own file.
+
+
+def _factors(factors, roots, g, b2, eps):
+    return averaged(factors, (g, g), b2, jnp.where(b2 == 1, 1, 1 - b2))
+
+
+def _direction(x, factors, roots, is_due, is_start, correction, eps, exponent):
+    renew = functools.partial(inverse_root, correction, eps, exponent)
+    roots = renewed(is_due, renew, factors, roots)
+    return to_basis(x, roots), roots
 
 
 @equation
@@ -87,42 +91,20 @@ def shampoo(
     precondition_frequency: Scalar,
     is_start: Bool[Array, ""],
     is_on: Bool[Array, ""],
-    kl: bool,
+    factors_of: Callable,
+    direction_of: Callable,
 ) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
-    if kl:
-        given = started(factors, g), roots, g
-        factors, counts = accumulated(*given, b2, jnp.asarray(False), True, eps)
-    else:
-        weight = jnp.where(b2 == 1, 1, 1 - b2)
-        factors, counts = averaged(factors, (g, g), b2, weight)
+    factors, counts = factors_of(factors, roots, g, b2, eps)
     g = counts.astype(g.dtype) * g
-    filtered = (b3 * mu + (1 - b3) * g) / (1 - b3 * mu_left)
+    mean = (b3 * mu + (1 - b3) * g) / (1 - b3 * mu_left)
     mu = b1 * mu + (1 - b1) * g
     is_due = is_start | (is_on & turn.is_due(steps, precondition_frequency))
-    if kl:
-        follow = functools.partial(found_or_followed, is_start)
-        roots = renewed(is_due, follow, factors, roots)
-        u = to_basis(filtered, roots)
-        for side, (factor, v) in enumerate(zip(factors, roots, strict=True)):
-            if factor is not None:
-                values = jnp.maximum(eigenvalues(factor, v), eps) ** -exponent
-                u = u * jnp.expand_dims(values, 1 - side)
-        u = from_basis(u, roots)
-    else:
-        renew = functools.partial(inverse_root, factor_correction, eps, exponent)
-        roots = renewed(is_due, renew, factors, roots)
-        u = to_basis(filtered, roots)
-    if graft is None:
-        return jnp.where(is_on, u, filtered), mu, nu, factors, roots
-    grafted = filtered
-    if graft != "sgd":
-        weight = 1 if graft == "adagrad" else 1 - graft_b2
-        kept = 1 if graft == "adagrad" else graft_b2
-        nu = kept * nu + weight * abs_sq(g)
-        mean = nu / graft_correction if graft == "adam" else nu
-        grafted = filtered / (safe_sqrt(mean) + graft_eps)
-    u = u * (safe_norm(grafted, 0) / (safe_norm(u, 0) + _GRAFT_EPS))
-    return jnp.where(is_on, u, grafted), mu, nu, factors, roots
+    u, roots = direction_of(
+        mean, factors, roots, is_due, is_start, factor_correction, eps, exponent
+    )
+    step, nu = step_of(graft, mean, g, nu, graft_b2, graft_eps, graft_correction)
+    u = u if graft is None else as_long_as(step, u)
+    return jnp.where(is_on, u, step), mu, nu, factors, roots
 
 
 class ScaleByShampoo(AbstractMatrixwise):
@@ -273,11 +255,10 @@ class ScaleByShampoo(AbstractMatrixwise):
             )
 
     def init(self, params: Params) -> ScaleByShampooState:
-        has_moment = self.graft in ("adam", "rmsprop", "adagrad")
         return ScaleByShampooState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
-            nu=self.for_matrices(params, abs_sq if has_moment else lambda x: ()),
+            nu=self.for_matrices(params, functools.partial(initial_moment, self.graft)),
             factors=self.for_matrices(params, self._grams),
             roots=self.for_matrices(params, lambda x: identities(self._grams(x))),
         )
@@ -312,6 +293,8 @@ class ScaleByShampoo(AbstractMatrixwise):
             "steps": count % every,
             "is_start": count == start,
             "is_on": count >= start,
+            "factors_of": kl_factors if self.kl else _factors,
+            "direction_of": kl_direction if self.kl else _direction,
         }
         new_state = eqx.tree_at(lambda s: s.count, state, count)
         reads = {"turn": functools.partial(turns, self, params)}

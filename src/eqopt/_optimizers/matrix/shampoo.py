@@ -11,8 +11,9 @@ from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
+from .parts.graft import Graft
 from .parts.recipe import matrices_and_others
-from .scale_by_shampoo import Graft, ScaleByShampoo
+from .scale_by_shampoo import ScaleByShampoo
 
 
 class Shampoo(AbstractOptimizer):
