@@ -180,7 +180,7 @@ SEARCH = """
       }
       await new Promise(done => setTimeout(done, 1));
       const links = [...list.querySelectorAll("a.md-search-result__link")];
-      const entries = links.map(link => link.hash).filter(hash => hash);
+      const entries = links.map(link => link.PART).filter(part => part);
       if (entries.length) return entries.slice(0, 5);
     }
     return [];
@@ -203,9 +203,9 @@ def names_by_entry() -> dict[str, set[str]]:
     return typed
 
 
-def searched(site, profile, queries: list[str]) -> dict[str, list[str]]:
-    """The first entries that the search box shows for each query."""
-    script = SEARCH.replace("QUERIES", json.dumps(queries))
+def searched(site, profile, queries: list[str], part="hash") -> dict[str, list[str]]:
+    """The first entries that the search box shows for each query: a part of links."""
+    script = SEARCH.replace("QUERIES", json.dumps(queries)).replace("PART", part)
     return in_chromium(site / "index.html", script, profile)
 
 
@@ -232,3 +232,23 @@ def test_other_entries_and_pages_are_still_found(site, tmp_path):
     found = searched(site, tmp_path, ["Adam", "successive halving"])
     assert {"#eqopt.AMSGrad", "#eqopt.RAdam"} & {*found["Adam"]}
     assert found["successive halving"][0] == "#successive-halving"
+
+
+GUIDES = {
+    "LoRA": "parameter_groups",
+    "adapter": "parameter_groups",
+    "flax": "plain_jax",
+    "learning rate": "scheduling",
+    "learning rate schedule": "scheduling",
+    "log": "logging",
+    "log gradient norm": "logging",
+    "log learning rate": "logging",
+}
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_topics_lead_to_their_guides(site, tmp_path):
+    found = searched(site, tmp_path, [*GUIDES], part="pathname")
+    first = {topic: pages[0].rpartition("/")[2] for topic, pages in found.items()}
+    assert first == {topic: f"{guide}.html" for topic, guide in GUIDES.items()}
