@@ -74,7 +74,8 @@ def found_in(folder: pathlib.Path) -> Found:
     found = rows(results, starts, targets)
     parts = {
         "workloads": page.workloads_table(workloads, starts),
-        "optimizers": page.table(found, workloads),
+        "optimizers": page.table(found),
+        "by workload": page.by_workload(found, workloads),
         "finals": page.finals(found, workloads),
         "failures": page.failures(found, workloads),
         "published": page.published(found, "language"),

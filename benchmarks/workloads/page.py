@@ -16,31 +16,46 @@ def workloads_table(
         "|:--|:--|--:|--:|--:|",
     ]
     for name, workload in workloads.items():
-        batch = "all" if workload.batch is None else f"{workload.batch}"
+        batch = "full batch" if workload.batch is None else f"batches of {workload.batch}"
         lines.append(
-            f"| **{workload.title}** | {workload.what}. | {workload.steps} steps of "
+            f"| **{workload.title}** | {workload.what}. | {workload.steps} steps, "
             f"{batch} | {starts[name]:.3g} | {workload.target:.4g} |"
         )
     return "\n".join(lines)
 
 
-def table(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
-    titles = [workload.title for workload in workloads.values()]
+def table(rows: list[Row]) -> str:
+    """A line for each optimizer: what it reaches on all workloads, and what it costs."""
     lines = [
-        f"| Optimizer | Steps | Time | Reached | {' | '.join(titles)} | "
-        "Rates that train | Time of a step | State |",
-        "|:--" + "|--:" * (len(titles) + 6) + "|",
+        "| Optimizer | Reached | Steps | Time | Rates that train | Time of a step | "
+        "State |",
+        "|:--" + "|--:" * 6 + "|",
     ]
     for row in rows:
-        all_of_them = "no | no"
+        needed = "no | no"
         if math.isfinite(row.relative):
-            all_of_them = f"**{row.relative:.2f}** | {row.relative_time:.2f}"
-        schedule = "°" if row.name in SCHEDULES else ""
-        name = f"[`{row.name}`][eqopt.{row.name}]{schedule}"
-        cells = " | ".join(_cell(row, workload) for workload in workloads)
+            needed = f"{row.relative:.2f} | {row.relative_time:.2f}"
         costs = f"{100 * row.robust:.0f} % | {row.cost:.2f} | {row.state_bytes:.1f}"
-        lines.append(f"| {name} | {all_of_them} | {row.reached} | {cells} | {costs} |")
+        lines.append(f"| {_name(row)} | **{row.reached}** | {needed} | {costs} |")
     return "\n".join(lines)
+
+
+def by_workload(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
+    """A line for each optimizer, with its budget to the target of each workload."""
+    titles = [workload.title for workload in workloads.values()]
+    lines = [
+        f"| Optimizer | {' | '.join(titles)} |",
+        "|:--" + "|--:" * len(titles) + "|",
+    ]
+    for row in rows:
+        cells = " | ".join(_cell(row, workload) for workload in workloads)
+        lines.append(f"| {_name(row)} | {cells} |")
+    return "\n".join(lines)
+
+
+def _name(row: Row) -> str:
+    schedule = "°" if row.name in SCHEDULES else ""
+    return f"[`{row.name}`][eqopt.{row.name}]{schedule}"
 
 
 def _cell(row: Row, workload: str) -> str:
@@ -72,13 +87,13 @@ def finals(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
 
 
 def failures(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
-    """The optimizers that do not run, and why."""
+    """The optimizers that do not run on a workload, and why."""
     lines = [
         f"- `{row.name}` on {workloads[name].title}: {why}"
         for row in rows
         for name, why in row.failures.items()
     ]
-    return "\n".join(lines) if lines else "Every optimizer runs on every workload."
+    return "\n".join(["These runs failed:", "", *lines] if lines else ["No run failed."])
 
 
 # Steps of a small GPT-2 to a loss of 3.28, from the README of the public benchmark. If a

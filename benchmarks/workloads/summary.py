@@ -105,7 +105,11 @@ class Row(NamedTuple):
 def rows(
     results: Results, starts: Mapping[str, float], targets: Mapping[str, float]
 ) -> list[Row]:
-    """A row for each optimizer with results on all workloads, the best ones first."""
+    """A row for each optimizer with results on all workloads, the best ones first.
+
+    Optimizers that reach the target on more workloads are better, then those that need
+    fewer steps.
+    """
     marks: dict[str, dict[str, Mark]] = {}
     failures: dict[str, dict[str, str]] = {}
     for workload, of in results.items():
@@ -122,7 +126,7 @@ def rows(
         _row(name, marks.get(name, {}), failures.get(name, {}), marks["AdamW"])
         for name in names
     ]
-    return sorted(found, key=lambda row: (row.relative, -row.reached, row.name))
+    return sorted(found, key=lambda row: (-row.reached, row.relative, row.name))
 
 
 def _row(
