@@ -50,6 +50,7 @@ class Case(NamedTuple):
         memory of the parameters.
     - `against`: the library to compare with.
     - `statistic`: which statistic of all timed calls counts.
+    - `nearest`: what Optax has instead, if it does not have the optimizer.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Case(NamedTuple):
     temporary: float | None = None
     against: str = "Optax"
     statistic: Literal["best", "median"] = "best"
+    nearest: str = ""
 
 
 # For each name, a description and the code that creates it in either library.
@@ -243,6 +245,7 @@ def _step(name: str, method: Method) -> Case:
         measure,
         ratio=method.ratio,
         temporary=method.temporary,
+        nearest=method.nearest,
     )
 
 

@@ -136,8 +136,9 @@ def _results() -> Found:
 @functools.cache
 def _ratios() -> dict[str, str]:
     """The time of a step divided by Optax's, from the page of benchmarks."""
-    table, _, _ = (DOCS / "benchmarks.md").read_text().partition("\n## ")
-    return dict(_ROW.findall(table))
+    page = (DOCS / "benchmarks.md").read_text()
+    _, _, table = page.partition("<!-- optimizers -->")
+    return dict(_ROW.findall(table.partition("<!-- end of optimizers -->")[0]))
 
 
 if __name__ == "__main__":

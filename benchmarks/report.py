@@ -23,6 +23,7 @@ class Row(NamedTuple):
     - `ratio`: the value of eqopt divided by the other value, if that is not zero.
     - `target`: the target in words, or empty.
     - `met`: whether the target was met, or `None` if there is no target.
+    - `nearest`: what is measured in Optax, if Optax does not have the optimizer.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Row(NamedTuple):
     other_fraction: float | None = None
     eqopt_median: float | None = None
     other_median: float | None = None
+    nearest: str = ""
 
 
 def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
@@ -60,6 +62,7 @@ def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
         ratio,
         eqopt_median=medians.eqopt,
         other_median=medians.other,
+        nearest=case.nearest,
     )
     if case.ratio is not None:
         time = time._replace(target=f"<= {case.ratio:g}", met=ratio <= case.ratio)
@@ -86,12 +89,15 @@ def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
 
 
 def table(rows: list[Row], markdown: bool = False) -> str:
-    """The rows as text in aligned columns, or as Markdown without the short names."""
+    """The rows as text in aligned columns, or as Markdown for the page.
+
+    The page has neither the short names nor the targets.
+    """
     lines = [["name", "work", "eqopt", "Optax", "ratio", "target", "met"]]
     lines += [_cells(row) for row in rows]
     if markdown:
-        lines.insert(1, [":--", ":--", "--:", "--:", "--:", "--:", ":-:"])
-        return "\n".join(f"| {' | '.join(line[1:])} |" for line in lines)
+        lines.insert(1, ["", ":--", "--:", "--:", "--:", "", ""])
+        return "\n".join(f"| {' | '.join(line[1:-2])} |" for line in lines)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -104,37 +110,40 @@ def table(rows: list[Row], markdown: bool = False) -> str:
 
 def compact(rows: list[Row]) -> str:
     """One line of Markdown for the time and the memory of each optimizer."""
-    lines = [["Optimizer", "eqopt", "Optax", "ratio", "target"]]
-    lines[0] += ["memory", "Optax's", "target", "met"]
+    lines = [["Optimizer", "eqopt", "Optax", "ratio"]]
+    lines[0] += ["memory", "Optax's", "compared with"]
     by_name = {row.name: row for row in rows}
     for time in rows:
         memory = by_name.get(f"{time.name}/memory")
         if memory is None:
             continue
-        met = [row.met for row in (time, memory) if row.met is not None]
         share = lambda x: f"{100 * (x or 0):.1f} %"
         lines.append(
             [
                 time.what.partition(",")[0],
                 *(_value(x, "ms", None) for x in (time.eqopt, time.other)),
                 f"{time.ratio:.2f}",
-                time.target,
                 *(share(x) for x in (memory.eqopt_fraction, memory.other_fraction)),
-                memory.target,
-                "" if not met else "yes" if all(met) else "no",
+                time.nearest,
             ]
         )
-    lines.insert(1, [":--", *["--:"] * 7, ":-:"])
+    lines.insert(1, [":--", *["--:"] * 5, ":--"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def written(page: str, new: str, names: Iterable[str]) -> str:
-    """The page, with its table updated from `new`. All other lines stay unchanged."""
+    """The page, with its table updated from `new`. All other lines stay unchanged.
+
+    The table is between `<!-- optimizers -->` and `<!-- end of optimizers -->`.
+    """
+    before, begin, rest = page.partition("<!-- optimizers -->\n")
+    page, end, after = rest.partition("<!-- end of optimizers -->\n")
     line = re.compile(r"^\| (\w+) \| [\d.]+ ms .*\n", re.MULTILINE)
     old = [match for match in line.finditer(page) if match[1] in names]
     lines = {m[1]: m[0] for m in [*old, *line.finditer(f"{new}\n")]}
     table = "".join(lines[name] for name in names if name in lines)
-    return page[: old[0].start()] + table + page[old[-1].end() :]
+    page = page[: old[0].start()] + table + page[old[-1].end() :]
+    return before + begin + page + end + after
 
 
 def _cells(row: Row) -> list[str]:

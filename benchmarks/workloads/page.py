@@ -12,13 +12,13 @@ def workloads_table(
     workloads: Mapping[str, Workload], starts: Mapping[str, float]
 ) -> str:
     lines = [
-        "| Workload | What it is | Budget | Loss at the start | Target |",
+        "| Workload | What it is | Steps x batch | Loss at the start | Target |",
         "|:--|:--|--:|--:|--:|",
     ]
     for name, workload in workloads.items():
-        batch = "full batch" if workload.batch is None else f"batches of {workload.batch}"
+        batch = "all" if workload.batch is None else f"{workload.batch}"
         lines.append(
-            f"| **{workload.title}** | {workload.what}. | {workload.steps} steps, "
+            f"| **{workload.title}** | {workload.what}. | {workload.steps} x "
             f"{batch} | {starts[name]:.3g} | {workload.target:.4g} |"
         )
     return "\n".join(lines)
@@ -93,7 +93,9 @@ def failures(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
         for row in rows
         for name, why in row.failures.items()
     ]
-    return "\n".join(["These runs failed:", "", *lines] if lines else ["No run failed."])
+    return "\n".join(
+        ["These runs failed:", "", *lines] if lines else ["No run failed."]
+    )
 
 
 # Steps of a small GPT-2 to a loss of 3.28, from the README of the public benchmark. If a

@@ -221,3 +221,10 @@ def arguments(dotted: str) -> dict[str, Any]:
     parameters = inspect.signature(resolve(dotted)).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {p.name: p.default for p in parameters if p.kind not in variadic}
+
+
+def test_the_readme_and_the_benchmarks_have_the_same_numbers():
+    """All rows of the first table of the README, which is about a GPU."""
+    table = re.search(r"(?:^\|.*\n)+", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert table is not None and "AdamW" in table[0]
+    assert table[0] in (DOCS / "benchmarks.md").read_text()

@@ -37,6 +37,8 @@ class Method:
         hyperparameters. By default, the class, and what has its name in Optax. If
         Optax's defaults differ, `theirs` sets eqopt's. A method that Optax lacks is
         compared with the most similar one there.
+    - `nearest`: the name of that method, such as `"AdamW"`, for the table of the
+        benchmarks.
     - `default_rate`: the learning rate that is usual for it, of its authors where they
         name one. The grids of `benchmarks/workloads` lie around it.
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
@@ -59,6 +61,7 @@ class Method:
     by_hand: Mapping[str, ByHand] = field(default_factory=dict)
     ours: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
     theirs: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
+    nearest: str = ""
     default_rate: float = 1e-3
     rates: tuple[float, ...] = ()
     temporary: float | None = 0.01
@@ -77,6 +80,11 @@ class Method:
                 )
             theirs = operator.attrgetter(self.in_optax)(optax)
             object.__setattr__(self, "theirs", theirs)
+        if bool(self.nearest) == bool(self.in_optax):
+            raise ValueError(
+                f"{self.name}: `nearest` names what `theirs` makes if it is not in Optax, "
+                "and is empty if it is."
+            )
 
     @property
     def name(self) -> str:

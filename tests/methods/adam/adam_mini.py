@@ -47,6 +47,7 @@ METHODS = [
         idea="Adam with one second moment per neuron and attention head",
         theirs=optax.adamw,
         deviates="Optax has no Adam-mini; beside it is its AdamW",
+        nearest="AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         temporary=0.01,
         laws=[

@@ -31,6 +31,7 @@ METHODS = [
         idea="Adam's step size with the sign of the gradient",
         theirs=lambda rate: optax.adam(rate),
         deviates="Optax has no Grams; beside it is its Adam",
+        nearest="Adam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
             row(eqopt.ScaleByGrams, b1=0.8, b2=0.9, eps=1e-3),

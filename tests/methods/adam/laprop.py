@@ -34,6 +34,7 @@ METHODS = [
         eqopt.LaProp,
         idea="Adam that normalizes before it averages",
         theirs=in_parts,
+        nearest="its parts",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[
             row(eqopt.ScaleByLaProp, b1=0.8, b2=0.9, eps=1e-3),

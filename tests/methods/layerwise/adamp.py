@@ -57,6 +57,7 @@ METHODS = [
         idea="Adam without steps along weights whose norm has no effect",
         theirs=optax.adamw,
         deviates="Optax has no AdamP; beside it is its AdamW",
+        nearest="AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         temporary=None,
         laws=[

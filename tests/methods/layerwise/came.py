@@ -52,6 +52,7 @@ METHODS = [
         idea="Adafactor with momentum, scaled by how stable it is",
         theirs=lambda rate: optax.adafactor(rate, momentum=0.9),
         deviates="Optax has no CAME; beside it is its Adafactor with momentum",
+        nearest="Adafactor",
         default_rate=0.0002,
         rates=(0.0032, 0.01, 0.001, 0.0001),
         temporary=None,

@@ -40,6 +40,7 @@ METHODS = [
         idea="SGD without steps along weights whose norm has no effect",
         theirs=optax.sgd,
         deviates="Optax has no SGDP; beside it is its SGD",
+        nearest="SGD",
         default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),
         temporary=None,

@@ -41,6 +41,7 @@ METHODS = [
         idea="orthogonal steps, adapted element by element",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no AdaMuon; beside it is its Muon",
+        nearest="Muon",
         default_rate=0.001,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,

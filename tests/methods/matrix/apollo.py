@@ -97,6 +97,7 @@ METHODS = [
         idea="gradients, scaled as by Adam in a subspace",
         theirs=lambda rate: optax.contrib.galore(rate),
         deviates="Optax has no APOLLO; beside it is its GaLore",
+        nearest="GaLore",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.001),
         temporary=None,

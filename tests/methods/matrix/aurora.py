@@ -63,6 +63,7 @@ METHODS = [
         idea="orthogonal steps with rows of one length",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no Aurora; beside it is its Muon",
+        nearest="Muon",
         default_rate=0.05,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,

@@ -59,6 +59,7 @@ METHODS = [
         idea="orthogonal steps of the largest rows or columns",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no Dion2; beside it is its Muon",
+        nearest="Muon",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,

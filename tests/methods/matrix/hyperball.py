@@ -19,6 +19,7 @@ METHODS = [
         ours=hyperball,
         theirs=optax.adam,
         deviates="Optax has no Hyperball; beside it is Adam, whose direction it takes",
+        nearest="Adam",
         default_rate=0.01,
         rates=(0.0032, 0.01, 0.0032, 0.01),
         temporary=None,

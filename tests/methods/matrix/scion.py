@@ -62,6 +62,7 @@ METHODS = [
         idea="steps of one size, measured in a norm for each kind of layer",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no Scion; beside it is its Muon",
+        nearest="Muon",
         rates=(0.001, 0.001, 0.001, 0.0032),
         temporary=None,
         ratio=None,

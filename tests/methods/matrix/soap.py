@@ -86,6 +86,7 @@ METHODS = [
         idea="Adam in the eigenbasis of each matrix",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.01),
         deviates="Optax has no SOAP; beside it is its AdamW",
+        nearest="AdamW",
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,

@@ -51,6 +51,7 @@ METHODS = [
         idea="the direction of SOAP, made orthogonal",
         theirs=lambda rate: optax.contrib.muon(rate),
         deviates="Optax has no SOAP-Muon; beside it is its Muon",
+        nearest="Muon",
         rates=(0.0032, 0.001, 0.001, 0.0032),
         temporary=None,
         ratio=None,

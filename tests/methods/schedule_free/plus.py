@@ -14,6 +14,7 @@ METHODS = [
         idea="AdamW, an average of the parameters, and step sizes from the loss",
         theirs=optax.contrib.schedule_free_adamw,
         deviates="Optax has no Schedule-Free+; beside it is its ScheduleFreeAdamW",
+        nearest="ScheduleFreeAdamW",
         default_rate=1.0,
         rates=(0.032, 0.032, 0.1, 0.1),
         temporary=None,
