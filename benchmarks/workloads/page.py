@@ -12,7 +12,7 @@ def workloads_table(
     workloads: Mapping[str, Workload], starts: Mapping[str, float]
 ) -> str:
     lines = [
-        "| Workload | What it is | Steps x batch | Loss at the start | Target |",
+        "| Workload | What it is | Budget: steps x batch | Loss at the start | Target |",
         "|:--|:--|--:|--:|--:|",
     ]
     for name, workload in workloads.items():

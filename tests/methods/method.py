@@ -82,8 +82,8 @@ class Method:
             object.__setattr__(self, "theirs", theirs)
         if bool(self.nearest) == bool(self.in_optax):
             raise ValueError(
-                f"{self.name}: `nearest` names what `theirs` makes if it is not in Optax, "
-                "and is empty if it is."
+                f"{self.name}: `nearest` names what `theirs` makes if it is not in "
+                "Optax, and is empty if it is."
             )
 
     @property
