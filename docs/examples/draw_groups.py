@@ -61,7 +61,7 @@ def draw(axes, title, of_groups, model, names=None):
     axes.tick_params(labelsize=7)
     axes.set_xlim(0, 4.4)
     axes.set_xticks([1, 2, 3], ["10", "100", "1000"])
-    axes.set_xlabel("numbers in it", fontsize=8)
+    axes.set_xlabel("elements", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, loc="lower right", framealpha=1)
 

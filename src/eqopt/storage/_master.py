@@ -132,8 +132,9 @@ class SplitMasterWeights(AbstractParamStorage):
 
     The model's half is the number rounded to bfloat16. With 16 bits in the state, both
     together hold all bits of the float32 number, with 4 bytes per parameter and no copy.
-    For the same gradients, steps equal float32 steps, except that XLA may round a
-    number in the last place. With 8 bits, they hold 24 of 32 bits, with 3 bytes.
+    For the same gradients, a step equals a float32 step, except that XLA may round a
+    number in the last place. (Gradients that are computed with the rounded model are not
+    the same as in float32.) With 8 bits, they hold 24 of 32 bits, with 3 bytes.
 
     !!! example
 
