@@ -89,6 +89,11 @@ def test_message(call, error, words):
         assert word in str(info.value)
 
 
+def test_an_array_that_is_a_constant_of_a_trace():
+    scale = jnp.asarray(1.0)
+    assert jax.jit(lambda x: l2_ball(x, scale))(X).shape == (2,)
+
+
 def test_traced_values_are_let_through():
     assert jax.jit(lambda s: l2_ball(X, s))(-1.0).shape == (2,)
     assert jax.jit(lambda s: box(X, s, 0.0))(1.0).shape == (2,)

@@ -26,7 +26,7 @@ from .._trees.states import check_state
 from .._trees.stored import load, store_like
 from .._types import IntegerLike, Leaf, Params, State, Updates
 from ..tree._like import copy
-from .averages.beside import beside
+from .averages.beside import beside, check_kept
 
 
 class SAMState(eqx.Module):
@@ -203,6 +203,7 @@ class SAM(AbstractWrapper):
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two conditionals in sequence: with `sync_period=1`, both are true.
         here = beside("SAM", "cache", state.cache, call.params)
+        check_kept("SAM", "cache", state.cache, call.updates)
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )

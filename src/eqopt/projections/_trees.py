@@ -125,7 +125,8 @@ def scalar(
         )
     if is_traced(value):
         return value
-    if not (math.isfinite(value) and value >= low):
+    known = float(value)  # inside `jit`, JAX would trace a comparison of an array
+    if not (math.isfinite(known) and known >= low):
         kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
         raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
     number = float(value) if isinstance(value, int) else value

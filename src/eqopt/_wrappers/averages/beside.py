@@ -8,8 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from ..._core.equation import equation
+from ..._core.misfits import stateless
 from ..._core.pipeline import Leafwise, Pipeline
-from ..._trees.leaves import flatten_updates, is_leaf, is_parameter, keystr, restrict
+from ..._trees.leaves import (
+    align,
+    flatten_updates,
+    is_leaf,
+    is_parameter,
+    keystr,
+    restrict,
+)
 from ..._types import IntegerLike, Leaf, Params, Scalar, Updates
 
 
@@ -95,3 +103,15 @@ def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
             "parameters that the last `step` returned."
         )
     return part
+
+
+def check_kept(owner: str, slot: str, tree: Params, updates: Updates) -> None:
+    """Raises a `ValueError` for an update where `tree`, a field of the state, has `None`.
+
+    Without an equation that reads the field, its leaf would be taken as not trained.
+    """
+    leaves, treedef = flatten_updates(updates)
+    column = align(treedef, tree, f"state.{slot}", updates)
+    for i, (g, x) in enumerate(zip(leaves, column, strict=True)):
+        if g is not None and x is None:
+            raise stateless(owner, slot, keystr(updates, i))

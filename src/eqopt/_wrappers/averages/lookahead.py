@@ -22,7 +22,7 @@ from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
 from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ...tree._like import copy, wide_copy, zero_updates
-from .beside import beside, synced
+from .beside import beside, check_kept, synced
 
 
 class LookaheadParams(Module):
@@ -128,6 +128,7 @@ class Lookahead(AbstractWrapper):
         if not call.is_step:
             params = load(params)
         fast, slow = self._split(state, params)
+        check_kept("Lookahead", "slow", slow, call.updates)
         new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
         due, count = synced(state.steps_since_sync, self.sync_period)
         if call.is_step:

@@ -17,7 +17,7 @@ from ..._trees.states import check_state
 from ..._trees.stored import shapes_if_stored
 from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State, Updates
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
-from .beside import beside, choose, put_beside, synced
+from .beside import beside, check_kept, choose, put_beside, synced
 
 
 class OuterNesterovState(eqx.Module):
@@ -153,6 +153,7 @@ class OuterNesterov(AbstractWrapper):
         self, call: Call, state: OuterNesterovState
     ) -> tuple[Any, OuterNesterovState]:
         required_params("OuterNesterov", call.params)
+        check_kept("OuterNesterov", "slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         due, count = synced(state.steps_since_sync, self.period)
         outer = _Outer(state.slow, state.trace)
