@@ -15,6 +15,7 @@ from . import (
     schedules as schedules,
     second_order as second_order,
     storage as storage,
+    testing as testing,
     tree as tree,
 )
 from ._combinators.chain import (

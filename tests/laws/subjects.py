@@ -1,6 +1,5 @@
 """Parameters and gradients for the laws, and compiled calls that they share."""
 
-import collections
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +10,9 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Int, PyTree
+
+from eqopt.testing import _trial
+from eqopt.testing._trial import compiled_by, grads_of, normal, traces
 
 from ..interpreter import interpreted
 from .row import Row
@@ -67,45 +69,17 @@ def params_of(dtype=jnp.float32, seed=0) -> PyTree:
     return {"matrix": matrix, "more": [vector, None, {"scalar": scalar}]}
 
 
-def grads_of(params: PyTree, step: int, dtype=None) -> PyTree:
-    """Gradients that differ from step to step, like `params` or of a given dtype."""
-    arrays = eqx.filter(params, eqx.is_inexact_array)
-    leaves, treedef = jax.tree.flatten(arrays)
-    shapes, dtypes = [p.shape for p in leaves], [dtype or p.dtype for p in leaves]
-    return treedef.unflatten(normal([1, step], shapes, dtypes))
+# Laws here and in `test_shipped.py` share these programs.
+_step, _both = (compiled_by(interpreted, f) for f in (_trial.step, _trial.both))
 
 
-def normal(seed, shapes, dtypes) -> list[Array]:
-    """Normally distributed numbers, equal in each dtype except for rounding.
-
-    NumPy draws them, because JAX would compile a program for each shape and dtype.
-    """
-    rng = np.random.default_rng(seed)
-
-    def one(shape, dtype):
-        is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
-        real, imag = rng.normal(size=(2, *shape)).astype(np.float32)
-        value = real + 1j * imag if is_complex else real
-        return jax.device_put(np.asarray(value, dtype))
-
-    return [one(*leaf) for leaf in zip(shapes, dtypes, strict=True)]
-
-
-# How often JAX has traced one of the functions below.
-traces = collections.Counter()
-
-
-@interpreted
 def step(opt, grads, state, params):
-    traces["step"] += 1
-    return opt.step(grads, state, params)
+    return _step(opt, {}, grads, state, params)
 
 
-@interpreted
 def both(opt, grads, state, params):
     """What `update` and `step` return, in one program that all laws share."""
-    traces["both"] += 1
-    return opt.update(grads, state, params), opt.step(grads, state, params)
+    return _both(opt, {}, grads, state, params)
 
 
 def train(opt, params, steps, *, call=step, grads=grads_of):

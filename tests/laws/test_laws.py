@@ -1,35 +1,34 @@
 """One test per law, for every transformation in the registry.
 
+These laws are about several transformations or devices, or transformations of users need
+not obey them. `test_shipped.py` tests the laws of `eqopt.testing`.
+
 Compiling would take nearly all of the time. So laws about types only trace, laws about
 results compare with one `trail` of moments in training, and programs are `interpreted`.
-Only the laws about the compiler compile: donated buffers, shards, and steps outside
-`jit`.
+Only the laws about the compiler compile: shards, and steps outside `jit`.
 """
 
 import dataclasses
-import functools
-import io
 import re
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 import eqopt
 from eqopt._arguments.checks import hyperparameters
 from eqopt._types import ScalarOrSchedule
+from eqopt.testing._check import check
+from eqopt.testing._trial import Trial
 
-from ..interpreter import interpreted
 from .registry import REGISTRY, TELLING, concrete_transformations, law as of_rows
 from .subjects import (
     all_finite,
     arrays,
     assert_close,
-    assert_equal,
     avals,
     awkward,
     both,
@@ -38,25 +37,18 @@ from .subjects import (
     params_of,
     step,
     traces,
-    trail,
     train,
 )
 
 
-SLOW = pytest.mark.slow
-
 # The quick set tests a few building blocks, but not these laws: they take long, or
 # usually fail only if another law fails, too.
 LONG_TAIL = {
-    "test_eager_is_jitted",
-    "test_float16_zero_gradients",
+    "test_complex_parameters",
     "test_float64",
     "test_hyperparameters_take_schedules",
     "test_no_float64_leaks",
-    "test_populations",
-    "test_scan",
     "test_state_is_sharded_like_parameters",
-    "test_vmap",
     "test_whole_models",
     "test_without_jit_and_with_debug_nans",
 }
@@ -79,85 +71,15 @@ def test_every_transformation_is_in_the_registry():
     assert concrete_transformations() - {eqopt.StoreParams} <= seen
 
 
-def _case(dtype, grad_dtype=None, *, slow=False):
-    name = f"{dtype.__name__}, {grad_dtype.__name__} gradients" if grad_dtype else None
-    marks = [SLOW] if slow else []
-    return pytest.param(dtype, grad_dtype, id=name or dtype.__name__, marks=marks)
-
-
 @law
-def test_shapes_and_dtypes_stay(row):
-    """Laws 1 and 2: updates are like gradients, states as from `init`; one trace."""
-    check_shapes_and_dtypes(row, jnp.float32)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "grad_dtype"),
-    [
-        _case(jnp.complex64, slow=True),
-        _case(jnp.bfloat16, jnp.float32),
-        _case(jnp.bfloat16, slow=True),
-        _case(jnp.float16, slow=True),
-        _case(jnp.float32, jnp.bfloat16, slow=True),
-    ],
-)
-@law
-def test_shapes_and_dtypes_stay_in_any_precision(row, dtype, grad_dtype):
-    check_shapes_and_dtypes(row, dtype, grad_dtype)
-
-
-def check_shapes_and_dtypes(row, dtype, grad_dtype=None):
-    is_shared = dtype == jnp.float32  # with other laws, which need more steps
-    first, *later = trail(row, dtype, grad_dtype, *[] if is_shared else [2])
-    params, before = first.params, avals(first.state)
-    assert avals(eqx.filter_eval_shape(row().init, params)) == before
-    for i, now in enumerate(later):
-        updates, state = now.updated
-        assert avals(updates) == avals(grads_of(params, i, grad_dtype))
-        assert avals(now.params) == avals(params)
-        assert avals(state) == avals(now.state) == before
-        assert jax.tree.structure(state) == jax.tree.structure(before)
-        assert all_finite(updates)
-    assert later[-1].traces <= first.traces + 1
-
-
-@law
-def test_step_is_update_and_apply(row):
-    """`step` is `update` and `apply_updates`, except for rounding."""
-    opt, params = row(), params_of()
-    state = opt.init(params)
-    for i, together in enumerate(trail(row)[1:]):
-        updated, _ = both(opt, grads_of(params, i), state, params)
-        params, state = eqopt.apply_updates(params, updated[0]), updated[1]
-        assert_close((together.params, together.state), (params, state))
-
-
-@law
-def test_eager_is_jitted(row):
-    eager = lambda opt, grads, state, params: opt.step(grads, state, params)
-    assert_close(moment(row, 3), train(row(), params_of(), 3, call=eager))
+def test_complex_parameters(row):
+    """Laws 1 and 2, in complex64."""
+    check(Trial(row(), params_of(jnp.complex64)), ["updates", "state"])
 
 
 def strong(v):
     """A hyperparameter as an array without a weak type, like an argument of `jit`."""
     return jnp.asarray(v, jnp.float32)
-
-
-@law
-def test_hyperparameters_are_data(row):
-    """Law 3: a number and a 0-d array give the same; a new value needs no new trace."""
-    params = params_of()
-    opt = row(**{k: strong(v) for k, v in row.data.items()})
-    after = train(opt, params, 3)
-    assert_close(train(row(**row.data), params, 3), after, 1e-5, 1e-6)
-    traces_before = traces["step"]
-    train(row(**{k: strong(v * 0.5) for k, v in row.data.items()}), params, 2)
-    assert traces["step"] == traces_before
-    weak = row(**{k: jnp.asarray(v) for k, v in row.data.items()})
-    shapes = eqx.filter_eval_shape(
-        lambda opt, *args: opt.step(*args), weak, grads_of(params, 0), after[1], params
-    )
-    assert avals(shapes) == avals(after)
 
 
 @law
@@ -180,53 +102,6 @@ def test_hyperparameters_take_schedules(row):
 
 
 @law
-def test_populations(row):
-    """Law 3: optimizers can be mapped over."""
-    row_of = lambda factor: row(**{k: v * factor for k, v in row.data.items()})
-    factors = np.array([1.0, 0.5, 0.25], np.float32)
-    call = lambda factor, *args: row_of(factor).step(*args)
-    mapped_init = interpreted(eqx.filter_vmap(lambda f, params: row_of(f).init(params)))
-    mapped = interpreted(eqx.filter_vmap(call, in_axes=(0, None, 0, 0)))
-    params = stack([params_of()] * 3)
-    state = mapped_init(jnp.asarray(factors), params)
-    for i in range(2):
-        grads = grads_of(params_of(), i)
-        params, state = mapped(jnp.asarray(factors), grads, state, params)
-    for i, factor in enumerate(factors):
-        one = train(row_of(strong(factor)), params_of(), 2)[0]
-        assert_close(jax.tree.map(lambda x, i=i: x[i], params), one)
-
-
-@of_rows({"EMA", "Prodigy", "ScaleByMuon"})
-def test_gradients_through_steps(row):
-    """Law 3: finite derivatives with respect to hyperparameters and gradients.
-
-    The steps are jitted. JAX then differentiates them after tracing, when equations no
-    longer allow implicit promotion.
-    """
-    data = {k: jnp.asarray(v) for k, v in row.data.items()}
-    step = jax.jit(lambda data, *args: row(**data).step(*args))
-
-    def objective(data, scale, params, grads):
-        state = row(**data).init(params)
-        for g in grads:
-            g = jax.tree.map(lambda g: g * scale, g)
-            params, state = step(data, g, state, params)
-        return sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
-
-    slopes_at = interpreted(jax.grad(objective, argnums=(0, 1, 2)))
-    params = params_of()
-    grads = [grads_of(params, i) for i in range(2)]
-    for scale in (1.0, 0.0):
-        given = data, jnp.asarray(scale), params
-        slopes = slopes_at(*given, grads)
-        assert avals(slopes) == avals(given)
-        assert all_finite(slopes[:2])
-        if "learning_rate" in data and scale:
-            assert slopes[0]["learning_rate"] != 0
-
-
-@law
 def test_equal_optimizers_share_a_trace(row):
     """Law 3: two equal optimizers are equal, hash equal, and share one trace."""
     one, other = row(), row()
@@ -242,39 +117,7 @@ def test_equal_optimizers_share_a_trace(row):
 @law
 def test_whole_models(row):
     """Law 4: whole models go in, and only their parameters change."""
-    opt, model = row(), awkward()
-    state = opt.init(model)
-    for _ in range(2):
-        grads = slopes(model)
-        (updates, _), (new, state) = both(opt, grads, state, model)
-        assert jax.tree.structure(updates) == jax.tree.structure(grads)
-        assert jax.tree.structure(new) == jax.tree.structure(model)
-        unchanged = lambda m: eqx.filter(m, eqx.is_inexact_array, inverse=True)
-        assert_equal(unchanged(new), unchanged(model))
-        evaluated = opt.eval_params(state, new)
-        assert avals(evaluated) == avals(new)
-        model = new
-
-
-@eqx.filter_jit
-@eqx.filter_grad
-def slopes(model):
-    """The gradient of a loss of a model that maps vectors of four."""
-    x = jnp.linspace(-1, 1, 12).reshape(3, 4)
-    return jnp.mean(jax.vmap(model)(x) ** 2)
-
-
-@law
-def test_float16_zero_gradients(row):
-    """Law 5: a zero gradient gives no NaN."""
-    opt, params = row(), params_of(jnp.float16)
-    state = opt.init(params)
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    for _ in range(3):
-        (updates, _), (params, state) = both(opt, zeros, state, params)
-        assert all_finite((updates, params))
-    # Only at the end: the smallest value so far is infinite until there is one.
-    assert all_finite(state)
+    check(Trial(row(), awkward()), ["updates", "eval_params", "untrained"])
 
 
 @law
@@ -328,90 +171,8 @@ def test_a_nan_that_is_left_out_leaves_no_trace(row):
     assert all_finite((disturbed, state))
 
 
-@law
-def test_vmap(row):
-    """Law 7: mapped steps train each tree of parameters as by itself."""
-    opt = row()
-    several = [params_of(seed=seed) for seed in range(2)]
-    params = stack(several)
-    state = interpreted(jax.vmap(opt.init))(params)
-    mapped = interpreted(jax.vmap(lambda *args: opt.step(*args), in_axes=(None, 0, 0)))
-    for i in range(2):
-        params, state = mapped(grads_of(several[0], i), state, params)
-    by_both = lambda *args: both(*args)[1]
-    for i, one in enumerate(several):
-        found = jax.tree.map(lambda x, i=i: x[i], (params, state))
-        assert_close(found, train(opt, one, 2, call=by_both))
-
-
 def stack(trees):
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
-
-
-@law
-def test_scan(row):
-    """Law 7."""
-    opt, params = row(), params_of()
-    stacked = stack([grads_of(params, i) for i in range(4)])
-
-    def body(carry, grads):
-        params, state = carry
-        return opt.step(grads, state, params), None
-
-    scanned, _ = interpreted(lambda c, g: jax.lax.scan(body, c, g))(
-        (params, opt.init(params)), stacked
-    )
-    assert_close(scanned, moment(row, 4))
-
-
-@law
-def test_abstract_init(row):
-    """Law 7: `init` on shapes gives the shapes of the state."""
-    opt, params = row(), params_of()
-    shapes = eqx.filter_eval_shape(opt.init, params)
-    again = eqx.filter_eval_shape(opt.init, eqx.filter_eval_shape(lambda: params_of()))
-    real = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), opt.init(params)
-    )
-    assert shapes == real
-    assert again == real
-
-
-@functools.lru_cache(maxsize=1)
-def donated(row):
-    """Three compiled steps that may overwrite all of their arguments.
-
-    Returns the results of `update` and `step` in each, and the number of traces.
-    """
-    opt, traced, seen = row(), 0, []
-
-    @eqx.filter_jit(donate="all-except-first")
-    def donating(grads, params, state):
-        nonlocal traced
-        traced += 1
-        updates, updated = opt.update(grads, state, params)
-        moved = jax.tree.map(lambda p, u: p + u, params, updates)
-        return (moved, updated), opt.step(grads, state, params)
-
-    # Copies, so that each leaf has its own buffer.
-    params = jax.tree.map(jnp.copy, params_of())
-    state = opt.init(params)
-    for i in range(3):
-        both = donating(grads_of(params, i), params, state)
-        seen.append(jax.tree.map(np.asarray, both))
-        params, state = both[1]
-    return seen, traced
-
-
-@law
-@pytest.mark.parametrize("call", [pytest.param("update", marks=SLOW), "step"])
-def test_donation(row, call):
-    """Law 7: parameters and state share no buffers, from the first step on."""
-    seen, traced = donated(row)
-    assert traced == 1
-    for i, (updated, stepped) in enumerate(seen):
-        found = stepped if call == "step" else updated
-        assert_close(found, moment(row, i + 1))
 
 
 @law
@@ -456,17 +217,3 @@ def test_state_is_sharded_like_parameters(row):
             for x, y in zip(arrays(state), arrays(compiled), strict=True):
                 assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
         assert_close(jax.device_put((placed, state), whole), moment(row, 2))
-
-
-@law
-def test_resume_is_bit_identical(row):
-    """Law 8: a stored and loaded run continues with the same bits."""
-    opt = row()
-    file = io.BytesIO()
-    eqx.tree_serialise_leaves(file, moment(row, 3))
-    file.seek(0)
-    like = eqx.filter_eval_shape(lambda: (params_of(), opt.init(params_of())))
-    params, state = eqx.tree_deserialise_leaves(file, like)
-    for i in range(3, 5):
-        _, (params, state) = both(opt, grads_of(params, i), state, params)
-    assert_equal((params, state), moment(row, 5))

@@ -35,8 +35,10 @@ NOT_THE_MESH = dict.fromkeys(
 NOT_THE_MESH["test_copies"] = "a mesh holds devices, which cannot be copied"
 FLAT = {
     **JOINED,
-    "test_init_of_the_whole": "all parameters given to `init` are one vector, so each "
-    "needs a gradient",
+    **dict.fromkeys(
+        ("test_init_of_the_whole", "partly_trained"),
+        "all parameters given to `init` are one vector, so each needs a gradient",
+    ),
 }
 
 ROWS = [

@@ -53,6 +53,8 @@ def scale_by_dion2(b2=None, scale="unit_rms", steps=None):
     return eqopt.ScaleByDion2(FRACTION, DECAY, b2, EPS, "standard", steps, **arguments)
 
 
+PART = {"ordinary_fields": "`fraction` determines the shapes of the computation"}
+
 METHODS = [
     Method(
         eqopt.Dion2,
@@ -70,17 +72,20 @@ METHODS = [
                     0.5, ef_decay, eps=eps, coefficients=STEADY, mu_dtype="float32"
                 ),
                 name="ScaleByDion2",
+                exempt=PART,
                 ef_decay=0.7,
                 eps=1e-3,
             ),
             row(
                 lambda b2=0.95: eqopt.ScaleByDion2(0.5, b2=b2, coefficients=STEADY),
                 name="ScaleByDion2(by row)",
+                exempt=PART,
                 b2=0.8,
             ),
             row(
                 eqopt.Dion2,
                 at=0.01,
+                exempt=PART,
                 learning_rate=0.1,
                 ef_decay=0.7,
                 weight_decay=0.3,

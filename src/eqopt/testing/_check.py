@@ -1,0 +1,151 @@
+"""Checks of one law or of all of them, and what they raise."""
+
+import difflib
+from collections.abc import Collection
+
+from jaxtyping import PyTree
+
+from .._core.transformation import AbstractTransformation
+from . import _hyperparameters, _transformable, _types, _values
+from ._law import BY_NAME, Breach
+from ._trial import Extra, Trial
+
+
+_MODULES = [
+    module.__name__ for module in (_types, _values, _hyperparameters, _transformable)
+]
+
+LAWS: tuple[str, ...] = tuple(
+    sorted(BY_NAME, key=lambda name: _MODULES.index(BY_NAME[name].check.__module__))
+)
+"""The names of all laws."""
+
+
+class LawError(AssertionError):
+    """A transformation breaks laws.
+
+    The message has one sentence for each broken law: its name, the key path, the value
+    found, the value expected and the likely fix. `broken` maps names of laws to their
+    sentences.
+    """
+
+    broken: dict[str, str]
+
+
+def check_law(
+    law: str,
+    opt: AbstractTransformation,
+    model: PyTree,
+    *,
+    extra: Extra | None = None,
+) -> None:
+    """Checks one law.
+
+    !!! example
+
+        ```python
+        @pytest.mark.parametrize("law", eqopt.testing.LAWS)
+        def test_my_optimizer(law):
+            eqopt.testing.check_law(law, MyOptimizer(1e-3), model)
+        ```
+
+    **Arguments:**
+
+    - `law`: a name from [`eqopt.testing.LAWS`][].
+    - `opt`, `model`, `extra`: see [`eqopt.testing.check_laws`][].
+
+    **Raises:**
+
+    An [`eqopt.testing.LawError`][] if `opt` breaks the law, and a `ValueError` if there
+    is no such law.
+    """
+    check_laws(opt, model, extra=extra, only=law)
+
+
+def check_laws(
+    opt: AbstractTransformation,
+    model: PyTree,
+    *,
+    extra: Extra | None = None,
+    only: str | Collection[str] | None = None,
+    skip: str | Collection[str] = (),
+) -> None:
+    """Checks the laws that every transformation obeys, and reports all that are broken.
+
+    The gradients are random numbers with the shapes and dtypes of the parameters. Most
+    laws compile one or two programs, so choose a small model: all laws take some seconds.
+
+    !!! example
+
+        ```python
+        def test_my_optimizer():
+            eqopt.testing.check_laws(MyOptimizer(1e-3), model)
+        ```
+
+    **Arguments:**
+
+    - `opt`: a transformation, such as an optimizer or a chain.
+    - `model`: any pytree with floating-point or complex arrays, such as an
+        `eqx.nn.MLP`.
+    - `extra`: extra arguments for each `update` and `step`, such as `value` or
+        `value_fn`: a mapping, or a function of the parameters that returns one.
+        `None` means none.
+    - `only`: the laws to check, by name; `None` means all.
+    - `skip`: laws not to check, by name. A dict from names to reasons works, too.
+
+    **Raises:**
+
+    An [`eqopt.testing.LawError`][], which is an `AssertionError`, if a law is broken, and
+    a `ValueError` for the name of a law that does not exist. If `opt.init` rejects the
+    model, its error.
+    """
+    skipped = names("skip", skip)
+    asked = LAWS if only is None else names("only", only)
+    trial = Trial(opt, model, extra)
+    trial.state  # noqa: B018  # an error about the model is not about a law
+    check(trial, [name for name in asked if name not in skipped])
+
+
+def names(argument: str, given: str | Collection[str]) -> tuple[str, ...]:
+    """The names of laws in an argument; raises a `ValueError` if one does not exist."""
+    found = (given,) if isinstance(given, str) else tuple(given)
+    for name in found:
+        if name not in BY_NAME:
+            near = difflib.get_close_matches(str(name), LAWS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"`{argument}` has {name!r}, which is not the name of a law.{hint} The "
+                f"laws are {', '.join(LAWS)}."
+            )
+    return found
+
+
+def check(trial: Trial, asked: Collection[str]) -> None:
+    """Raises a `LawError` if the trial breaks any of these laws."""
+    broken: dict[str, str] = {}
+    cause, owner = None, type(trial.opt).__name__
+    for name in asked:
+        law = BY_NAME[name]
+        try:
+            law.check(trial)
+        except Breach as breach:
+            broken[name] = str(breach)
+        except Exception as error:
+            cause = cause or error
+            first = str(error).strip().partition("\n")[0].split(". ")[0].rstrip(".")
+            raised = f"it raised {type(error).__name__} ({first})"
+            same = [x for x, text in broken.items() if text.startswith(raised)]
+            broken[name] = f"{raised}, expected no error; " + (
+                f"see `{same[0]}`" if same else law.fix
+            )
+    if broken:
+        sentences = {
+            name: f"{owner} breaks the law `{name}`: {text}."
+            for name, text in broken.items()
+        }
+        message = "\n".join(sentences.values())
+        if len(broken) > 1:
+            message = f"{owner} breaks {len(broken)} of {len(asked)} laws.\n{message}"
+        failure = LawError(message)
+        failure.broken = sentences
+        raise failure from cause

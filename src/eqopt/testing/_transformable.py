@@ -1,0 +1,192 @@
+"""Laws about JAX's transformations, buffers and files."""
+
+import io
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._trees.leaves import parameters
+from . import _trial
+from ._difference import of_types, of_values
+from ._law import Breach, expect, expect_same, law
+from ._trial import Trial, copied, given, grads_of
+
+
+_TRACED = (
+    "decide with `lax.cond` or `jnp.where` instead of Python's `if`, and convert nothing "
+    "with `float` or `np.asarray`"
+)
+
+
+def _one_step(trial: Trial) -> Any:
+    def call(grads, state, params):
+        extra = given(trial.extra, params)
+        return trial.opt.step(grads, state, params, **extra)
+
+    return call
+
+
+@law(_TRACED)
+def vmap(trial: Trial) -> None:
+    """A `vmap` over models trains each of them as if it were alone."""
+    models = trial.model, _halved(trial.model)
+    params = jax.tree.map(_stacked, *models)
+    state = _trial.compiler(eqx.filter_vmap(trial.opt.init))(params)
+    mapped = _trial.compiler(eqx.filter_vmap(_one_step(trial)))
+    for i in range(2):
+        grads = grads_of(trial.model, i)
+        both = jax.tree.map(_stacked, grads, grads)
+        params, state = mapped(both, state, params)
+    for i, model in enumerate(models):
+        alone, of_alone = model, trial.opt.init(model)
+        for j in range(2):
+            grads = grads_of(trial.model, j)
+            alone, of_alone = trial.both(grads, of_alone, alone)[1]
+        member = lambda x, i=i: x[i] if eqx.is_array(x) else x
+        found, of_found = jax.tree.map(member, (params, state))
+        expect_same(
+            f"in a `vmap` over models, number {i} of the",
+            (found, of_found),
+            (alone, of_alone),
+            model,
+            _TRACED,
+            "as alone",
+        )
+
+
+def _halved(model: PyTree) -> PyTree:
+    halve = lambda x: x * jnp.asarray(0.5, x.dtype) if eqx.is_inexact_array(x) else x
+    return jax.tree.map(halve, model)
+
+
+def _stacked(x: Any, y: Any) -> Any:
+    return jnp.stack([x, y]) if eqx.is_array(x) else x
+
+
+@law(_TRACED)
+def scan(trial: Trial) -> None:
+    """Steps in a `lax.scan` give the same as one after the other."""
+    grads = [grads_of(trial.model, i) for i in range(2)]
+    arrays, others = eqx.partition((trial.model, trial.state), eqx.is_array)
+    step = _one_step(trial)
+
+    def body(carry, grads):
+        params, state = eqx.combine(carry, others)
+        return eqx.filter(step(grads, state, params), eqx.is_array), None
+
+    run = _trial.compiler(lambda carry, grads: jax.lax.scan(body, carry, grads)[0])
+    found = run(arrays, jax.tree.map(_stacked, *grads))
+    expected = eqx.filter(trial.trail[2][:2], eqx.is_array)
+    model = eqx.filter(trial.model, eqx.is_array)
+    expect_same(
+        "in a `lax.scan`, the", found, expected, model, _TRACED, "as without it"
+    )
+
+
+_COPY = "copy what the state keeps of the parameters with `jnp.copy` in `init`"
+
+
+@law(_COPY)
+def donation(trial: Trial) -> None:
+    """The model and the state can be donated from the first step on: no two of their
+    arrays share a buffer."""
+    params = copied(trial.model)
+    state = trial.opt.init(params)
+    seen = {}
+    for path, x in jtu.tree_leaves_with_path((params, state)):
+        if not isinstance(x, jax.Array) or jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            continue
+        root = ("the model", "the state")[path[0].idx]
+        where = f"{root} at `{jtu.keystr(path[1:]) or '(the root)'}`"
+        other = seen.setdefault(_buffer(x), where)
+        if other != where:
+            raise Breach(
+                f"after `init`, {where} shares its buffer with {other}, expected a "
+                f"buffer for each array; {_COPY}"
+            )
+    step = eqx.filter_jit(
+        lambda grads, params, state: _one_step(trial)(grads, state, params),
+        donate="all-except-first",
+    )
+    for i, now in enumerate(trial.trail[1:3]):
+        params, state = step(grads_of(trial.model, i), params, state)
+        when, found = "with all buffers donated, the", (params, state)
+        expect_same(when, found, now[:2], trial.model, _COPY, "as without donation")
+
+
+def _buffer(x: jax.Array) -> Any:
+    """What two arrays have in common that share memory."""
+    is_whole = x.is_fully_addressable and len(x.sharding.device_set) == 1
+    return x.unsafe_buffer_pointer() if is_whole and x.size else id(x)
+
+
+_STATE = (
+    "keep all that changes from step to step, and all that `init` computes from "
+    "the parameters, in arrays of the state"
+)
+
+
+@law(_STATE)
+def resume(trial: Trial) -> None:
+    """Training continues bit for bit after the model and the state have been saved, and
+    loaded into a model and a state with other numbers."""
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, trial.trail[2][:2])
+    file.seek(0)
+    other = _halved(trial.model)
+    like = other, trial.opt.init(other)
+    params, state = eqx.tree_deserialise_leaves(file, like)
+    for i in range(2, _trial.STEPS):
+        _, (params, state) = trial.both(grads_of(trial.model, i), state, params)
+        for what, found, expected in (
+            ("model", params, trial.trail[i + 1].params),
+            ("state", state, trial.trail[i + 1].state),
+        ):
+            difference = of_values(found, expected, exactly=True)
+            expect(difference, f"after a resumed step {i}, the {what}", _STATE)
+
+
+@law("make `init` work for models of other shapes")
+def other_model(trial: Trial) -> None:
+    """The state of another model is an error, and not a silent wrong result."""
+    for name, other in (
+        ("other shapes", jax.tree.map(_reshaped, trial.model)),
+        ("one parameter less", _without_last(trial.model)),
+    ):
+        if not jax.tree.leaves(parameters(other)):
+            continue
+        state = trial.opt.init(other)
+        if of_types(state, trial.state) is None:
+            continue
+        for method in ("update", "step"):
+            call = lambda grads, state, params, method=method: getattr(trial, method)(
+                grads, state, params
+            )
+            try:
+                args = grads_of(trial.model, 0), state, trial.model
+                eqx.filter_eval_shape(call, *args)
+            except Exception:
+                continue
+            difference = of_types(state, trial.state)
+            raise Breach(
+                f"`{method}` accepted the state of a model with {name}, which "
+                f"{difference}; map over the trees with an equation "
+                "(`eqopt.AbstractLeafwise`), which compares their shapes"
+            )
+
+
+def _reshaped(x: Any) -> Any:
+    """A slice, because its shape broadcasts to the right one, which hides the mistake."""
+    if not eqx.is_inexact_array(x) or x.ndim == 0:
+        return x
+    return x[:1] if x.shape[0] > 1 else jnp.concatenate([x, x])
+
+
+def _without_last(model: PyTree) -> PyTree:
+    leaves, treedef = jax.tree.flatten(model)
+    last = max(i for i, x in enumerate(leaves) if eqx.is_inexact_array(x))
+    return treedef.unflatten([*leaves[:last], None, *leaves[last + 1 :]])

@@ -1,0 +1,160 @@
+"""One transformation with one model, and a short training that several laws look at."""
+
+import collections
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._core.transformation import AbstractTransformation
+from ..tree._cast import cast
+
+
+# What `update` and `step` get in addition: the same in each step, or made from the
+# parameters.
+Extra = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
+
+# How often JAX has traced one of the functions below.
+traces: collections.Counter[str] = collections.Counter()
+
+# Tests of eqopt trace programs without compiling them, which takes most of the time.
+compiler: Callable[[Callable], Callable] = eqx.filter_jit
+
+STEPS = 4
+
+
+def compiled(function: Callable) -> Callable:
+    """A function of a module, compiled: it is traced once for all trials."""
+    return compiled_by(compiler, function)
+
+
+@functools.cache
+def compiled_by(compiler: Callable, function: Callable) -> Callable:
+    return compiler(function)
+
+
+def step(opt, extra, grads, state, params):
+    """What `opt.step` returns."""
+    traces["step"] += 1
+    return opt.step(grads, state, params, **given(extra, params))
+
+
+def both(opt, extra, grads, state, params):
+    """What `update` and `step` return, in one program."""
+    traces["both"] += 1
+    extra = given(extra, params)
+    updated = opt.update(grads, state, params, **extra)
+    return updated, opt.step(grads, state, params, **extra)
+
+
+def given(extra: Extra, params: PyTree) -> Mapping[str, Any]:
+    return extra(params) if callable(extra) else extra
+
+
+def grads_of(params: PyTree, step: int, dtype: Any = None) -> PyTree:
+    """Gradients that differ from step to step, like `params` or of a given dtype."""
+    arrays = eqx.filter(params, eqx.is_inexact_array)
+    leaves, treedef = jax.tree.flatten(arrays)
+    shapes, dtypes = [p.shape for p in leaves], [dtype or p.dtype for p in leaves]
+    return treedef.unflatten(normal([1, step], shapes, dtypes))
+
+
+def normal(seed: Any, shapes: list, dtypes: list) -> list[Array]:
+    """Normally distributed numbers, the same in each dtype except for rounding.
+
+    From NumPy, because JAX compiles a program for each shape and dtype.
+    """
+    rng = np.random.default_rng(seed)
+
+    def one(shape, dtype):
+        is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+        real, imag = rng.normal(size=(2, *shape)).astype(np.float32)
+        value = real + 1j * imag if is_complex else real
+        return jax.device_put(np.asarray(value, dtype))
+
+    return [one(*leaf) for leaf in zip(shapes, dtypes, strict=True)]
+
+
+def copied(model: PyTree) -> PyTree:
+    """`model` with an own buffer for each array, and without weak types.
+
+    Parameters that are arrays of NumPy become arrays of JAX.
+    """
+
+    def copy(x):
+        is_key = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
+        if is_key or not (eqx.is_array(x) or eqx.is_inexact_array(x)):
+            return x
+        return jnp.array(x, dtype=x.dtype)
+
+    return jax.tree.map(copy, model)
+
+
+class Moment(NamedTuple):
+    """A moment in training, `updated` by `update` and otherwise by `step`."""
+
+    params: PyTree
+    state: PyTree
+    updated: Any
+    traces: int
+
+
+class Trial:
+    """What the laws are asked of.
+
+    **Arguments:**
+
+    - `opt`, `model`, `extra`: as in [`eqopt.testing.check_laws`][].
+    """
+
+    def __init__(
+        self, opt: AbstractTransformation, model: PyTree, extra: Extra | None = None
+    ):
+        self.opt, self.model, self.extra = opt, copied(model), extra or {}
+        self._failure: Exception | None = None
+
+    def both(self, grads: PyTree, state: PyTree, params: PyTree) -> Any:
+        return compiled(both)(self.opt, self.extra, grads, state, params)
+
+    def step(self, grads: PyTree, state: PyTree, params: PyTree) -> Any:
+        """Not compiled."""
+        return self.opt.step(grads, state, params, **given(self.extra, params))
+
+    def update(self, grads: PyTree, state: PyTree, params: PyTree) -> Any:
+        """Not compiled."""
+        return self.opt.update(grads, state, params, **given(self.extra, params))
+
+    @functools.cached_property
+    def state(self) -> PyTree:
+        return self.opt.init(jax.tree.map(lambda x: x, self.model))  # a dict to spoil
+
+    @property
+    def trail(self) -> list[Moment]:
+        """The first moments in training. If it fails once, it fails for each law."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._trail
+        except Exception as error:
+            self._failure = error
+            raise
+
+    @functools.cached_property
+    def _trail(self) -> list[Moment]:
+        moments = [Moment(self.model, self.state, None, traces["both"])]
+        for i in range(STEPS):
+            now = moments[-1]
+            updated, (params, state) = self.both(
+                grads_of(self.model, i), now.state, now.params
+            )
+            moments.append(Moment(params, state, updated, traces["both"]))
+        return moments
+
+    def cast(self, dtype: Any) -> "Trial":
+        """The same in another precision."""
+        return Trial(self.opt, cast(self.model, dtype), self.extra)

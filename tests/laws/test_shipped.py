@@ -1,0 +1,87 @@
+"""The laws of `eqopt.testing`, over every transformation in the registry.
+
+Each row has one trial for all laws, whose programs are traced once and `interpreted`.
+"""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt import testing
+from eqopt.testing import _trial
+from eqopt.testing._check import check
+from eqopt.testing._hyperparameters import numbers, slopes_of
+from eqopt.testing._trial import Trial
+
+from ..interpreter import interpreted
+from .registry import REGISTRY, TELLING
+from .subjects import params_of
+
+
+# The quick set asks these laws of other rows, or of none: they take long, or fail as a
+# rule only where another law does, too.
+QUICK = {
+    "derivatives": {"EMA", "Prodigy", "ScaleByMuon"},
+    "huge_and_tiny_gradients": {
+        *("AdaClipGN", "Adafactor", "Mechanic(SGD)", "ScaleByAdam", "ScaleByPSGDKron")
+    },
+    "half_precision": {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)"},
+    "untrained": {"ScaleByAdam"},
+    "zero_gradients": {"ScaleByAdam"},
+    "partly_trained": {"ScaleByAdam"},
+    "inputs": (),
+    "jit": (),
+    "populations": (),
+    "scan": (),
+    "vmap": (),
+}
+
+
+# Asked with values other than the defaults, which may turn parts of a method off.
+OF_HYPERPARAMETERS = {"hyperparameters", "populations", "derivatives"}
+
+
+@functools.lru_cache(maxsize=2)
+def trial_of(row, is_default):
+    return Trial(row() if is_default else row(**row.data), params_of())
+
+
+CASES = [
+    pytest.param(
+        row,
+        law,
+        id=f"{row.name}-{law}",
+        marks=[] if row.name in QUICK.get(law, TELLING) else [pytest.mark.slow],
+    )
+    for row in REGISTRY
+    for law in testing.LAWS
+    if law not in row.exempt
+]
+
+
+@pytest.mark.parametrize(("row", "law"), CASES)
+def test_shipped_laws(row, law, monkeypatch):
+    monkeypatch.setattr(_trial, "compiler", interpreted)
+    is_default = law not in OF_HYPERPARAMETERS or not row.data
+    check(trial_of(row, is_default), [law])
+
+
+def test_all_hyperparameters_are_found():
+    missing = {}
+    for row in REGISTRY:
+        found = {abs(float(x)) for x in numbers(row(**row.data)).values()}
+        names = {k for k, v in row.data.items() if abs(np.float32(v)) not in found}
+        if names:
+            missing[row.name] = names
+    assert not missing
+
+
+def test_the_learning_rate_has_a_derivative(monkeypatch):
+    monkeypatch.setattr(_trial, "compiler", interpreted)
+    for opt in (eqopt.SGD(0.1), eqopt.AdamW(0.1), eqopt.Prodigy(0.5)):
+        trial = Trial(opt, params_of())
+        slopes, _ = slopes_of(trial)((numbers(opt), jnp.ones(())))
+        assert slopes[".learning_rate"] != 0

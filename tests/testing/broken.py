@@ -1,0 +1,361 @@
+"""Transformations that break a law each, and the sentences about them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+import eqopt
+
+
+# Each law, what breaks it, and the sentence.
+BROKEN: list[tuple[str, eqopt.AbstractTransformation, str]] = []
+
+
+def breaks(law, sentence):
+    def register(cls):
+        BROKEN.append((law, cls(), sentence))
+        return cls
+
+    return register
+
+
+def parameters(tree):
+    return eqx.filter(tree, eqx.is_inexact_array)
+
+
+class Stateless(eqopt.AbstractTransformation):
+    def init(self, params) -> Any:
+        return None
+
+    def update(self, updates, state, params=None, **extra):
+        return jax.tree.map(self.of_leaf, updates), None
+
+    def of_leaf(self, g):
+        return g
+
+
+class Counting(eqopt.AbstractTransformation):
+    def init(self, params) -> Any:
+        return {"count": jnp.zeros((), jnp.int32)}
+
+    def update(self, updates, state, params=None, **extra):
+        return updates, {"count": self.after(state["count"])}
+
+    def after(self, count):
+        return count + 1
+
+
+class Momentum(eqopt.AbstractTransformation):
+    decay: float | Array = 0.9
+
+    def init(self, params):
+        return eqopt.tree.zeros_like(params)
+
+    def update(self, updates, state, params=None, **extra):
+        moved = lambda m, g: (self.decay * m + g.astype(m.dtype)).astype(m.dtype)
+        state = jax.tree.map(moved, state, updates)
+        return eqopt.tree.cast_like(state, updates), state
+
+
+@breaks(
+    "updates",
+    "the update of step 0 has float16[3,2] at `.layer.weight`, expected "
+    "float32[3,2]; convert each result with `.astype`",
+)
+class OtherDtype(Stateless):
+    def of_leaf(self, g):
+        return g.astype(jnp.float16)
+
+
+@breaks(
+    "updates",
+    "it raised ValueError (`params` has another tree structure than `updates`), "
+    "expected no error; convert each result",
+)
+class OtherStructure(eqopt.AbstractTransformation):
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, **extra):
+        return jax.tree.leaves(updates), state
+
+
+@breaks(
+    "state",
+    "the state that `update` returned in step 0 has float32[] at `['count']`, "
+    "expected int32[] as in the state of `init`; keep only arrays of fixed types",
+)
+class FloatCount(Counting):
+    def after(self, count):
+        return count.astype(jnp.float32) + 1
+
+
+@breaks(
+    "state",
+    "has int32[] with a weak type at `['count']`, expected int32[] as in",
+)
+class WeakCount(Counting):
+    def after(self, count):
+        return jnp.asarray(1)
+
+
+@breaks(
+    "state",
+    "has 1 of type int at `['count']`, expected 0 of type int as in",
+)
+class PythonCount(Counting):
+    def init(self, params):
+        return {"count": 0}
+
+
+@breaks(
+    "abstract_init",
+    "it raised ConcretizationTypeError (Abstract tracer value encountered",
+)
+class ConcreteInit(Counting):
+    def init(self, params):
+        return {"count": jnp.asarray(int(eqopt.tree.norm(params)))}
+
+
+@breaks(
+    "eval_params",
+    "the model that `eval_params` returned has None at `.function`, expected",
+)
+class OnlyArrays(Stateless):
+    def eval_params(self, state, params):
+        return eqx.filter(params, eqx.is_array)
+
+
+@breaks(
+    "untrained",
+    "the model after step 0 has 1 at `.steps[0]`, expected 0; make the state",
+)
+class AllArrays(Stateless):
+    def step(self, grads, state, params, **extra):
+        add = lambda p: p + jnp.ones_like(p) if eqx.is_array(p) else p
+        return jax.tree.map(add, params), None
+
+
+@breaks(
+    "partly_trained",
+    "without one gradient, the update has float32[3] at `.layer.bias`, expected "
+    "None; do not decay or move it",
+)
+class DecaysAll(Stateless):
+    def update(self, updates, state, params=None, **extra):
+        return jax.tree.map(lambda p: -p / 10, parameters(params)), None
+
+
+@breaks(
+    "partly_trained",
+    "the model has another value at `.layer.bias` after a step whose gradient "
+    "there is `None`, expected the old value; do not",
+)
+class StepDecaysAll(Stateless):
+    def step(self, grads, state, params, **extra):
+        decayed = jax.tree.map(lambda p: p / 10, parameters(params))
+        return eqx.combine(decayed, params), None
+
+
+@breaks(
+    "half_precision",
+    "with float32 parameters and bfloat16 gradients, the state has bfloat16[3,2] at "
+    "`.layer.weight`, expected float32[3,2] as in the state of `init`; convert",
+)
+class DtypeOfGradients(Momentum):
+    def update(self, updates, state, params=None, **extra):
+        moved = lambda m, g: m.astype(g.dtype) + g
+        state = jax.tree.map(moved, state, updates)
+        return state, state
+
+
+@breaks(
+    "half_precision",
+    "in float16, the update of step 0 has ",
+)
+class Overflows(Stateless):
+    def of_leaf(self, g):
+        return g * 6e4 * 6e4 / 6e4 / 6e4
+
+
+@breaks(
+    "numpy_arrays",
+    "after writing over the arrays of NumPy that `init` got, the state has nan "
+    "at `.layer.weight[0][0]`, expected 0.48",
+)
+class KeepsNumpy(Momentum):
+    def init(self, params):
+        keep = lambda p: p if isinstance(p, np.ndarray) else jnp.copy(p)
+        return jax.tree.map(keep, parameters(params))
+
+
+@breaks(
+    "step",
+    "after `step` 0, the model has 0.83314",
+)
+class OtherStep(Stateless):
+    def step(self, grads, state, params, **extra):
+        updates = jax.tree.map(lambda g: 1.01 * g, grads)
+        return eqopt.apply_updates(params, updates), None
+
+
+@breaks(
+    "zero_gradients",
+    "in step 0 with gradients of zero, the update has nan at "
+    "`.layer.weight[0][0]`, expected a finite number; divide by",
+)
+class OwnNorm(Stateless):
+    def of_leaf(self, g):
+        return g / jnp.sqrt(jnp.sum(g**2))
+
+
+@breaks(
+    "huge_and_tiny_gradients",
+    "in step 0 with huge gradients, the update has inf at `.layer.weight[0][0]`, "
+    "expected a finite number; scale a gradient before",
+)
+class Squares(Stateless):
+    def of_leaf(self, g):
+        return g**2 / (jnp.abs(g) + 1e-8)
+
+
+CALLS = []
+
+
+@breaks(
+    "jit",
+    "without `eqx.filter_jit`, after step 0, the model has ",
+)
+class CountsInPython(Stateless):
+    def of_leaf(self, g):
+        CALLS.append(g.shape)
+        return len(CALLS) * g
+
+
+@breaks(
+    "inputs",
+    "after `update`, the state that it got has 1 at `['count']`, expected 0; do "
+    "not write into",
+)
+class WritesIntoState(Counting):
+    def update(self, updates, state, params=None, **extra):
+        state["count"] = state["count"] + 1
+        return updates, state
+
+
+@breaks(
+    "ordinary_fields",
+    "the static field `.decay` is 0.9, expected an ordinary field; make it a "
+    "field `float | Array` without `static=True`",
+)
+class StaticDecay(Stateless):
+    decay: float = eqx.field(static=True, default=0.9)
+
+
+@breaks(
+    "hyperparameters",
+    "it raised ConcretizationTypeError (Abstract tracer value encountered",
+)
+@breaks(
+    "populations",
+    "it raised ConcretizationTypeError (Abstract tracer value encountered",
+)
+class ConvertsDecay(Stateless):
+    decay: float | Array = 0.9
+
+    def of_leaf(self, g):
+        return float(self.decay) * g
+
+
+@breaks(
+    "hyperparameters",
+    "with arrays as hyperparameters, the model has 0.79513",
+)
+class DecidesByType(Stateless):
+    decay: float | Array = 0.9
+
+    def of_leaf(self, g):
+        return g if isinstance(self.decay, float) else self.decay * g
+
+
+@breaks(
+    "derivatives",
+    "at gradients of zero, the derivative with respect to `.decay` is nan, "
+    "expected a finite number; take roots",
+)
+class NoSlope(Stateless):
+    decay: float | Array = 0.9
+
+    def of_leaf(self, g):
+        return g * jnp.sqrt(jnp.sum(g**2) * self.decay)
+
+
+@breaks(
+    "vmap",
+    "it raised NotImplementedError (vmap is only supported for the pure_callback",
+)
+class CallsPython(Stateless):
+    def of_leaf(self, g):
+        shape = jax.ShapeDtypeStruct(g.shape, g.dtype)
+        return jax.pure_callback(lambda g: np.asarray(g), shape, g)
+
+
+@breaks(
+    "scan",
+    "it raised TypeError (scan body function carry input and carry output must",
+)
+class FloatCountInScan(FloatCount):
+    pass
+
+
+@breaks(
+    "donation",
+    "after `init`, the state at `.layer.weight` shares its buffer with the model "
+    "at `.layer.weight`, expected a buffer for each array; copy",
+)
+class Aliases(Momentum):
+    def init(self, params):
+        return parameters(params)
+
+
+class StaticNorm(eqx.Module):
+    norm: float = eqx.field(static=True)
+
+
+@breaks(
+    "resume",
+    "after a resumed step 2, the model has 0.8895717 at `.layer.weight[0][0]`, "
+    "expected 0.0155581",
+)
+class RemembersInPython(Stateless):
+    def init(self, params):
+        return StaticNorm(float(eqopt.tree.norm(params)))
+
+    def update(self, updates, state, params=None, **extra):
+        return jax.tree.map(lambda g: state.norm * g, updates), state
+
+
+@breaks(
+    "other_model",
+    "`update` accepted the state of a model with other shapes, which has "
+    "float32[1,2] at `.layer.weight`, expected float32[3,2]; map over",
+)
+class Broadcasts(Momentum):
+    pass
+
+
+class Model(eqx.Module):
+    """A matrix, a vector, and what is not trained."""
+
+    layer: eqx.nn.Linear
+    steps: Array
+    function: Any
+
+    def __init__(self):
+        self.layer = eqx.nn.Linear(2, 3, key=jax.random.key(0))
+        self.steps = jnp.arange(2)
+        self.function = jnp.tanh

@@ -1,0 +1,148 @@
+"""Each law of `eqopt.testing` fails, with a sentence that says where and why."""
+
+import re
+
+import equinox as eqx
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt import testing
+from eqopt.testing import _trial
+from eqopt.testing._law import BY_NAME
+
+from ..docs.pages import DOCS
+from ..interpreter import interpreted
+from .broken import BROKEN, Counting, Model, Momentum, Stateless
+
+
+@pytest.fixture(autouse=True)
+def no_compilation(monkeypatch):
+    monkeypatch.setattr(_trial, "compiler", interpreted)
+
+
+def sentences_of(opt, model, **arguments):
+    with pytest.raises(testing.LawError) as caught:
+        testing.check_laws(opt, model, **arguments)
+    return caught.value.broken
+
+
+@pytest.mark.parametrize(
+    ("law", "opt", "part"),
+    BROKEN,
+    ids=[f"{type(opt).__name__}-{law}" for law, opt, _ in BROKEN],
+)
+def test_each_law_can_fail(law, opt, part):
+    with pytest.raises(testing.LawError) as caught:
+        testing.check_law(law, opt, Model())
+    sentence = str(caught.value)
+    assert caught.value.broken == {law: sentence}
+    assert sentence.startswith(f"{type(opt).__name__} breaks the law `{law}`: ")
+    assert part in sentence
+    assert sentence.endswith(".") and "\n" not in sentence
+
+
+def test_all_laws_are_broken_by_something():
+    assert {law for law, _, _ in BROKEN} == set(testing.LAWS)
+
+
+def test_the_page_has_all_laws():
+    page = (DOCS / "api" / "testing.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [(name, BY_NAME[name].statement) for name in testing.LAWS]
+
+
+def test_what_is_right_breaks_no_law():
+    testing.check_laws(Counting(), Model())
+    # It maps over trees without a look at `None`, or at shapes.
+    assert [*sentences_of(Momentum(), Model())] == ["partly_trained", "other_model"]
+
+
+class Two(Counting):
+    """Breaks two laws, and with the first one some that need a state of fixed types."""
+
+    def after(self, count):
+        return count.astype(jnp.float32) + 1
+
+    def eval_params(self, state, params):
+        return eqx.filter(params, eqx.is_array)
+
+
+def test_all_broken_laws_are_reported():
+    with pytest.raises(testing.LawError) as caught:
+        testing.check_laws(
+            Two(), Model(), only=["eval_params", "scan", "state", "step"]
+        )
+    assert [*caught.value.broken] == ["eval_params", "scan", "state"]
+    first, *others = str(caught.value).splitlines()
+    assert first == "Two breaks 3 of 4 laws."
+    assert others == [*caught.value.broken.values()]
+
+
+class Raises(Stateless):
+    def of_leaf(self, g):
+        raise RuntimeError("no such leaf. Try another one")
+
+
+def test_an_error_is_told_once():
+    broken = sentences_of(Raises(), Model(), only=("updates", "state"))
+    assert (
+        "it raised RuntimeError (no such leaf), expected no error; conv"
+        in (broken["updates"])
+    )
+    assert broken["state"].endswith("(no such leaf), expected no error; see `updates`.")
+
+
+def test_names():
+    laws = {"other_model": "it is for one model"}
+    testing.check_laws(Momentum(), Model(), skip=laws, only=["other_model", "state"])
+    testing.check_laws(Momentum(), Model(), skip="other_model", only="other_model")
+    for argument in ("only", "skip"):
+        with pytest.raises(
+            ValueError, match=rf"`{argument}` has 'vmaps'.*mean 'vmap'\?"
+        ):
+            testing.check_laws(Momentum(), Model(), **{argument: ["vmaps"]})
+    with pytest.raises(
+        ValueError, match=r"has 'x', which is not the name.* The laws are up"
+    ):
+        testing.check_law("x", Momentum(), Model())
+
+
+def test_a_wrong_model_is_not_a_broken_law():
+    with pytest.raises(ValueError, match="`params` has no parameters"):
+        testing.check_laws(eqopt.SGD(0.1), {"a": 1.0})
+
+
+class NeedsValue(Stateless):
+    def update(self, updates, state, params=None, *, value, **extra):
+        return eqopt.tree.scale(value, updates), None
+
+
+def test_extra_arguments():
+    for extra in (
+        {"value": jnp.asarray(2.0)},
+        lambda model: {"value": jnp.tanh(model.layer.bias[0].astype(jnp.float32))},
+    ):
+        testing.check_laws(
+            NeedsValue(),
+            Model(),
+            extra=extra,
+            only=["state", "hyperparameters", "vmap", "scan", "donation"],
+        )
+    assert "missing" in sentences_of(NeedsValue(), Model(), only="state")["state"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [jnp.ones(3), [jnp.ones((2, 2)), {"a": jnp.ones((), jnp.complex64)}]],
+    ids=["array", "list"],
+)
+def test_any_tree(model):
+    laws = ("state", "untrained", "partly_trained", "half_precision", "step", "scan")
+    testing.check_laws(eqopt.SGD(0.1, momentum=0.9), model, only=laws)
+
+
+def test_programs_are_compiled(monkeypatch):
+    monkeypatch.setattr(_trial, "compiler", eqx.filter_jit)
+    laws = ("state", "hyperparameters", "vmap", "donation")
+    testing.check_laws(eqopt.SGD(0.1, momentum=0.9), Model(), only=laws)
