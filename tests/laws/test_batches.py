@@ -12,8 +12,8 @@ import pytest
 import eqopt
 from eqopt._core import matrices
 from eqopt._core.kernel import kernel_of_all
-from eqopt.testing import _trial
 from eqopt.testing._check import check
+from eqopt.testing._trial import Trial
 
 from ..interpreter import interpreted, on_an_accelerator
 from ..methods import BY_FAMILY
@@ -171,9 +171,9 @@ LAWS = ["zero_gradients", "derivatives", "vmap"]
 
 @law((), ROWS)
 @pytest.mark.parametrize("name", LAWS)
-def test_laws_hold_on_an_accelerator(row, name, monkeypatch):
+@pytest.mark.usefixtures("uncompiled")
+def test_laws_hold_on_an_accelerator(row, name):
     """They hold in the branch for accelerators, which no other law takes."""
     if name not in row.exempt:
-        monkeypatch.setattr(_trial, "compiler", interpreted)
         with on_an_accelerator():
-            check(_trial.Trial(row(), params_of()), [name])
+            check(Trial(row(), params_of()), [name])

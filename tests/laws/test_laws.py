@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
@@ -72,6 +73,7 @@ def test_every_transformation_is_in_the_registry():
 
 
 @law
+@pytest.mark.usefixtures("uncompiled")
 def test_complex_parameters(row):
     """Laws 1 and 2, in complex64."""
     check(Trial(row(), params_of(jnp.complex64)), ["updates", "state"])
@@ -115,6 +117,7 @@ def test_equal_optimizers_share_a_trace(row):
 
 
 @law
+@pytest.mark.usefixtures("uncompiled")
 def test_whole_models(row):
     """Law 4: whole models go in, and only their parameters change."""
     check(Trial(row(), awkward()), ["updates", "eval_params", "untrained"])

@@ -11,18 +11,16 @@ import pytest
 
 import eqopt
 from eqopt import testing
-from eqopt.testing import _trial
 from eqopt.testing._check import check
 from eqopt.testing._hyperparameters import numbers, slopes_of
 from eqopt.testing._trial import Trial
 
-from ..interpreter import interpreted
 from .registry import REGISTRY, TELLING
 from .subjects import params_of
 
 
-# The quick set asks these laws of other rows, or of none: they take long, or fail as a
-# rule only where another law does, too.
+# The quick set tests these laws on other rows, or on none: they take long, or usually
+# fail only if another law fails, too.
 QUICK = {
     "derivatives": {"EMA", "Prodigy", "ScaleByMuon"},
     "huge_and_tiny_gradients": {
@@ -40,7 +38,7 @@ QUICK = {
 }
 
 
-# Asked with values other than the defaults, which may turn parts of a method off.
+# Tested with values other than the defaults, which may turn parts of a method off.
 OF_HYPERPARAMETERS = {"hyperparameters", "populations", "derivatives"}
 
 
@@ -63,8 +61,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("row", "law"), CASES)
-def test_shipped_laws(row, law, monkeypatch):
-    monkeypatch.setattr(_trial, "compiler", interpreted)
+@pytest.mark.usefixtures("uncompiled")
+def test_shipped_laws(row, law):
     is_default = law not in OF_HYPERPARAMETERS or not row.data
     check(trial_of(row, is_default), [law])
 
@@ -79,8 +77,8 @@ def test_all_hyperparameters_are_found():
     assert not missing
 
 
-def test_the_learning_rate_has_a_derivative(monkeypatch):
-    monkeypatch.setattr(_trial, "compiler", interpreted)
+@pytest.mark.usefixtures("uncompiled")
+def test_the_learning_rate_has_a_derivative():
     for opt in (eqopt.SGD(0.1), eqopt.AdamW(0.1), eqopt.Prodigy(0.5)):
         trial = Trial(opt, params_of())
         slopes, _ = slopes_of(trial)((numbers(opt), jnp.ones(())))
