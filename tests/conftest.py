@@ -60,6 +60,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_include_full_tracebacks_in_locations", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.config.update("jax_traceback_filtering", "off")
+gc.disable()  # until all tests are collected, because few objects go before
 contexts.share()
 random_numbers.share()
 # A CPU takes large leaves in turn. This makes it treat the laws' small leaves as large.
@@ -123,6 +124,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 def pytest_sessionfinish():
