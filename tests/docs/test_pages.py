@@ -205,6 +205,10 @@ def test_table_of_names_is_true():
         "eqopt.testing.check_law",
         "eqopt.testing.check_laws",
         "eqopt.tree.ByteCount",
+        "eqopt.tree.MigratedPart",
+        "eqopt.tree.MigrationPlan",
+        "eqopt.tree.migrate",
+        "eqopt.tree.migration_plan",
         "eqopt.tree.nbytes",
         "eqopt.tree.step_count",
     }

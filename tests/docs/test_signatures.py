@@ -43,6 +43,7 @@ RESULTS = {
     "eqopt.aggregating.GradientNoiseScale",
     "eqopt.groups.MupFactors",
     "eqopt.tree.ByteCount",
+    "eqopt.tree.MigrationPlan",
 }
 
 

@@ -22,6 +22,11 @@ from ._like import (
     zeros_like as zeros_like,
 )
 from ._map_params import map_params as map_params
+from ._migrate import migrate as migrate, migration_plan as migration_plan
+from ._migration_plan import (
+    MigratedPart as MigratedPart,
+    MigrationPlan as MigrationPlan,
+)
 from ._moments import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,

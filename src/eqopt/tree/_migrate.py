@@ -1,0 +1,212 @@
+"""The state of an optimizer for another one, in the middle of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._jax_internals import is_traced
+from .._trees.sharding import unsharded
+from .._trees.stored import is_stored, standard_promotion
+from .._types import Params, State
+from ..numerics import at_least_float32
+from ._map_params import _without_padding
+from ._migration_plan import Drop, MigrationPlan, planned
+
+
+def migrate(
+    new_opt: Any,
+    old_state: State,
+    model: Params,
+    *,
+    take: Mapping[str, str | None] = {},
+    drop: Drop = (),
+) -> State:
+    """The state with which `new_opt` continues a run that another optimizer began.
+
+    Use it to add clipping or [`eqopt.SkipStep`][], to start an average, to go from Adam
+    to AdamW, or to store the state in 8 bits, without losing the moments.
+
+    !!! example
+
+        ```python
+        old_opt = eqopt.Adam(1e-3)
+        ...
+        new_opt = eqopt.ParamEMA(eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(1e-4)))
+        state = eqopt.tree.migrate(new_opt, state, model)
+        ```
+
+    The states inside a state, such as `ScaleByAdamState`, are matched by their class,
+    and if there are several of a class, by the labels of groups and the names of parts
+    around them. Positions in a chain count only if both states have a class at the same
+    positions. Values that only the new state has are initialised: an average starts at
+    the parameters, and its count at zero. Counts that both states have continue, also
+    the counts of schedules. Hyperparameters come from `new_opt`.
+
+    Stored arrays of [`eqopt.StoreState`][] are loaded or encoded as `new_opt` requires.
+    An array that is stored in the same form keeps its bits. If `new_opt.init` places
+    arrays on specific devices, the values are moved there.
+
+    All arrays are copies, so both states can be donated, and `old_state` stays as it
+    is. To move them without copies, donate the old state:
+
+    !!! example
+
+        ```python
+        move = lambda model, state: eqopt.tree.migrate(new_opt, state, model)
+        state = eqx.filter_jit(move, donate="all-except-first")(model, state)
+        ```
+
+    **Arguments:**
+
+    - `new_opt`: the optimizer that continues the run.
+    - `old_state`: the state that `step` of the old optimizer returned, or one that was
+        loaded from a checkpoint. Its arrays may be NumPy arrays.
+    - `model`: the parameters as they are now.
+    - `take`: for key paths in the new state, the key path in the old state to take the
+        values from, for this state and all states inside it. `""` is the whole state.
+        `None` initialises. Several paths may take from the same one: the new groups
+        of a [`eqopt.Partition`][] take the moments of their parameters from one group.
+    - `drop`: the values of the old state to omit, one entry or several: a class of
+        states such as `eqopt.ParamEMAState`, or its name; a field such as
+        `"ScaleByAdamState.mu"`; or a key path, for everything at or below it. If
+        `new_opt` has a place for a dropped value, it is initialised.
+
+    **Returns:**
+
+    A state with the structure, shapes and dtypes of `new_opt.init(model)`.
+
+    **Raises:**
+
+    A `ValueError` that names key paths if values of the old state would be lost, if
+    several parts could be taken, if a shape or dtype does not fit, or if an entry of
+    `take` or `drop` matches nothing. A `TypeError` if `new_opt` has no `init`, or if
+    `old_state` has shapes instead of arrays.
+    """
+    _check_optimizer("migrate", new_opt)
+    made = new_opt.init(model)
+    new, old = _unpadded(made), _unpadded(old_state)
+    sources = planned(new, old, take, drop).sources
+    found = dict(_leaves(old))
+    values = [
+        _value(x, found[sources[path]], sources[path]) if path in sources else x
+        for path, x in _leaves(new)
+    ]
+    moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
+    return jtu.tree_map(_placed, moved, made)
+
+
+def migration_plan(
+    new_opt: Any,
+    old_state: State,
+    model: Params,
+    *,
+    take: Mapping[str, str | None] = {},
+    drop: Drop = (),
+) -> MigrationPlan:
+    """What [`eqopt.tree.migrate`][] takes, initialises and drops, as a table.
+
+    It needs no arrays: `old_state` and `model` may come from `eqx.filter_eval_shape`.
+
+    !!! example
+
+        ```python
+        new_opt = eqopt.ParamEMA(eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(1e-4)))
+        print(eqopt.tree.migration_plan(new_opt, state, model))
+        # new state           class                     values
+        # (the root)          ParamEMAState             initialised
+        # .inner_state[1][0]  ScaleByAdamState          taken from [0]
+        # .inner_state[1][2]  ScaleByLearningRateState  taken from [1]
+        ```
+
+    **Arguments:**
+
+    - All: see [`eqopt.tree.migrate`][].
+
+    **Returns:**
+
+    An [`eqopt.tree.MigrationPlan`][]; `print` it, or use its `parts` and `dropped`.
+
+    **Raises:**
+
+    The errors of `migrate`.
+    """
+    _check_optimizer("migration_plan", new_opt)
+    new = eqx.filter_eval_shape(new_opt.init, model)
+    shapes = _without_padding(new), _without_padding(old_state)
+    return planned(*shapes, take, drop).plan
+
+
+def _check_optimizer(function: str, new_opt: Any) -> None:
+    if not callable(getattr(new_opt, "init", None)):
+        raise TypeError(
+            f"{function}: `new_opt` must be an optimizer, but is a "
+            f"{type(new_opt).__name__}. Pass the optimizer first: "
+            f"`{function}(new_opt, old_state, model)`."
+        )
+
+
+def _leaves(state: State) -> list[tuple[tuple, Any]]:
+    return jtu.tree_leaves_with_path(state, is_leaf=is_stored)
+
+
+def _unpadded(state: State) -> State:
+    """`state` without the padding of `eqopt.ZeRO1`, with the same structure."""
+    own = lambda x, y: _cut(x, np.shape(y)) if np.shape(x) != np.shape(y) else x
+    return jtu.tree_map(own, state, _without_padding(state))
+
+
+def _cut(x: Any, shape: tuple[int, ...]) -> Any:
+    return unsharded(x)[tuple(map(slice, shape))]
+
+
+def _value(new: Any, old: Any, path: tuple) -> Any:
+    """`old`, the value at `path` of the old state, in the form of `new`."""
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jtu.tree_leaves(old)):
+        raise TypeError(
+            f"migrate: `old_state` has a `jax.ShapeDtypeStruct` at "
+            f"`{jtu.keystr(path)}`, which has no values. Pass the state itself, or use "
+            "`migration_plan`, which needs only shapes."
+        )
+    if _forms(new) == _forms(old):
+        return jtu.tree_map(_copied, new, old)
+    if not (is_stored(new) or is_stored(old)):
+        return _copied(new, old)
+    with standard_promotion():
+        full = old.load().astype(old.dtype) if is_stored(old) else jnp.asarray(old)
+        if is_stored(new):
+            return new.store(at_least_float32(full))
+    return _copied(new, full)
+
+
+def _forms(x: Any) -> Any:
+    leaves, treedef = jtu.tree_flatten(x)
+    return [(np.shape(x), getattr(x, "dtype", None)) for x in leaves], treedef
+
+
+def _copied(new: Any, old: Any) -> Any:
+    """A copy of an array with the type of `new`."""
+    if not hasattr(new, "dtype"):
+        return old  # a number of Python
+    if isinstance(new, np.ndarray | np.generic):
+        return np.array(old)[()]
+    is_key = jnp.issubdtype(new.dtype, jax.dtypes.prng_key)
+    made = jnp.array(old, None if is_key else new.dtype, copy=True)
+    if not is_key and jax.typeof(new).weak_type and not jax.typeof(made).weak_type:
+        return jnp.full_like(new, 0).at[...].set(made)
+    return made
+
+
+def _placed(x: Any, like: Any) -> Any:
+    """`x` with the padding of `like`, on its devices."""
+    if np.shape(x) != np.shape(like):
+        pairs = zip(np.shape(x), np.shape(like), strict=True)
+        x = jnp.pad(x, [(0, m - n) for n, m in pairs])
+    is_array = isinstance(x, jax.Array) and isinstance(like, jax.Array)
+    if not is_array or is_traced(x) or is_traced(like) or not like.committed:
+        return x
+    return x if x.sharding == like.sharding else jax.device_put(x, like.sharding)

@@ -1,0 +1,254 @@
+"""What a new optimizer takes from the state of an old one: decided by shapes only."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._trees.leaves import ANOTHER_MODEL, listed, type_name
+from .._types import State
+from ._matching import ROOT, did_you_mean, matched
+from ._search import _name
+from ._state_parts import Part, parts_of
+
+
+# Classes of states and their names, names of fields such as "ScaleByAdamState.mu", and
+# key paths.
+Drop: TypeAlias = str | type | Sequence[str | type]
+
+_SHOWN = 8  # entries for `drop` in an error
+
+
+class MigratedPart(NamedTuple):
+    """A part of the new state.
+
+    **Attributes:**
+
+    - `path`: its key path in the new state; `""` for the whole state.
+    - `name`: the name of its class; `"array"` for an array outside any class.
+    - `taken_from`: the key path of the part of the old state that provides its values;
+        `None` if all are initialised.
+    - `initialised`: if it is taken, the key paths in the new state of the values that
+        the old part does not have.
+    """
+
+    path: str
+    name: str
+    taken_from: str | None
+    initialised: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.taken_from is None:
+            return "initialised"
+        rest = f", except {listed([*self.initialised])}" if self.initialised else ""
+        return f"taken from {self.taken_from or ROOT}{rest}"
+
+
+@dataclasses.dataclass(frozen=True)
+class MigrationPlan:
+    """The result of [`eqopt.tree.migration_plan`][]. `print` shows it as a table.
+
+    **Attributes:**
+
+    - `parts`: an [`eqopt.tree.MigratedPart`][] for each part of the new state that has
+        values, a wrapper before its inner state.
+    - `dropped`: the values of the old state that are omitted: pairs of a key path and
+        the name of the class there.
+    """
+
+    parts: tuple[MigratedPart, ...]
+    dropped: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        rows = [("new state", "class", "values")]
+        rows += [(part.path or ROOT, part.name, str(part)) for part in self.parts]
+        if self.dropped:
+            rows += [("", "", ""), ("old state", "class", "values")]
+        rows += [(path or ROOT, name, "dropped") for path, name in self.dropped]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
+        )
+
+
+class Migration(NamedTuple):
+    """The plan, and for each key path of a value of the new state, the old key path."""
+
+    plan: MigrationPlan
+    sources: Mapping[tuple, tuple]
+
+
+def planned(
+    new_state: State, old_state: State, take: Mapping[str, str | None], drop: Drop
+) -> Migration:
+    """The migration between two states, whose arrays may be abstract.
+
+    **Raises:**
+
+    A `ValueError` in the cases of [`eqopt.tree.migrate`][].
+    """
+    everything = parts_of(old_state)
+    dropped = _dropped(everything, drop)
+    old = [part.without(dropped) for part in everything]
+    new = parts_of(new_state)
+    pairs = matched(new, [part for part in old if part.values], take)
+    rows, sources, misfits = [], {}, []
+    for i, part in enumerate(new):
+        if i not in pairs:
+            rows.append(MigratedPart(jtu.keystr(part.path), part.name, None))
+            continue
+        other = pairs[i]
+        own = {path: (*other.path, *path[len(part.path) :]) for path in part.values}
+        taken = {path: there for path, there in own.items() if there in other.values}
+        misfits += [
+            _Misfit(part, path, part.values[path], there, other.values[there])
+            for path, there in taken.items()
+            if _type(part.values[path]) != _type(other.values[there])
+        ]
+        rest = tuple(jtu.keystr(path) for path in own if path not in taken)
+        sources |= taken
+        place = jtu.keystr(part.path)
+        rows.append(MigratedPart(place, part.name, jtu.keystr(other.path), rest))
+    if misfits:
+        raise ValueError(_not_fitting(misfits, old))
+    used = set(sources.values())
+    left = [part.without(used) for part in old]
+    _check_nothing_left(old, left, rows)
+    gone = [part.without(part.values.keys() - dropped.keys()) for part in everything]
+    plan = MigrationPlan(tuple(rows), tuple(_summary(everything, gone)))
+    return Migration(plan, sources)
+
+
+def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
+    """The values of the old state that `drop` names."""
+    entries = [drop] if isinstance(drop, str | type) else drop
+    found = {}
+    for entry in entries:
+        name = entry.__name__ if isinstance(entry, type) else entry
+        here = {
+            path: x
+            for part in old
+            for path, x in part.values.items()
+            if name in _names(part, path)
+        }
+        if not here:
+            names = [
+                name for part in old for name in (part.name, jtu.keystr(part.path))
+            ]
+            raise ValueError(
+                f"migrate: `drop` has {name!r}, but the old state has no such class, "
+                f"field or path.{did_you_mean(name, [x for x in names if x])}"
+            )
+        found |= here
+    return found
+
+
+def _names(part: Part, path: tuple) -> set[str]:
+    """What `drop` may call the value of a part at `path`."""
+    around = {jtu.keystr(path[:i]) for i in range(1, len(path) + 1)}
+    return around | {part.name, _slot(part, path)}
+
+
+def _slot(part: Part, path: tuple) -> str:
+    rest = path[len(part.path) :]
+    return f"{part.name}.{_name(rest[0])}" if rest else part.name
+
+
+def _summary(old: Sequence[Part], some: Sequence[Part]) -> list[tuple[str, str]]:
+    """Key paths and classes of some values of a state, for whole parts if possible."""
+    rows = []
+    for part, fewer in zip(old, some, strict=True):
+        is_whole = bool(part.values) and len(part.values) == len(fewer.values)
+        paths = [part.path] if is_whole else [*fewer.values]
+        rows += [(jtu.keystr(path), part.name) for path in paths]
+    return rows
+
+
+def _check_nothing_left(
+    old: Sequence[Part], left: Sequence[Part], rows: Sequence[MigratedPart]
+) -> None:
+    """Raises a `ValueError` if values of the old state are neither taken nor dropped."""
+    lost = _summary(old, left)
+    if not lost:
+        return
+    shown = [f"{name} at `{path or ROOT}`" for path, name in lost]
+    message = (
+        "migrate: the new optimizer has no place for these values of the old state: "
+        f"{listed(shown, quote='')}. To omit them, name them: "
+        f"`{_advice(old, left)}`."
+    )
+    places = {part.name: part.path for part in left if part.values}
+    for row in rows:
+        if row.taken_from is None and row.name in places:
+            source = jtu.keystr(places[row.name])
+            message += (
+                f" Or take them for the {row.name} at `{row.path or ROOT}` of "
+                f"the new state: `take={{{row.path!r}: {source!r}}}`."
+            )
+            break
+    raise ValueError(message)
+
+
+def _advice(old: Sequence[Part], left: Sequence[Part]) -> str:
+    """The argument `drop` that names the values in `left`, and nothing else of `old`."""
+    kept: set[str] = set()
+    for part, rest in zip(old, left, strict=True):
+        for path in part.values.keys() - rest.values.keys():
+            kept |= _names(part, path)
+    found: dict[str, None] = {}
+    for part in left:
+        for path in part.values:
+            first = max(len(part.path), 1)  # not the root, which has no name
+            around = [path[:i] for i in range(first, len(path) + 1)]
+            names = [part.name, _slot(part, path), *map(jtu.keystr, around)]
+            found[next(name for name in names if name not in kept)] = None
+    shown = [*map(repr, found)][:_SHOWN]
+    return f"drop=[{', '.join(shown + ['...'] * (len(found) > _SHOWN))}]"
+
+
+class _Misfit(NamedTuple):
+    """A value of a part of the new state, and the one at `there` in the old state."""
+
+    part: Part
+    path: tuple
+    new: Any
+    there: tuple
+    old: Any
+
+
+def _not_fitting(misfits: Sequence[_Misfit], old: Sequence[Part]) -> str:
+    """The message for values that have other shapes or dtypes than expected."""
+    has_other_shape = lambda x: np.shape(x.new) != np.shape(x.old)
+    first = next(filter(has_other_shape, misfits), misfits[0])
+    found, expected = (type_name(*_type(x)) for x in (first.old, first.new))
+    more = len(misfits) - 1
+    places = {misfit.there for misfit in misfits}
+    some = [part.without(part.values.keys() - places) for part in old]
+    message = (
+        f"migrate: the old state has {found} at `{jtu.keystr(first.there)}`, but the new "
+        f"optimizer needs {expected} at `{jtu.keystr(first.path)}`."
+    )
+    if more:
+        message += f" {more} more {'does' if more == 1 else 'do'} not fit."
+    if has_other_shape(first):
+        fix = f"{ANOTHER_MODEL} Pass the model of the old state"
+    else:
+        field = _slot(first.part, first.path).partition(".")[2]
+        fix = (
+            "Give the new optimizer the dtypes of the old one, convert the old state, "
+            f"`eqopt.tree.set(state, {field}=eqopt.tree.cast(eqopt.tree.get(state, "
+            f"{field!r}), jnp.{_type(first.new)[0]}))`"
+        )
+    return f"{message} {fix}, or initialise what does not fit: `{_advice(old, some)}`."
+
+
+def _type(x: Any) -> tuple[Any, tuple[int, ...]]:
+    """The dtype and shape of a value of a state."""
+    dtype = getattr(x, "dtype", type(x))
+    if not isinstance(dtype, type) and not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)  # of NumPy's arrays
+    return dtype, np.shape(x)

@@ -1,0 +1,277 @@
+"""Which parts a migration takes, its table, and its errors."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+from eqopt.tree import MigratedPart, MigrationPlan, migrate, migration_plan
+
+
+PARAMS = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+ADAM = eqopt.Adam(0.1)
+CLIPPED = eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(0.1))
+MANY = dict.fromkeys("abcdefghijklm", PARAMS["b"])
+TWICE = eqopt.Chain(ADAM, ADAM)
+BF16 = eqopt.Adam(0.1, mu_dtype=jnp.bfloat16)
+
+
+def state_of(opt, params=PARAMS):
+    return eqx.filter_eval_shape(opt.init, params)
+
+
+def plan(new, opt, params=PARAMS, old=PARAMS, **given):
+    """The plan for the state of `opt`, with parameters `old`."""
+    return migration_plan(new, state_of(opt, old), params, **given)
+
+
+def sources(new, old, **given):
+    return {part.path: part.taken_from for part in plan(new, old, **given).parts}
+
+
+def groups(**parts):
+    names = [*parts]
+    labels = {"w": names[0], "b": names[-1]}
+    return eqopt.Partition(parts, lambda params: labels)
+
+
+def test_the_table():
+    ema = eqopt.ParamEMA(CLIPPED)
+    old = eqopt.SkipStep(ADAM, eqopt.SigmaRule())
+    drop = "SkipStepState", "SigmaRuleState"
+    found = plan(ema, old, drop=drop)
+    assert (
+        str(found)
+        == """\
+new state           class                     values
+(the root)          ParamEMAState             initialised
+.inner_state[1][0]  ScaleByAdamState          taken from .inner_state[0]
+.inner_state[1][2]  ScaleByLearningRateState  taken from .inner_state[1]
+
+old state           class                     values
+(the root)          SkipStepState             dropped
+.rule_state         SigmaRuleState            dropped"""
+    )
+    assert found == MigrationPlan(
+        (
+            MigratedPart("", "ParamEMAState", None),
+            MigratedPart(".inner_state[1][0]", "ScaleByAdamState", ".inner_state[0]"),
+            MigratedPart(
+                ".inner_state[1][2]", "ScaleByLearningRateState", ".inner_state[1]"
+            ),
+        ),
+        (("", "SkipStepState"), (".rule_state", "SigmaRuleState")),
+    )
+    assert str(plan(ema, ema)).count("taken from (the root)") == 1
+
+
+def test_arrays_and_shapes_give_the_same_plan():
+    state = jax.jit(ADAM.init)(PARAMS)
+    assert migration_plan(CLIPPED, state, PARAMS) == plan(CLIPPED, ADAM)
+
+
+def test_labels_count_more_than_positions():
+    old = groups(a=ADAM, b=ADAM)
+    new = eqopt.Chain(eqopt.Clip(1.0), groups(a=eqopt.AdamW(0.1), b=eqopt.AdamW(0.1)))
+    assert sources(new, old) == {
+        "[1].inner_states['a'][0]": ".inner_states['a'][0]",
+        "[1].inner_states['a'][2]": ".inner_states['a'][1]",
+        "[1].inner_states['b'][0]": ".inner_states['b'][0]",
+        "[1].inner_states['b'][2]": ".inner_states['b'][1]",
+    }
+    assert sources(eqopt.Lookahead(old, 5, 0.5), old, drop=[]) == {
+        "": None,
+        **{f".fast_state{path}": path for path in sources(old, old)},
+    }
+    # A group with another name is the one that is left over.
+    renamed = sources(groups(a=ADAM, c=ADAM), old)
+    assert renamed[".inner_states['c'][0]"] == ".inner_states['b'][0]"
+
+
+def test_paths_inside_other_paths():
+    """Inner paths of `take` are exceptions from outer ones."""
+    take = {"[1]": "[0]", "[1][1]": None, "[0]": "[1]"}
+    assert sources(TWICE, TWICE, take=take, drop="[0][1]") == {
+        "[0][0]": "[1][0]",
+        "[0][1]": "[1][1]",
+        "[1][0]": "[0][0]",
+        "[1][1]": None,
+    }
+
+
+def test_what_take_names_is_not_taken_again():
+    new = eqopt.Chain(ADAM, ADAM)
+    assert sources(new, ADAM, take={"[1]": ""}) == {
+        "[0][0]": None,
+        "[0][1]": None,
+        "[1][0]": "[0]",
+        "[1][1]": "[1]",
+    }
+
+
+def test_entries_of_drop():
+    for drop in (
+        eqopt.ParamEMAState,
+        ["ParamEMAState"],
+        ["ParamEMAState.count", ".weight_sum", "ParamEMAState.average"],
+    ):
+        found = plan(ADAM, eqopt.ParamEMA(ADAM), drop=drop)
+        assert found.dropped == (("", "ParamEMAState"),)
+    found = plan(ADAM, ADAM, drop="[0].mu['w']")
+    assert found.dropped == (("[0].mu['w']", "ScaleByAdamState"),)
+    assert found.parts[0].initialised == ("[0].mu['w']",)
+
+
+def test_classes_that_a_notebook_defines_again():
+    def define():
+        class HeavyState(eqx.Module):
+            trace: jax.Array
+
+        return HeavyState
+
+    define.__qualname__ = "define"
+    old, new = define(), define()
+    init = lambda _: (None, new(jnp.zeros(2)))
+    moved = migrate(
+        type("Opt", (), {"init": staticmethod(init)})(), old(jnp.ones(2)), 0
+    )
+    assert isinstance(moved[1], new) and jnp.array_equal(moved[1].trace, jnp.ones(2))
+
+
+WRONG = {
+    "a value without a place": (
+        lambda: plan(ADAM, eqopt.ParamEMA(ADAM)),
+        "migrate: the new optimizer has no place for these values of the old state: "
+        "ParamEMAState at `(the root)`. To omit them, name them: "
+        "`drop=['ParamEMAState']`.",
+    ),
+    "another optimizer": (
+        lambda: plan(eqopt.Lion(0.1), ADAM),
+        "ScaleByAdamState at `[0]`. To omit them, name them: "
+        "`drop=['ScaleByAdamState']`.",
+    ),
+    "many parameters less": (
+        lambda: plan(ADAM, ADAM, dict.fromkeys("abcdefgh", PARAMS["b"]), old=MANY),
+        "and 5 more. To omit them, name them: `drop=[\"[0].mu['i']\", \"[0].mu['j']"
+        '", "[0].mu[\'k\']", "[0].mu[\'l\']", "[0].mu[\'m\']", "[0].nu[\'i\']", '
+        "\"[0].nu['j']\", \"[0].nu['k']\", ...]`.",
+    ),
+    "a layer less": (
+        lambda: plan(ADAM, ADAM, {"w": PARAMS}, old={"w": PARAMS, "v": PARAMS}),
+        "`drop=[\"[0].mu['v']\", \"[0].nu['v']\"]`.",
+    ),
+    "a parameter less": (
+        lambda: plan(ADAM, ADAM, {"w": PARAMS["w"]}),
+        "ScaleByAdamState at `[0].mu['b']`, ScaleByAdamState at `[0].nu['b']`. To "
+        "omit them, name them: `drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
+    ),
+    "one of several of a class": (
+        lambda: plan(ADAM, TWICE, take={"": "[1]"}),
+        "ScaleByAdamState at `[0][0]`, ScaleByLearningRateState at `[0][1]`. To "
+        "omit them, name them: `drop=['[0][0]', '[0][1]']`.",
+    ),
+    "a group whose parameters are in another one now": (
+        lambda: plan(groups(a=ADAM, b=ADAM, c=ADAM), groups(a=ADAM, b=ADAM)),
+        "Or take them for the ScaleByAdamState at `.inner_states['c'][0]` of the new "
+        "state: `take={\".inner_states['c'][0]\": \".inner_states['b'][0]\"}`.",
+    ),
+    "two candidates": (
+        lambda: plan(ADAM, TWICE),
+        "migrate: it is unclear which ScaleByAdamState to take: the new state has one "
+        "at `[0]`, and the old state has 2 of them at `[0][0]`, `[1][0]`. Say which "
+        "one, `take={'[0]': '[0][0]'}`, or `None` instead of the second path to "
+        "initialise it. A path around several states works for all of them.",
+    ),
+    "two places": (
+        lambda: plan(TWICE, ADAM),
+        "the new state has 2 of them at `[0][0]`, `[1][0]`, and the old state has one "
+        "at `[0]`. Say which one, `take={'[0][0]': '[0]'}`",
+    ),
+    "two candidates at other positions": (
+        lambda: plan(eqopt.Chain(eqopt.Clip(1.0), ADAM, ADAM), TWICE),
+        "the new state has 2 of them at `[1][0]`, `[2][0]`, and the old state has 2 of "
+        "them at `[0][0]`, `[1][0]`",
+    ),
+    "another shape": (
+        lambda: plan(ADAM, ADAM, {**PARAMS, "b": jnp.ones(5)}),
+        "migrate: the old state has float32[2] at `[0].mu['b']`, but the new optimizer "
+        "needs float32[5] at `[0].mu['b']`. 1 more does not fit. Was the model changed "
+        "after `init`, or is this the state of another model? Pass the model of the old "
+        "state, or initialise what does not fit: "
+        "`drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
+    ),
+    "several values with other shapes": (
+        lambda: plan(ADAM, ADAM, {"w": jnp.ones(5), "b": jnp.ones(5)}),
+        "3 more do not fit. Was the model changed after `init`, or is this the state of "
+        "another model? Pass the model of the old state, or initialise what does not "
+        "fit: `drop=['ScaleByAdamState.mu', 'ScaleByAdamState.nu']`.",
+    ),
+    "one value with another shape": (
+        lambda: plan(eqopt.Trace(0.9), eqopt.Trace(0.9), PARAMS["w"], PARAMS["b"]),
+        "needs float32[3,2] at `.trace`. Was the model changed",
+    ),
+    "another dtype": (
+        lambda: plan(eqopt.Chain(BF16), ADAM),
+        "migrate: the old state has float32[2] at `[0].mu['b']`, but the new optimizer "
+        "needs bfloat16[2] at `[0][0].mu['b']`. 1 more does not fit. Give the new "
+        "optimizer the dtypes of the old one, convert the old state, `eqopt.tree.set("
+        "state, mu=eqopt.tree.cast(eqopt.tree.get(state, 'mu'), jnp.bfloat16))`, or "
+        "initialise what does not fit: `drop=['ScaleByAdamState.mu']`.",
+    ),
+    "a path that the new state lacks": (
+        lambda: plan(CLIPPED, ADAM, take={"[0]": "[0]"}),
+        "migrate: `take` has the path '[0]', but the new state has no part there. Did "
+        "you mean '[1][0]'",
+    ),
+    "a path that the old state lacks": (
+        lambda: plan(CLIPPED, ADAM, take={"[1]": ".inner"}),
+        "migrate: `take` has the path '.inner', but the old state has no part there. "
+        "It has `[0]`, `[1]`.",
+    ),
+    "paths of different classes": (
+        lambda: plan(ADAM, ADAM, take={"[0]": "[1]"}),
+        "migrate: `take` has '[0]': '[1]', but these have no class in common: the new "
+        "state has ScaleByAdamState there, and the old one ScaleByLearningRateState. "
+        "Pass paths of the same class, or `None` to initialise: `take={'[0]': None}`.",
+    ),
+    "nothing to drop": (
+        lambda: plan(ADAM, eqopt.ParamEMA(ADAM), drop=eqopt.ParamEMA),
+        "migrate: `drop` has 'ParamEMA', but the old state has no such class, field or "
+        "path. Did you mean 'ParamEMAState'?",
+    ),
+    "no field to drop": (
+        lambda: plan(ADAM, ADAM, drop="momentum"),
+        "It has `ScaleByAdamState`, `[0]`, `ScaleByLearningRateState`, `[1]`.",
+    ),
+    "arguments in another order": (
+        lambda: migrate(state_of(ADAM), ADAM, PARAMS),
+        "migrate: `new_opt` must be an optimizer, but is a tuple. Pass the optimizer "
+        "first: `migrate(new_opt, old_state, model)`.",
+    ),
+    "no optimizer for a plan": (
+        lambda: migration_plan(PARAMS, ADAM, PARAMS),
+        "migration_plan: `new_opt` must be an optimizer, but is a dict.",
+    ),
+    "shapes instead of a state": (
+        lambda: migrate(CLIPPED, state_of(ADAM), PARAMS),
+        "migrate: `old_state` has a `jax.ShapeDtypeStruct` at `[0].count`, which has no "
+        "values. Pass the state itself, or use `migration_plan`, which needs only",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors(case):
+    call, message = WRONG[case]
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()
+
+
+def test_the_advice_about_dtypes_works():
+    state = ADAM.init(PARAMS)
+    cast = eqopt.tree.cast(eqopt.tree.get(state, "mu"), jnp.bfloat16)
+    moved = migrate(BF16, eqopt.tree.set(state, mu=cast), PARAMS)
+    assert eqx.tree_equal(moved, BF16.init(PARAMS), typematch=True)
