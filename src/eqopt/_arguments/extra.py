@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,8 +24,39 @@ EXTRAS = {
     "weight": "the weight of the gradients in a mean, such as the number of examples",
 }
 
-# Other names for what eqopt calls `value` and `value_fn`.
-_MEANT = {"loss": "value", "loss_value": "value", "loss_fn": "value_fn"}
+# Names that other libraries and users have for these arguments, and for `params`.
+_MEANT = {
+    "closure": "value_fn",
+    "cost": "value",
+    "cost_fn": "value_fn",
+    "fn": "value_fn",
+    "fun": "value_fn",
+    "func": "value_fn",
+    "gradient": "grad",
+    "gradient_fn": "grad_fn",
+    "gradients": "grad",
+    "loss": "value",
+    "loss_fn": "value_fn",
+    "loss_value": "value",
+    "model": "params",
+    "n_samples": "sample_size",
+    "num_samples": "sample_size",
+    "obj": "value",
+    "obj_fn": "value_fn",
+    "objective": "value",
+    "objective_fn": "value_fn",
+    "parameters": "params",
+    "prev_grad": "previous_grad",
+    "value_and_grad": "value_fn",
+    "value_and_grad_fn": "value_fn",
+}
+
+# How to make the right argument from what has another name, if it is not the same.
+_MADE = {
+    "closure": "lambda model: ...",
+    "value_and_grad": "lambda model: value_and_grad(model)[0]",
+    "value_and_grad_fn": "lambda model: value_and_grad_fn(model)[0]",
+}
 
 
 def required_params(owner: str, params: Any) -> Any:
@@ -40,10 +72,13 @@ def required_params(owner: str, params: Any) -> Any:
 def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
     """The extra argument `name` of `update`; raises a `ValueError` if it is missing."""
     if extra.get(name) is None:
+        other = next((x for x in extra if _meant(x) == name), None)
+        found = f" Is it `{other}`?" if other else ""
+        given = _MADE.get(other, other) if other else name
         raise ValueError(
-            f"{name_of(owner)} needs the extra argument `{name}`, {EXTRAS[name]}. "
-            f"Pass it by name: `step(grads, state, model, {name}={name})`; chains and "
-            "wrappers pass it on."
+            f"{name_of(owner)} needs the extra argument `{name}`, {EXTRAS[name]}.{found} "
+            f"Pass it by name: `step(grads, state, model, {name}={given})`; chains "
+            "and wrappers pass it on."
         )
     return extra[name]
 
@@ -62,30 +97,79 @@ def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
 
 
 def check_names(transformation: Any, call: str, extra: Mapping[str, Any]) -> None:
-    """Raises a `TypeError` for an extra argument whose name is probably a mistake.
+    """Raises a `TypeError` for an extra argument that nothing in `transformation` reads.
 
-    Extra arguments with other unknown names are for transformations of users. These may
-    read any name, so nothing is checked if there may be one in `transformation`.
+    Transformations and functions of users may read any name that they accept. A name is
+    also allowed next to the right one, for code that runs several libraries.
     """
-    for name in extra.keys() - EXTRAS.keys():
-        close = difflib.get_close_matches(name, EXTRAS, n=1, cutoff=0.8)
-        meant = _MEANT.get(name) or next(iter(close), None)
-        if meant is not None and meant not in extra and _is_ours(transformation):
-            raise TypeError(
-                f"{type(transformation).__name__}.{call}: no part of this optimizer "
-                f"reads the extra argument `{name}`. Did you mean `{meant}`, "
-                f"{EXTRAS[meant]}? Pass it by that name: "
-                f"`opt.{call}(grads, state, model, {meant}={name})`."
+    for name in _unread(transformation, extra):
+        meant = _meant(name)
+        if meant in extra:
+            continue
+        message = (
+            f"{type(transformation).__name__}.{call}: no part of this optimizer reads "
+            f"the extra argument `{name}`."
+        )
+        if meant == "params":
+            message += (
+                f" Is it the model? Pass it as `params`: `opt.{call}(grads, state, "
+                f"{name})`."
             )
+        elif meant is not None:
+            message += (
+                f" Did you mean `{meant}`, {EXTRAS[meant]}? Pass it by that name: "
+                f"`opt.{call}(grads, state, model, {meant}={_MADE.get(name, name)})`."
+            )
+        else:
+            message += (
+                f" eqopt's transformations read {', '.join(map('`{}`'.format, EXTRAS))}."
+                " Hyperparameters belong in the constructor. Remove this argument."
+            )
+        raise TypeError(message)
 
 
-def _is_ours(transformation: Any) -> bool:
-    """Whether no part or function in it is foreign to eqopt and JAX."""
-    for x in _parts(transformation):
-        module = x.__module__ if callable(x) else type(x).__module__
-        if not f"{module}.".startswith(("eqopt.", "builtins.", "jax", "numpy.")):
-            return False
-    return True
+def for_a_part(transformation: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """`extra` without arguments for other parts, if a library passes all to each part.
+
+    What is probably a misspelt name remains, so that `check_names` finds it.
+    """
+    others = {x for x in _unread(transformation, extra) if _meant(x) is None}
+    return {name: x for name, x in extra.items() if name not in others}
+
+
+def _meant(name: str) -> str | None:
+    """The argument of eqopt that is probably meant by another name."""
+    close = difflib.get_close_matches(name, EXTRAS, n=1, cutoff=0.8)
+    return None if name in EXTRAS else _MEANT.get(name) or next(iter(close), None)
+
+
+def _unread(transformation: Any, extra: Mapping[str, Any]) -> list[str]:
+    """The names in `extra` that eqopt does not have, and that no part can read."""
+    names = [name for name in extra if name not in EXTRAS]
+    if not names:
+        return []
+    foreign = [x for x in _parts(transformation) if not _is_ours(x)]
+    return [name for name in names if not any(_accepts(x, name) for x in foreign)]
+
+
+def _is_ours(x: Any) -> bool:
+    module = getattr(x, "__module__", None) if callable(x) else type(x).__module__
+    return f"{module}.".startswith(("eqopt.", "builtins.", "jax", "numpy."))
+
+
+def _accepts(x: Any, name: str) -> bool:
+    """Whether `x`, a function or an object with `update`, may be called with `name`."""
+    for fn in (x, getattr(x, "update", None)):
+        if not callable(fn):
+            continue
+        try:
+            parameters = inspect.signature(fn).parameters
+        except (TypeError, ValueError):
+            return True  # written in C
+        kinds = {parameter.kind for parameter in parameters.values()}
+        if name in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+            return True
+    return False
 
 
 def _parts(x: Any) -> Iterator[Any]:
@@ -95,7 +179,11 @@ def _parts(x: Any) -> Iterator[Any]:
         for part in x:
             yield from _parts(part)
         return
-    yield x
+    if isinstance(getattr(type(x), "chain", None), property):
+        # The recipe of a user, which reads nothing itself.
+        yield from _parts(x.chain)
+    else:
+        yield x
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         for field in dataclasses.fields(x):
             yield from _parts(getattr(x, field.name, None))

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
@@ -58,6 +59,11 @@ def misfit(
     return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {_ONE_MODEL}")
 
 
+# Whether a call with extra arguments is running. Their names are only checked for the
+# outermost transformation: they are also passed to parts that do not read them.
+_IS_INSIDE: ContextVar[bool] = ContextVar("_IS_INSIDE", default=False)
+
+
 def explained(fn: Callable) -> Callable:
     """`update` or `step` of a class; if shapes do not fit, its error says where.
 
@@ -65,11 +71,19 @@ def explained(fn: Callable) -> Callable:
     state is compared with a new one for the same parameters.
     """
 
+    own = inspect.signature(fn).parameters
+    needed = [*own][:3]
+
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if kwargs:
-            check_names(args[0], fn.__name__, kwargs)
+        token = None
+        if kwargs and not _IS_INSIDE.get():
+            extra = {name: x for name, x in kwargs.items() if name not in own}
+            # If the updates or the state are missing, the error is about that.
+            if all(name in kwargs for name in needed[len(args) :]):
+                check_names(args[0], fn.__name__, extra)
+            token = _IS_INSIDE.set(True)
         try:
             return fn(*args, **kwargs)
         except (TypeError, ValueError) as error:
@@ -82,6 +96,9 @@ def explained(fn: Callable) -> Callable:
             if message is None:
                 raise
             raise ValueError(message) from error
+        finally:
+            if token is not None:
+                _IS_INSIDE.reset(token)
 
     return call
 

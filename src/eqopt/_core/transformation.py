@@ -114,7 +114,8 @@ class AbstractTransformation(Module):
         **Raises:**
 
         A `ValueError` or `TypeError` that names the key path if `updates`, `state` and
-        `params` do not belong together.
+        `params` do not belong together. A `TypeError` for an extra argument that nothing
+        in the transformation reads.
         """
 
     def step(

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
+from ..._arguments.extra import for_a_part
 from ..._core.transformation import AbstractTransformation
 from ..._trees.leaves import parameters
 from ..._types import Params, State, Updates
@@ -28,7 +29,7 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
 
     You can use it in `optax.chain`, `optax.masked`, `optax.partition` and other
     wrappers of Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of
-    `update` are passed to `opt`.
+    `update` are passed to `opt`, except for names that no part of it reads.
 
     Optax adds an update to every array. So arrays that are not parameters in eqopt,
     such as integer arrays, get updates of zero. Python floats are parameters, as in
@@ -48,7 +49,8 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
 
     **Raises:**
 
-    A `TypeError` if `opt` is something else.
+    A `TypeError` if `opt` is something else. In `update`, a `TypeError` if an extra
+    argument probably has the wrong name, such as `loss` instead of `value`.
     """
     if not isinstance(opt, AbstractTransformation):
         raise TypeError(
@@ -62,6 +64,8 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
         updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         given, params = _floats_as_arrays(updates), _floats_as_arrays(params)
+        # A chain of Optax also passes the arguments of its other parts.
+        extra = for_a_part(opt, extra)
         updates, state = opt.update(parameters(given), state, params, **extra)
         return eqx.combine(updates, _zeros_for_others(given, params)), state
 
