@@ -198,3 +198,47 @@ def test_parameters_are_shown_again_after_an_error():
     with pytest.raises(ValueError), pipeline.showing(None):
         raise ValueError
     assert pipeline.params is GRADS
+
+
+class Pressed(eqopt.AbstractStateless):
+    """`press`, and then `press` again."""
+
+    factor: Any = 5.0
+    twice: bool = False
+    way: str = eqx.field(static=True, default="up")
+    how: Any = eqx.field(static=True, default_factory=dict)
+    then: Any = eqx.field(static=True, default_factory=dict)
+
+    def leafwise(self, state, params=None, **extra):
+        then = eqopt.Leafwise(press, **self.then)
+        return eqopt.Leafwise(press, **self.how, then=then)
+
+
+@pytest.mark.parametrize(
+    ("how", "then", "expected"),
+    [
+        ({}, {}, 25.0),
+        ({"shared": {"factor": 2.0}}, {}, 4.0),
+        ({"measure": lambda _: {"factor": 2.0}}, {}, 4.0),
+        ({"measure": lambda _: ({"factor": 2.0}, None)}, {}, 4.0),
+        ({"shared": {"factor": 2.0}}, {"shared": {"factor": 3.0}}, 6.0),
+    ],
+)
+def test_what_is_shared_with_the_next_equation_comes_before_fields(how, then, expected):
+    assert pressed(Pressed(how=how, then=then)) == expected * pressed(Press(1.0))
+
+
+def test_the_next_equation_has_no_state():
+    with pytest.raises(
+        TypeError, match="Pressed: `then` must have no state, but has one"
+    ):
+        Pressed(then={"state": (1,)}).update(GRADS, None)
+
+
+@pytest.mark.parametrize("found", [3.0, (None, {"factor": 2.0}), ({}, None, None)])
+def test_what_a_measure_returns(found):
+    message = (
+        "Pressed: `measure` must return a dict of shared values, or a pair of such"
+    )
+    with pytest.raises(TypeError, match=message):
+        Pressed(how={"measure": lambda _: found}).update(GRADS, None)

@@ -74,7 +74,7 @@ class OtherDtype(Stateless):
 @breaks(
     "updates",
     "it raised ValueError (`params` has another tree structure than `updates`), "
-    "expected no error; convert each result",
+    "expected no error; make `update` and `step` work with this model",
 )
 class OtherStructure(eqopt.AbstractTransformation):
     def init(self, params):

@@ -3,6 +3,7 @@
 import re
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -87,7 +88,7 @@ class Raises(Stateless):
 def test_an_error_is_told_once():
     broken = sentences_of(Raises(), Model(), only=("updates", "state"))
     assert (
-        "it raised RuntimeError (no such leaf), expected no error; conv"
+        "it raised RuntimeError (no such leaf), expected no error; make"
         in (broken["updates"])
     )
     assert broken["state"].endswith("(no such leaf), expected no error; see `updates`.")
@@ -146,3 +147,42 @@ def test_programs_are_compiled(monkeypatch):
     monkeypatch.setattr(_trial, "compiler", eqx.filter_jit)
     laws = ("state", "hyperparameters", "vmap", "donation")
     testing.check_laws(eqopt.SGD(0.1, momentum=0.9), Model(), only=laws)
+
+
+class Noise(eqopt.AbstractTransformation):
+    """A correct one with a key in the state."""
+
+    def init(self, params):
+        return jax.random.key(3)
+
+    def update(self, updates, state, params=None, **extra):
+        key, own = jax.random.split(state)
+        noise = jax.random.normal(own, ())
+        return jax.tree.map(lambda g: g + noise.astype(g.dtype), updates), key
+
+
+def test_random_keys_in_the_model_and_in_the_state():
+    model = {"w": jnp.ones((2, 2)), "b": jnp.ones(2), "key": jax.random.key(0)}
+    testing.check_laws(Noise(), model, skip="other_model")
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_models_in_half_precision(dtype):
+    model = {"w": jnp.ones((2, 2), dtype), "b": jnp.ones(2)}
+    only = ["updates", "numpy_arrays", "derivatives", "zero_gradients"]
+    testing.check_laws(eqopt.Adam(1e-3), model, only=only)
+
+
+@pytest.mark.parametrize("model", [{}, jnp.arange(3), {"f": jnp.tanh}])
+def test_a_model_without_parameters(model):
+    with pytest.raises(
+        ValueError, match=r"`(model|params)` has no parameters.* Pass a m"
+    ):
+        testing.check_laws(Stateless(), model)
+
+
+def test_no_step_is_possible():
+    sentences = sentences_of(eqopt.PolyakSGD(0.1), Model(), only=["updates", "jit"])
+    assert "needs the extra argument `value`" in sentences["updates"]
+    assert "pass extra arguments that they need as `extra`" in sentences["updates"]
+    assert "see `updates`" in sentences["jit"]

@@ -26,7 +26,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments.owners import name_of
-from .._trees.leaves import is_leaf, map_parameters
+from .._trees.leaves import briefly, is_leaf, map_parameters
 from .._trees.masks import mask_out
 from .._types import Mask, Measured, Params, State, Updates
 from ..numerics import wide_dtype
@@ -68,7 +68,8 @@ class Leafwise(NamedTuple):
     - `on_cpu`: a function that is equal to `equation` up to rounding, and that XLA
         compiles to faster code for a CPU.
     - `then`: another equation for the result of this one, such as weight decay with its
-        own mask. It has no state, and also gets the `shared` values of this one.
+        own mask. It has no state, and also gets the `shared` values of this one, also
+        measured ones, which come before fields of the transformation.
     """
 
     equation: Equation
@@ -84,11 +85,17 @@ class Leafwise(NamedTuple):
 
 
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
-    """`leafwise` with missing shared values taken from the fields of `owner`."""
-    if leafwise.then is not None:
-        leafwise = leafwise._replace(then=filled(owner, leafwise.then))
+    """`leafwise` with missing shared values taken from the fields of `owner`.
+
+    The values for `then` are put here, too, because a value that is passed or measured
+    here comes before a field.
+    """
     given, fields = leafwise.shared, vars(owner)
-    lacks = [x for x in leafwise.equation.shared if x not in given and x in fields]
+    names, then = [*leafwise.equation.shared], leafwise.then
+    while then is not None:
+        names += then.equation.shared
+        then = then.then
+    lacks = [x for x in names if x not in given and x in fields]
     if not lacks:
         return leafwise
     return leafwise._replace(shared={**{x: fields[x] for x in lacks}, **given})
@@ -121,9 +128,7 @@ class Pipeline:
             updates = self.flush()
             if leafwise.mask is not None:
                 updates = mask_out(updates, leafwise.mask, self.params)
-            found, state = leafwise.measure(updates), leafwise.state
-            if isinstance(found, tuple):
-                found, state = found
+            found, state = _measured(owner, leafwise.measure(updates), leafwise.state)
             shared = {**leafwise.shared, **found}
             leafwise = leafwise._replace(shared=shared, state=state, measure=None)
         if self._hidden and "p" in leafwise.equation.leaves:
@@ -135,6 +140,12 @@ class Pipeline:
         if leafwise.state is not None:
             self._unread[index] = owner
         if (then := leafwise.then) is not None:
+            if then.state is not None:
+                raise TypeError(
+                    f"{owner}: `then` must have no state, but has one of type "
+                    f"{type(then.state).__name__}. Compute all fields of the state "
+                    "in the first equation."
+                )
             self.push(owner, then._replace(shared={**leafwise.shared, **then.shared}))
         return functools.partial(self._kept, index, owner)
 
@@ -270,6 +281,17 @@ class Pipeline:
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result
+
+
+def _measured(owner: str, found: Any, state: State) -> tuple[Mapping[str, Any], State]:
+    pair = found if isinstance(found, tuple) and len(found) == 2 else (found, state)
+    if not isinstance(pair[0], Mapping):
+        raise TypeError(
+            f"{owner}: `measure` must return a dict of shared values, or a pair of "
+            f"such a dict and the new state, but returned {briefly(found)} of type "
+            f"{type(found).__name__}."
+        )
+    return pair
 
 
 def _is_movable(leafwise: Leafwise) -> bool:

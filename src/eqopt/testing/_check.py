@@ -3,13 +3,20 @@
 import difflib
 from collections.abc import Collection
 
+import jax
 from jaxtyping import PyTree
 
 from .._core.transformation import AbstractTransformation
+from .._trees.leaves import briefly, parameters
 from . import _hyperparameters, _transformable, _types, _values
 from ._law import BY_NAME, Breach
 from ._trial import Extra, Trial
 
+
+_ANY_STEP = (
+    "make `update` and `step` work with this model under `eqx.filter_jit`, and pass "
+    "extra arguments that they need as `extra`"
+)
 
 _MODULES = [
     module.__name__ for module in (_types, _values, _hyperparameters, _transformable)
@@ -86,7 +93,7 @@ def check_laws(
 
     - `opt`: a transformation, such as an optimizer or a chain.
     - `model`: any pytree with floating-point or complex arrays, such as an
-        `eqx.nn.MLP`.
+        `eqx.nn.MLP`. With a single array, `partly_trained` has nothing to check.
     - `extra`: extra arguments for each `update` and `step`, such as `value` or
         `value_fn`: a mapping, or a function of the parameters that returns one.
         `None` means none.
@@ -96,13 +103,18 @@ def check_laws(
     **Raises:**
 
     An [`eqopt.testing.LawError`][], which is an `AssertionError`, if a law is broken, and
-    a `ValueError` for the name of a law that does not exist. If `opt.init` rejects the
-    model, its error.
+    a `ValueError` for the name of a law that does not exist, or a model without
+    parameters. If `opt.init` rejects the model, its error.
     """
     skipped = names("skip", skip)
     asked = LAWS if only is None else names("only", only)
     trial = Trial(opt, model, extra)
     trial.state  # noqa: B018  # an error about the model is not about a law
+    if not jax.tree.leaves(parameters(model)):
+        raise ValueError(
+            f"`model` has no parameters, but is {briefly(model)}. Pass a model, or "
+            "another tree with floating-point or complex arrays."
+        )
     check(trial, [name for name in asked if name not in skipped])
 
 
@@ -134,9 +146,11 @@ def check(trial: Trial, asked: Collection[str]) -> None:
             cause = cause or error
             first = str(error).strip().partition("\n")[0].split(". ")[0].rstrip(".")
             raised = f"it raised {type(error).__name__} ({first})"
+            # The steps that most laws look at: it is not about this law.
+            fix = _ANY_STEP if error is trial.failure else law.fix
             same = [x for x, text in broken.items() if text.startswith(raised)]
             broken[name] = f"{raised}, expected no error; " + (
-                f"see `{same[0]}`" if same else law.fix
+                f"see `{same[0]}`" if same else fix
             )
     if broken:
         sentences = {

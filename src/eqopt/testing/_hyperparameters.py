@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._core.transformation import AbstractTransformation
+from .._trees.leaves import parameters
 from . import _trial
 from ._difference import of_types
 from ._law import Breach, expect, expect_same, law
@@ -139,6 +140,10 @@ def _member(tree: Any, i: int) -> Any:
     return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, tree)
 
 
+def _has_halves(model: Any) -> bool:
+    return any(jnp.finfo(x.dtype).bits < 32 for x in jax.tree.leaves(parameters(model)))
+
+
 _SLOPE = (
     "take roots and norms that may be zero with `eqopt.numerics.safe_sqrt` and "
     "`eqopt.numerics.safe_norm`, and loop with `lax.scan` instead of `lax.while_loop`"
@@ -172,6 +177,8 @@ def slopes_of(trial: Trial) -> Any:
 def derivatives(trial: Trial) -> None:
     """Derivatives through steps are finite, with respect to hyperparameters and the size
     of the gradients, also at gradients of zero."""
+    if _has_halves(trial.model):
+        trial = trial.cast(jnp.float32)  # an ordinary slope overflows in float16
     values = numbers(trial.opt)
     slopes_at = slopes_of(trial)
     for scale in (1.0, 0.0):

@@ -135,11 +135,12 @@ def resume(trial: Trial) -> None:
     """Training continues bit for bit after the model and the state have been saved, and
     loaded into a model and a state with other numbers."""
     file = io.BytesIO()
-    eqx.tree_serialise_leaves(file, trial.trail[2][:2])
+    eqx.tree_serialise_leaves(file, jax.tree.map(_bits, trial.trail[2][:2]))
     file.seek(0)
     other = _halved(trial.model)
     like = other, trial.opt.init(other)
-    params, state = eqx.tree_deserialise_leaves(file, like)
+    loaded = eqx.tree_deserialise_leaves(file, jax.tree.map(_bits, like))
+    params, state = jax.tree.map(_like_key, loaded, like)
     for i in range(2, _trial.STEPS):
         _, (params, state) = trial.both(grads_of(trial.model, i), state, params)
         for what, found, expected in (
@@ -148,6 +149,21 @@ def resume(trial: Trial) -> None:
         ):
             difference = of_values(found, expected, exactly=True)
             expect(difference, f"after a resumed step {i}, the {what}", _STATE)
+
+
+def _is_key(x: Any) -> bool:
+    return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _bits(x: Any) -> Any:
+    """A random key as an array of integers, because Equinox does not save keys."""
+    return jax.random.key_data(x) if _is_key(x) else x
+
+
+def _like_key(x: Any, like: Any) -> Any:
+    if not _is_key(like):
+        return x
+    return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like))
 
 
 @law("make `init` work for models of other shapes")

@@ -87,8 +87,10 @@ def copied(model: PyTree) -> PyTree:
     """
 
     def copy(x):
-        is_key = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
-        if is_key or not (eqx.is_array(x) or eqx.is_inexact_array(x)):
+        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = jnp.array(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        if not (eqx.is_array(x) or eqx.is_inexact_array(x)):
             return x
         return jnp.array(x, dtype=x.dtype)
 
@@ -116,7 +118,7 @@ class Trial:
         self, opt: AbstractTransformation, model: PyTree, extra: Extra | None = None
     ):
         self.opt, self.model, self.extra = opt, copied(model), extra or {}
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
 
     def both(self, grads: PyTree, state: PyTree, params: PyTree) -> Any:
         return compiled(both)(self.opt, self.extra, grads, state, params)
@@ -136,12 +138,12 @@ class Trial:
     @property
     def trail(self) -> list[Moment]:
         """The first moments in training. If it fails once, it fails for each law."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         try:
             return self._trail
         except Exception as error:
-            self._failure = error
+            self.failure = error
             raise
 
     @functools.cached_property

@@ -200,7 +200,10 @@ def _are_like(result: Any, grads: PyTree, trial: Trial, when: str) -> None:
 def numpy_arrays(trial: Trial) -> None:
     """Parameters and gradients may be arrays of NumPy: results have the same types, and
     `init` and the step neither keep nor change these arrays."""
-    is_parameter = eqx.is_inexact_array
+    # An array of NumPy with a dtype that NumPy lacks, such as bfloat16, is no parameter.
+    is_parameter = lambda x: (
+        eqx.is_inexact_array(x) and np.issubdtype(x.dtype, np.inexact)
+    )
     of_numpy = lambda tree: jax.tree.map(
         lambda x: np.array(x) if is_parameter(x) else x, tree
     )
@@ -234,8 +237,9 @@ def numpy_arrays(trial: Trial) -> None:
             "do not write into arrays that come in: use `g = g * x` and not `g *= x`",
         )
     state = trial.opt.init(model)
-    for x in filter(is_parameter, jax.tree.leaves(model)):
-        x.fill(np.nan)
+    for x in jax.tree.leaves(model):
+        if isinstance(x, np.ndarray) and is_parameter(x):
+            x.fill(np.nan)
     expect(
         of_values(state, trial.state, exactly=True),
         "after writing over the arrays of NumPy that `init` got, the state",
