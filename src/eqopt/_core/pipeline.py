@@ -284,7 +284,9 @@ class Pipeline:
 
 
 def _measured(owner: str, found: Any, state: State) -> tuple[Mapping[str, Any], State]:
-    pair = found if isinstance(found, tuple) and len(found) == 2 else (found, state)
+    pair: Any = (
+        found if isinstance(found, tuple) and len(found) == 2 else (found, state)
+    )
     if not isinstance(pair[0], Mapping):
         raise TypeError(
             f"{owner}: `measure` must return a dict of shared values, or a pair of "
