@@ -85,11 +85,8 @@ class Leafwise(NamedTuple):
 
 
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
-    """`leafwise` with missing shared values taken from the fields of `owner`.
-
-    The values for `then` are put here, too, because a value that is passed or measured
-    here comes before a field.
-    """
+    """`leafwise` with missing shared values taken from the fields of `owner`."""
+    # Also for `then`: values that are passed or measured here come before fields.
     given, fields = leafwise.shared, vars(owner)
     names, then = [*leafwise.equation.shared], leafwise.then
     while then is not None:
