@@ -68,8 +68,8 @@ class Leafwise(NamedTuple):
     - `on_cpu`: a function that is equal to `equation` up to rounding, and that XLA
         compiles to faster code for a CPU.
     - `then`: another equation for the result of this one, such as weight decay with its
-        own mask. It has no state, and also gets the `shared` values of this one, also
-        measured ones, which come before fields of the transformation.
+        own mask. It has no state. It also gets the `shared` and the measured values of
+        this one, which come before fields of the transformation.
     """
 
     equation: Equation
