@@ -123,10 +123,12 @@ class Evaluated(AbstractTransformation):
         return self.inner.init(params)
 
     def update(self, updates, state, params=None, **extra):
-        return self.inner.update(updates, state, params, **_evaluated(params), **extra)
+        extra = {**extra, **_evaluated(params)}
+        return self.inner.update(updates, state, params, **extra)
 
     def step(self, grads, state, params, **extra):
-        return self.inner.step(grads, state, params, **_evaluated(params), **extra)
+        extra = {**extra, **_evaluated(params)}
+        return self.inner.step(grads, state, params, **extra)
 
     def eval_params(self, state, params):
         return self.inner.eval_params(state, params)

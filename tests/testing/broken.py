@@ -73,7 +73,6 @@ class OtherDtype(Stateless):
 
 @breaks(
     "updates",
-    "it raised ValueError (`params` has another tree structure than `updates`), "
     "expected no error; make `update` and `step` work with this model",
 )
 class OtherStructure(eqopt.AbstractTransformation):
@@ -128,6 +127,12 @@ class ConcreteInit(Counting):
 class OnlyArrays(Stateless):
     def eval_params(self, state, params):
         return eqx.filter(params, eqx.is_array)
+
+
+@breaks("extra_arguments", "got an unexpected keyword argument 'value'")
+class NoExtra(Stateless):
+    def update(self, updates, state, params=None):
+        return super().update(updates, state, params)
 
 
 @breaks(

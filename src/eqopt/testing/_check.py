@@ -144,7 +144,7 @@ def check(trial: Trial, asked: Collection[str]) -> None:
             broken[name] = str(breach)
         except Exception as error:
             cause = cause or error
-            first = str(error).strip().partition("\n")[0].split(". ")[0].rstrip(".")
+            first = str(error).strip().partition("\n")[0].rstrip(".")
             raised = f"it raised {type(error).__name__} ({first})"
             # The steps that most laws look at: it is not about this law.
             fix = _ANY_STEP if error is trial.failure else law.fix

@@ -1,5 +1,6 @@
 """Laws about structures, shapes and dtypes, and about what is not trained."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -83,6 +84,15 @@ def eval_params(trial: Trial) -> None:
         "put averages into the model with `eqx.combine`, in its dtypes",
         like="as in `params`",
     )
+
+
+@law("take `**extra` in `update` and `step`, and pass it on to what they call")
+def extra_arguments(trial: Trial) -> None:
+    """`update` and `step` accept extra arguments for other parts of a chain."""
+    extra = {"value": jnp.ones(()), **given(trial.extra, trial.model)}
+    args = grads_of(trial.model, 0), trial.state, trial.model
+    for call in (trial.opt.update, trial.opt.step):
+        eqx.filter_eval_shape(functools.partial(call, **extra), *args)
 
 
 class _Other(eqx.Module):
