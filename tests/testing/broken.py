@@ -130,9 +130,12 @@ class OnlyArrays(Stateless):
 
 
 @breaks("extra_arguments", "got an unexpected keyword argument 'value'")
-class NoExtra(Stateless):
-    def update(self, updates, state, params=None):
-        return super().update(updates, state, params)
+class NoExtra(eqopt.AbstractTransformation):
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None):  # pyright: ignore
+        return updates, None
 
 
 @breaks(
