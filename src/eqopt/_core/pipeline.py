@@ -14,7 +14,8 @@ These are the terms of the core:
 - A *column* is a tree, aligned with the leaves of the updates.
 - A chain *feeds* the pipeline to each of its parts (`_feed`). A part pushes equations
   and returns a *promise*: a function that returns the new state once the kernels have
-  run. The last part *finishes* (`_finish`): it also returns the new parameters.
+  run. (Users' states may check or convert their fields, so none has placeholders until
+  then.) The last part *finishes* (`_finish`): it also returns the new parameters.
 """
 
 import contextlib
