@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +12,13 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from eqopt.testing import _trial
-from eqopt.testing._trial import compiled_by, grads_of, normal, traces
+from eqopt.testing._trial import (
+    Moment,
+    compiled_by,
+    grads_of,
+    normal,
+    trained,
+)
 
 from ..interpreter import interpreted
 from .row import Row
@@ -90,31 +96,13 @@ def train(opt, params, steps, *, call=step, grads=grads_of):
     return params, state
 
 
-class Moment(NamedTuple):
-    """A moment in training.
-
-    - `traces`: how often `both` had been traced by then.
-    - `updated`: what `update` returned in the step before it.
-    """
-
-    params: PyTree
-    state: PyTree
-    traces: int
-    updated: Any = None
-
-
 # A row has a trail for each precision, and the laws of a row run one after the other.
 @functools.lru_cache(maxsize=8)
 def trail(row: Row, dtype=jnp.float32, grad_dtype=None, steps=5) -> list[Moment]:
     """The first moments in training, shared by all laws that compare results."""
     opt, params = row(), params_of(dtype)
-    moments = [Moment(params, opt.init(params), traces["both"])]
-    for i in range(steps):
-        now = moments[-1]
-        grads = grads_of(params, i, grad_dtype)
-        updated, stepped = both(opt, grads, now.state, now.params)
-        moments.append(Moment(*stepped, traces["both"], updated))
-    return moments
+    call = functools.partial(both, opt)
+    return trained(call, params, opt.init(params), steps, grad_dtype)
 
 
 def moment(row: Row, steps: int) -> tuple[PyTree, PyTree]:

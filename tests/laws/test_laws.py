@@ -23,7 +23,7 @@ import eqopt
 from eqopt._arguments.checks import hyperparameters
 from eqopt._types import ScalarOrSchedule
 from eqopt.testing._check import check
-from eqopt.testing._trial import Trial
+from eqopt.testing._trial import Trial, traces
 
 from .registry import REGISTRY, TELLING, concrete_transformations, law as of_rows
 from .subjects import (
@@ -37,7 +37,6 @@ from .subjects import (
     moment,
     params_of,
     step,
-    traces,
     train,
 )
 

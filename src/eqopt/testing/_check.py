@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from .._core.transformation import AbstractTransformation
 from .._trees.leaves import briefly, parameters
+from ..tree._search import did_you_mean
 from . import _hyperparameters, _transformable, _types, _values
 from ._law import BY_NAME, Breach
 from ._trial import Extra, Trial
@@ -123,8 +124,7 @@ def names(argument: str, given: str | Collection[str]) -> tuple[str, ...]:
     found = (given,) if isinstance(given, str) else tuple(given)
     for name in found:
         if name not in BY_NAME:
-            near = difflib.get_close_matches(str(name), LAWS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(difflib.get_close_matches(str(name), LAWS, 1))
             raise ValueError(
                 f"`{argument}` has {name!r}, which is not the name of a law.{hint} The "
                 f"laws are {', '.join(LAWS)}."

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._trees.leaves import briefly, type_name
+from ..tree._random import unwrap_random_key_data
 
 
 # Relative to the largest number of a leaf. Cancellation leaves fewer digits than a dtype
@@ -107,16 +108,12 @@ def of_values(
         far = _differ(x, y) if exactly else _apart(x, y, b)
         if far.any():
             at = np.unravel_index(np.argmax(far), far.shape)
-            index = "".join(f"[{i}]" for i in at)
-            where = jtu.keystr(path) + index or "(the root)"
-            return Difference(where, str(x[at]), str(y[at]))
+            return Difference(_element(path, at), str(x[at]), str(y[at]))
     return None
 
 
 def _numbers(x: Any) -> np.ndarray:
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    x = np.asarray(jax.random.key_data(x) if is_key else x)
-    return x
+    return np.asarray(unwrap_random_key_data(x))
 
 
 def _differ(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -150,7 +147,11 @@ def first_not_finite(tree: PyTree, *, only_nan: bool = False) -> Difference | No
         bad = np.isnan(np.asarray(x)) if only_nan else ~np.isfinite(np.asarray(x))
         if bad.any():
             at = np.unravel_index(np.argmax(bad), bad.shape)
-            where = jtu.keystr(path) + "".join(f"[{i}]" for i in at)
             text = "a number other than NaN" if only_nan else "a finite number"
-            return Difference(where or "(the root)", str(np.asarray(x)[at]), text)
+            return Difference(_element(path, at), str(np.asarray(x)[at]), text)
     return None
+
+
+def _element(path: tuple, at: tuple) -> str:
+    """The key path of one number of an array."""
+    return jtu.keystr(path) + "".join(f"[{i}]" for i in at) or "(the root)"

@@ -15,7 +15,7 @@ from .._trees.leaves import parameters
 from . import _trial
 from ._difference import of_types
 from ._law import Breach, expect, expect_same, law
-from ._trial import Trial, compiled, given, grads_of, traces
+from ._trial import Trial, compiled, given, grads_of, member, traces
 
 
 def _owners(opt: Any) -> list[tuple[tuple, AbstractTransformation]]:
@@ -132,12 +132,7 @@ def populations(trial: Trial) -> None:
     for i in range(2):
         expected = alone({name: x[i] for name, x in many.items()}, grads, trial.model)
         when = f"in a `vmap` over hyperparameters, member {i} of the"
-        member = _member(found, i)
-        expect_same(when, member, expected, trial.model, _DATA, "as alone")
-
-
-def _member(tree: Any, i: int) -> Any:
-    return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, tree)
+        expect_same(when, member(found, i), expected, trial.model, _DATA, "as alone")
 
 
 def _has_halves(model: Any) -> bool:

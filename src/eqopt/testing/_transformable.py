@@ -10,10 +10,11 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._trees.leaves import parameters
+from ..tree._random import is_typed_key, unwrap_random_key_data
 from . import _trial
 from ._difference import of_types, of_values
 from ._law import Breach, expect, expect_same, law
-from ._trial import Trial, copied, given, grads_of
+from ._trial import Trial, copied, grads_of, member
 
 
 _TRACED = (
@@ -22,21 +23,13 @@ _TRACED = (
 )
 
 
-def _one_step(trial: Trial) -> Any:
-    def call(grads, state, params):
-        extra = given(trial.extra, params)
-        return trial.opt.step(grads, state, params, **extra)
-
-    return call
-
-
 @law(_TRACED)
 def vmap(trial: Trial) -> None:
     """A `vmap` over models trains each of them as if it were alone."""
     models = trial.model, _halved(trial.model)
     params = jax.tree.map(_stacked, *models)
     state = _trial.compiler(eqx.filter_vmap(trial.opt.init))(params)
-    mapped = _trial.compiler(eqx.filter_vmap(_one_step(trial)))
+    mapped = _trial.compiler(eqx.filter_vmap(trial.step))
     for i in range(2):
         grads = grads_of(trial.model, i)
         both = jax.tree.map(_stacked, grads, grads)
@@ -46,11 +39,9 @@ def vmap(trial: Trial) -> None:
         for j in range(2):
             grads = grads_of(trial.model, j)
             alone, of_alone = trial.both(grads, of_alone, alone)[1]
-        member = lambda x, i=i: x[i] if eqx.is_array(x) else x
-        found, of_found = jax.tree.map(member, (params, state))
         expect_same(
             f"in a `vmap` over models, number {i} of the",
-            (found, of_found),
+            member((params, state), i),
             (alone, of_alone),
             model,
             _TRACED,
@@ -72,11 +63,10 @@ def scan(trial: Trial) -> None:
     """Steps in a `lax.scan` give the same as one after the other."""
     grads = [grads_of(trial.model, i) for i in range(2)]
     arrays, others = eqx.partition((trial.model, trial.state), eqx.is_array)
-    step = _one_step(trial)
 
     def body(carry, grads):
         params, state = eqx.combine(carry, others)
-        return eqx.filter(step(grads, state, params), eqx.is_array), None
+        return eqx.filter(trial.step(grads, state, params), eqx.is_array), None
 
     run = _trial.compiler(lambda carry, grads: jax.lax.scan(body, carry, grads)[0])
     found = run(arrays, jax.tree.map(_stacked, *grads))
@@ -109,7 +99,7 @@ def donation(trial: Trial) -> None:
                 f"buffer for each array; {_COPY}"
             )
     step = eqx.filter_jit(
-        lambda grads, params, state: _one_step(trial)(grads, state, params),
+        lambda grads, params, state: trial.step(grads, state, params),
         donate="all-except-first",
     )
     for i, now in enumerate(trial.trail[1:3]):
@@ -135,11 +125,11 @@ def resume(trial: Trial) -> None:
     """Training continues bit for bit after the model and the state have been saved, and
     loaded into a model and a state with other numbers."""
     file = io.BytesIO()
-    eqx.tree_serialise_leaves(file, jax.tree.map(_bits, trial.trail[2][:2]))
+    eqx.tree_serialise_leaves(file, unwrap_random_key_data(trial.trail[2][:2]))
     file.seek(0)
     other = _halved(trial.model)
     like = other, trial.opt.init(other)
-    loaded = eqx.tree_deserialise_leaves(file, jax.tree.map(_bits, like))
+    loaded = eqx.tree_deserialise_leaves(file, unwrap_random_key_data(like))
     params, state = jax.tree.map(_like_key, loaded, like)
     for i in range(2, _trial.STEPS):
         _, (params, state) = trial.both(grads_of(trial.model, i), state, params)
@@ -151,17 +141,9 @@ def resume(trial: Trial) -> None:
             expect(difference, f"after a resumed step {i}, the {what}", _STATE)
 
 
-def _is_key(x: Any) -> bool:
-    return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _bits(x: Any) -> Any:
-    """A random key as an array of integers, because Equinox does not save keys."""
-    return jax.random.key_data(x) if _is_key(x) else x
-
-
 def _like_key(x: Any, like: Any) -> Any:
-    if not _is_key(like):
+    """`x`, or the key with these bits: Equinox does not save keys."""
+    if not is_typed_key(like):
         return x
     return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like))
 
@@ -176,20 +158,17 @@ def other_model(trial: Trial) -> None:
         if not jax.tree.leaves(parameters(other)):
             continue
         state = trial.opt.init(other)
-        if of_types(state, trial.state) is None:
+        difference = of_types(state, trial.state)
+        if difference is None:
             continue
-        for method in ("update", "step"):
-            call = lambda grads, state, params, method=method: getattr(trial, method)(
-                grads, state, params
-            )
+        for method in (trial.update, trial.step):
             try:
                 args = grads_of(trial.model, 0), state, trial.model
-                eqx.filter_eval_shape(call, *args)
+                eqx.filter_eval_shape(method, *args)
             except Exception:
                 continue
-            difference = of_types(state, trial.state)
             raise Breach(
-                f"`{method}` accepted the state of a model with {name}, which "
+                f"`{method.__name__}` accepted the state of a model with {name}, which "
                 f"{difference}; map over the trees with an equation "
                 "(`eqopt.AbstractLeafwise`), which compares their shapes"
             )

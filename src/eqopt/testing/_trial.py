@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from .._core.transformation import AbstractTransformation
 from ..tree._cast import cast
+from ..tree._random import is_typed_key
 
 
 # What `update` and `step` get in addition: the same in each step, or made from the
@@ -87,7 +88,7 @@ def copied(model: PyTree) -> PyTree:
     """
 
     def copy(x):
-        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if is_typed_key(x):
             data = jnp.array(jax.random.key_data(x))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         if not (eqx.is_array(x) or eqx.is_inexact_array(x)):
@@ -98,12 +99,34 @@ def copied(model: PyTree) -> PyTree:
 
 
 class Moment(NamedTuple):
-    """A moment in training, `updated` by `update` and otherwise by `step`."""
+    """A moment in training.
+
+    - `updated`: what `update` returned in the step before it; the rest is from `step`.
+    - `traces`: how often `both` had been traced by then.
+    """
 
     params: PyTree
     state: PyTree
     updated: Any
     traces: int
+
+
+def trained(
+    both: Callable, params: PyTree, state: PyTree, steps: int, grad_dtype: Any = None
+) -> list[Moment]:
+    """The moments in a training, where `both` returns what `update` and `step` do."""
+    moments = [Moment(params, state, None, traces["both"])]
+    for i in range(steps):
+        now = moments[-1]
+        grads = grads_of(params, i, grad_dtype)
+        updated, (new, new_state) = both(grads, now.state, now.params)
+        moments.append(Moment(new, new_state, updated, traces["both"]))
+    return moments
+
+
+def member(tree: PyTree, i: int) -> PyTree:
+    """Number `i` of the trees over which a `vmap` mapped."""
+    return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, tree)
 
 
 class Trial:
@@ -148,14 +171,7 @@ class Trial:
 
     @functools.cached_property
     def _trail(self) -> list[Moment]:
-        moments = [Moment(self.model, self.state, None, traces["both"])]
-        for i in range(STEPS):
-            now = moments[-1]
-            updated, (params, state) = self.both(
-                grads_of(self.model, i), now.state, now.params
-            )
-            moments.append(Moment(params, state, updated, traces["both"]))
-        return moments
+        return trained(self.both, self.model, self.state, STEPS)
 
     def cast(self, dtype: Any) -> "Trial":
         """The same in another precision."""

@@ -206,7 +206,10 @@ def _are_like(result: Any, grads: PyTree, trial: Trial, when: str) -> None:
         expect(difference, f"{when}, the state", fix, like="as in the state of `init`")
 
 
-@law("convert what comes in with `jnp.asarray`")
+_AS_ARRAYS = "convert what comes in with `jnp.asarray`"
+
+
+@law(_AS_ARRAYS)
 def numpy_arrays(trial: Trial) -> None:
     """Parameters and gradients may be arrays of NumPy: results have the same types, and
     `init` and the step neither keep nor change these arrays."""
@@ -232,11 +235,10 @@ def numpy_arrays(trial: Trial) -> None:
         eqx.filter_eval_shape(lambda args=args: run(*args))
         for args in ((updates, model), (grads, trial.model))
     )
-    fix, like = "convert what comes in with `jnp.asarray`", "as with arrays of JAX"
     names = "init", "update", "step", "eval_params"
     for name, one, other in zip(names, found, expected, strict=True):
         what = f"with arrays of NumPy, what `{name}` returned"
-        expect(of_types(one, other), what, fix, like=like)
+        expect(of_types(one, other), what, _AS_ARRAYS, like="as with arrays of JAX")
     for what, one, other in (
         ("gradients", updates, grads),
         ("model", model, trial.model),

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import jax.tree_util as jtu
 
 from .._trees.leaves import listed
+from ._search import did_you_mean
 from ._state_parts import Part
 
 
@@ -128,16 +129,16 @@ def _place(path: str, whose: str, parts: Sequence[Part]) -> tuple:
         paths = [jtu.keystr(part.path) for part in parts]
         raise ValueError(
             f"migrate: `take` has the path {path!r}, but the {whose} state has no part "
-            f"there.{did_you_mean(path, paths)}"
+            f"there.{hint(path, paths)}"
         )
     return places[path]
 
 
-def did_you_mean(given: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(given, [*dict.fromkeys(names)], n=3, cutoff=0.5)
-    if close:
-        return f" Did you mean {' or '.join(map(repr, close))}?"
-    return f" It has {listed([name or ROOT for name in dict.fromkeys(names)])}."
+def hint(given: str, names: Sequence[str]) -> str:
+    """The names that are similar to the given one, or all if none is."""
+    names = [*dict.fromkeys(names)]
+    close = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    return did_you_mean(close) or f" It has {listed([x or ROOT for x in names])}."
 
 
 def _kinds(parts: Iterable[Part]) -> str:

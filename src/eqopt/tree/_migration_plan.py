@@ -11,7 +11,7 @@ import numpy as np
 
 from .._trees.leaves import ANOTHER_MODEL, listed, type_name
 from .._types import State
-from ._matching import ROOT, did_you_mean, matched
+from ._matching import ROOT, hint, matched
 from ._search import _name
 from ._state_parts import Part, parts_of
 
@@ -141,7 +141,7 @@ def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
             ]
             raise ValueError(
                 f"migrate: `drop` has {name!r}, but the old state has no such class, "
-                f"field or path.{did_you_mean(name, [x for x in names if x])}"
+                f"field or path.{hint(name, [x for x in names if x])}"
             )
         found |= here
     return found

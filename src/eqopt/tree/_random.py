@@ -114,8 +114,9 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
     `x` of typed keys, which `jax.random.key` returns. Everything else stays unchanged,
     including integer arrays.
     """
-    return jtu.tree_map(lambda x: jr.key_data(x) if _is_typed_key(x) else x, input_tree)
+    return jtu.tree_map(lambda x: jr.key_data(x) if is_typed_key(x) else x, input_tree)
 
 
-def _is_typed_key(x: Any) -> bool:
+def is_typed_key(x: Any) -> bool:
+    """Whether a leaf is an array of the keys that `jax.random.key` returns."""
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -125,8 +125,13 @@ def _nothing(tree: Any, key: str) -> str:
     names = dict.fromkeys(x for x in _names(None, tree) if isinstance(x, str))
     meant = [x for x in SPELLINGS.get(key, ()) if x in names]
     close = meant or difflib.get_close_matches(key, names, n=3)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    hint = did_you_mean(close)
     return f"Nothing in this {type(tree).__name__} has the name {key!r}.{hint}"
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """A sentence for the end of a message, or nothing if there are no names."""
+    return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def _names(name: Any, node: Any) -> Iterator[Any]:
