@@ -49,7 +49,7 @@ import pytest
 from eqopt import _jax_internals
 from eqopt._cpu import order
 
-from . import contexts, random_numbers
+from . import contexts, eager, random_numbers
 from .extras import needs_extras
 
 
@@ -62,6 +62,7 @@ jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.config.update("jax_traceback_filtering", "off")
 gc.disable()  # until all tests are collected, because few objects go before
 contexts.share()
+eager.share()
 random_numbers.share()
 # A CPU takes large leaves in turn. This makes it treat the laws' small leaves as large.
 order.SMALL = 0
@@ -160,6 +161,13 @@ def getkey(request):
 
 
 @pytest.fixture
+def compiled_outside_jit():
+    """JAX compiles each operation outside `jit`, also the small ones."""
+    with eager.compiled():
+        yield
+
+
+@pytest.fixture
 def standard_promotion():
     """For tests that run other libraries, which may rely on implicit promotion."""
     jax.config.update("jax_numpy_dtype_promotion", "standard")
@@ -170,7 +178,7 @@ def standard_promotion():
 
 
 @pytest.fixture
-def all_optimizations():
+def all_optimizations(compiled_outside_jit):
     """For tests whose result depends on rounding, which optimizations change."""
     jax.clear_caches()  # JAX would reuse programs without regard to the option
     jax.config.update("jax_disable_most_optimizations", False)

@@ -72,6 +72,23 @@ def on_an_accelerator(platform: str = "tpu"):
         _platform.reset(token)
 
 
+class LeftToJAX(Exception):
+    """NumPy cannot compute this, or not the same bits."""
+
+
+def without_jax(program: Any, args: Sequence) -> list:
+    """The results of a program, or `LeftToJAX`."""
+    token = _has_jax.set(False)
+    try:
+        with np.errstate(all="ignore"):
+            return _run(program, args)
+    finally:
+        _has_jax.reset(token)
+
+
+_has_jax = contextvars.ContextVar("has_jax", default=True)
+
+
 def _of_numpy(x):
     is_extended = jnp.issubdtype(x.dtype, jax.dtypes.extended)
     return x if is_extended else np.asarray(x)
@@ -124,6 +141,8 @@ def _by_numpy(equation, args):
 
 
 def _by_jax(equation, args):
+    if not _has_jax.get():
+        raise LeftToJAX
     if equation.name not in WHOLE and programs_in(equation):
         raise UnknownName(
             f"the equation `{equation.name}` holds programs, and has no rule "
@@ -281,6 +300,9 @@ EQUATION = operator.attrgetter(
 )
 LITERAL = operator.attrgetter("val", "aval.dtype")
 SHAPE = operator.attrgetter("aval.shape")
+DTYPE = operator.attrgetter("aval.dtype")
+TYPES_OF_INPUTS = operator.attrgetter("in_avals")
+TYPES_OF_OUTPUTS = operator.attrgetter("out_avals")
 
 
 def _is_program(x):
@@ -295,6 +317,18 @@ def opened(program: Any) -> tuple[Mapping, Sequence, Sequence[Equation], Sequenc
     consts = map(_of_numpy, attributes(CONSTS, program) if variables else ())
     equations = [Equation(*attributes(EQUATION, x)) for x in equations]
     return dict(zip(variables, consts, strict=True)), inputs, equations, outputs
+
+
+def types_of_inputs(program: Any) -> list:
+    return attributes(TYPES_OF_INPUTS, program)
+
+
+def types_of_outputs(program: Any) -> list:
+    return attributes(TYPES_OF_OUTPUTS, program)
+
+
+def dtype_of(variable: Any) -> Any:
+    return attributes(DTYPE, variable)
 
 
 def is_condition(equation: Equation) -> bool:
@@ -376,6 +410,9 @@ OTHERS = {
     "conj": (np.conj,),
     "convert_element_type": (operations.convert_element_type, "new_dtype"),
     "div": (operations.div,),
+    "dynamic_slice": (operations.dynamic_slice, "slice_sizes"),
+    "integer_pow": (operations.integer_pow, "y"),
+    "iota": (operations.iota, "dtype", "shape", "dimension"),
     "pad": (operations.pad, "padding_config"),
     "platform_index": (_platform_index, "platforms"),
     "reduce_and": (functools.partial(operations.reduce, np.logical_and), "axes"),
@@ -384,6 +421,7 @@ OTHERS = {
     "reduce_or": (functools.partial(operations.reduce, np.logical_or), "axes"),
     "reduce_sum": (functools.partial(operations.reduce, np.add), "axes"),
     "reshape": (operations.reshape, "new_sizes", "dimensions"),
+    "rev": (np.flip, "dimensions"),
     "select_n": (operations.select_n,),
     "shift_right_logical": (operations.shift_right_logical,),
     "slice": (operations.sliced, "start_indices", "limit_indices", "strides"),

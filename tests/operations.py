@@ -29,9 +29,11 @@ def select_n(which, *cases):
 
 
 def convert_element_type(x, dtype):
-    """A float that becomes an integer is left to JAX: it may be out of range."""
-    is_safe = _is_real_float(x.dtype) and _is_real_float(dtype)
-    return x.astype(dtype) if is_safe or x.dtype.kind in "biu" else None
+    """Floats that are out of an integer's range are left to JAX."""
+    if _is_real_float(x.dtype):
+        is_small = dtype == np.int32 and np.all(abs(x) < 2**31)
+        return x.astype(dtype) if is_small or _is_real_float(dtype) else None
+    return x.astype(dtype) if x.dtype.kind in "biu" else None
 
 
 def broadcast_in_dim(x, shape, dimensions):
@@ -43,6 +45,22 @@ def broadcast_in_dim(x, shape, dimensions):
 
 def sliced(x, starts, limits, strides):
     return x[tuple(map(slice, starts, limits, strides or [1] * len(starts)))]
+
+
+def dynamic_slice(x, *starts_and_sizes):
+    *starts, sizes = starts_and_sizes
+    last = np.subtract(x.shape, sizes)
+    starts = [min(max(int(i), 0), n) for i, n in zip(starts, last, strict=True)]
+    return sliced(x, starts, np.add(starts, sizes), None)
+
+
+def integer_pow(x, exponent):
+    return np.square(x) if exponent == 2 else None
+
+
+def iota(dtype, shape, axis):
+    sizes = [n if i == axis else 1 for i, n in enumerate(shape)]
+    return np.broadcast_to(np.arange(shape[axis]).astype(dtype).reshape(sizes), shape)
 
 
 def pad(x, value, padding):

@@ -15,7 +15,7 @@ import numpy as np
 
 
 def share() -> None:
-    """From now on, `normal` and `uniform` draw 64, 128, 256, ... numbers."""
+    """From now on, `normal` and `uniform` draw 4096, 8192, 16384, ... numbers."""
     # This is inside JAX. It only saves time, so tests do without it in a release that
     # has no such function.
     try:
@@ -37,7 +37,7 @@ def _shared(draw, is_outside):
         if not (is_plain and is_outside()):
             return draw(key, shape, *args, **kwargs)
         size = math.prod(sizes.tolist())
-        longer = draw(key, (max(64, 1 << (size - 1).bit_length()),), *args, **kwargs)
+        longer = draw(key, (max(4096, 1 << (size - 1).bit_length()),), *args, **kwargs)
         return jnp.asarray(np.asarray(longer)[:size].reshape(shape))
 
     return drawn

@@ -46,6 +46,7 @@ def test_a_function_that_is_dropped_is_forgotten(name, run):
     assert ref() is None
 
 
+@pytest.mark.usefixtures("compiled_outside_jit")
 def test_programs_of_rebuilt_optimizers_do_not_pile_up():
     params = jnp.ones(5)
 

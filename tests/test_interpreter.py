@@ -67,7 +67,9 @@ def test_integers(dtype):
 def test_conversions():
     x = jnp.asarray([1.75, -1.75, 0.0, 1e10, NAN])
     dtypes = "float16", "bfloat16", "int32", "uint32", "bool", "complex64"
-    check(lambda x: [lax.convert_element_type(x, jnp.dtype(d)) for d in dtypes], x)
+    converted = lambda x: [lax.convert_element_type(x, jnp.dtype(d)) for d in dtypes]
+    check(converted, x)
+    check(converted, x[:3])
 
 
 def of_shapes(x):
@@ -75,6 +77,7 @@ def of_shapes(x):
     yield from (*jnp.unstack(x), *jnp.split(x, [1], 1), jnp.concatenate([x, x], 1))
     yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1])
     yield lax.reshape(x, (6,), (1, 0))
+    yield lax.dynamic_slice(x, (1, 5), (1, 2)), lax.dynamic_slice(x, (-1, 0), (1, 2))
     for padding in ([(1, 2, 0), (0, 1, 2)], [(-1, 0, 0), (0, 0, 1)], [(0, 0, 0)] * 2):
         yield lax.pad(x, jnp.float32(7), padding)
 

@@ -5,6 +5,7 @@ import pickle
 import zlib
 
 import jax
+import pytest
 
 from .registry import REGISTRY, law as of_rows
 from .subjects import (
@@ -38,6 +39,9 @@ def _count(event, *_, **__):
 
 
 jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+pytestmark = pytest.mark.usefixtures("compiled_outside_jit")
 
 
 @law

@@ -1,0 +1,102 @@
+"""Outside `jit`, small programs in NumPy give the bits of compiled ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from . import eager
+from .laws.subjects import avals
+from .test_interpreter import INF, NAN, of_complex, of_floats, of_integers, of_shapes
+
+
+def moved(x):
+    yield from of_shapes(x)
+    yield from (
+        x[0],
+        x[jnp.argmax(x[:, 0])],
+        x[::-1],
+        x.at[0].set(2),
+        jnp.zeros((3, 4)),
+    )
+    yield from (jnp.arange(5), jnp.arange(1.0, 2, 0.5), jnp.eye(2), jnp.full_like(x, 3))
+    yield from (x.astype(jnp.bfloat16), x.astype(int), jnp.asarray(2.0) * 3, 1 / x)
+
+
+FLOATS = [1.5, -2.25, 0.0, -0.0, NAN, INF, -INF, 3e-3, 1e-39, 2e38]
+ARGUMENTS = {
+    "float32": (of_floats, np.array(FLOATS, np.float32)),
+    "bfloat16": (of_floats, np.array(FLOATS, jnp.bfloat16)),
+    "complex": (of_complex, np.array([1.5 - 1j, 2j, 0.0, -3.0], np.complex64)),
+    "integers": (of_integers, np.array([0, 1, 7, 2**31 - 1])),
+    "moved": (moved, np.arange(6, dtype=np.float32).reshape(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_same_bits(name):
+    function, x = ARGUMENTS[name]
+    args = [jnp.asarray(x)] * (1 if name == "moved" else 2)
+    found = jax.tree.leaves([*function(*args)])
+    with eager.compiled():
+        expected = jax.tree.leaves([*function(*args)])
+    assert avals(found) == avals(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert not a.committed
+        assert a.unsafe_buffer_pointer() != args[0].unsafe_buffer_pointer()
+        a, b = np.asarray(a, np.complex128), np.asarray(b, np.complex128)
+        np.testing.assert_array_equal(a, b)
+        signs = [np.signbit(np.where(np.isnan(x), 1, x.real)) for x in (a, b)]
+        np.testing.assert_array_equal(*signs)
+
+
+@pytest.fixture
+def compilations():
+    """The names of programs that JAX compiles meanwhile."""
+    names = []
+
+    def note(event, *_, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_only_what_runs_often_is_compiled(compilations):
+    x = jnp.asarray(np.ones((3, 1, 5), np.float32))
+    add = jax.jit(lambda x, y: x + y)
+    for _ in range(eager.OFTEN):
+        add(x, x)
+    assert not compilations
+    add(x, x)
+    assert len(compilations) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2 + 1,  # XLA may round once
+        jnp.sum,
+        jnp.exp,
+        lambda x: x / 3.0,  # a constant: XLA may multiply
+        lambda x: x @ x,
+    ],
+    ids=["two", "sum", "exp", "constant", "matrix"],
+)
+def test_what_jax_computes(compilations, function):
+    jax.jit(function)(jnp.asarray(np.ones((7, 7), np.float32)))
+    assert len(compilations) == 1
+
+
+def test_what_has_its_place(compilations):
+    x = np.ones((1, 7, 5), np.float32)
+    there = jax.device_put(x, jax.devices()[1])
+    assert (there + there).devices() == {jax.devices()[1]}
+    given = jax.device_put(x)
+    jax.jit(lambda x: -x, donate_argnums=0)(given)
+    assert given.is_deleted()
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        jnp.asarray(0 * x) / jnp.asarray(0 * x)
+    assert len(compilations) >= 3
